@@ -7,12 +7,12 @@ import msgspec
 from servers.matter import URI, text
 
 HANDSHAKE = "2025-11-25"
-MODERN = "2026-07-28"
+STATELESS = "2026-07-28"
 
 _CLIENT = {"name": "bench", "version": "1"}
 _META = msgspec.json.encode(
     {
-        "io.modelcontextprotocol/protocolVersion": MODERN,
+        "io.modelcontextprotocol/protocolVersion": STATELESS,
         "io.modelcontextprotocol/clientCapabilities": {},
         "io.modelcontextprotocol/clientInfo": _CLIENT,
     }
@@ -21,7 +21,7 @@ _OPENING = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": _CLI
 INITIALIZED = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
 
 
-class Wrong(Exception):
+class WrongAnswer(Exception):
     """An answer that is not the right one."""
 
 
@@ -31,7 +31,7 @@ class Text(msgspec.Struct):
     text: str = ""
 
 
-class Named(msgspec.Struct):
+class ListedTool(msgspec.Struct):
     """A listed tool."""
 
     name: str
@@ -42,7 +42,7 @@ class Outcome(msgspec.Struct, rename="camel"):
 
     content: list[Text] = []
     contents: list[Text] = []
-    tools: list[Named] = []
+    tools: list[ListedTool] = []
     structured_content: Any = None
     is_error: bool = False
     protocol_version: str = ""
@@ -60,7 +60,7 @@ class Answer(msgspec.Struct):
 _decode = msgspec.json.Decoder(Answer).decode
 
 
-class Ask:
+class RequestKind:
     """One kind of request: `write` gives the message of an id, `right` says whether its result is the right one."""
 
     def __init__(
@@ -69,11 +69,11 @@ class Ask:
         self.method = method
         self.name = name
         self._params = params
-        self._right = right
+        self._is_correct = right
 
     def write(self, id: int, era: str) -> bytes:
         """The message."""
-        meta = b',"_meta":' + _META if era == MODERN else b""
+        meta = b',"_meta":' + _META if era == STATELESS else b""
         params = self._params(id) + meta
         return b'{"jsonrpc":"2.0","id":%d,"method":"%s","params":{%s}}' % (
             id,
@@ -83,8 +83,8 @@ class Ask:
 
     def judge(self, id: int, outcome: Outcome | None) -> None:
         """Wrong, if the result is not what was asked for."""
-        if outcome is None or outcome.is_error or not self._right(id, outcome):
-            raise Wrong(f"{self.method} {self.name}, id {id}: {str(outcome)[:300]}")
+        if outcome is None or outcome.is_error or not self._is_correct(id, outcome):
+            raise WrongAnswer(f"{self.method} {self.name}, id {id}: {str(outcome)[:300]}")
 
 
 def read(data: bytes) -> Answer:
@@ -92,15 +92,15 @@ def read(data: bytes) -> Answer:
     try:
         answer = _decode(data)
     except msgspec.MsgspecError as exc:
-        raise Wrong(f"{exc}: {data[:300]!r}") from None
+        raise WrongAnswer(f"{exc}: {data[:300]!r}") from None
     if answer.jsonrpc != "2.0":
-        raise Wrong(f"not JSON-RPC 2.0: {data[:300]!r}")
+        raise WrongAnswer(f"not JSON-RPC 2.0: {data[:300]!r}")
     return answer
 
 
-def echo(tool: str = "echo") -> Ask:
+def echo(tool: str = "echo") -> RequestKind:
     """A short text, another in every call."""
-    return Ask(
+    return RequestKind(
         "tools/call",
         tool,
         lambda id: b'"name":"%s","arguments":{"text":"call number %d"}' % (tool.encode(), id),
@@ -108,16 +108,18 @@ def echo(tool: str = "echo") -> Ask:
     )
 
 
-def echo_large(megabytes: float) -> Ask:
+def echo_large(megabytes: float) -> RequestKind:
     """A long text."""
     long = text(megabytes)
     params = b'"name":"echo","arguments":{"text":%s}' % msgspec.json.encode(long)
-    return Ask("tools/call", "echo", lambda _: params, lambda _, got: [one.text for one in got.content] == [long])
+    return RequestKind(
+        "tools/call", "echo", lambda _: params, lambda _, got: [one.text for one in got.content] == [long]
+    )
 
 
-def add() -> Ask:
+def add() -> RequestKind:
     """Two numbers, and their sum as structured content."""
-    return Ask(
+    return RequestKind(
         "tools/call",
         "add",
         lambda id: b'"name":"add","arguments":{"a":%d,"b":7}' % id,
@@ -125,20 +127,22 @@ def add() -> Ask:
     )
 
 
-def list_tools(extra: int) -> Ask:
+def list_tools(extra: int) -> RequestKind:
     """All tools, those that every server has and the extra ones."""
     wanted = {"echo", "add", *(f"extra_{number}" for number in range(extra))}
-    return Ask("tools/list", "", lambda _: b"", lambda _, got: wanted <= {one.name for one in got.tools})
+    return RequestKind("tools/list", "", lambda _: b"", lambda _, got: wanted <= {one.name for one in got.tools})
 
 
-def read_resource(megabytes: float) -> Ask:
+def read_resource(megabytes: float) -> RequestKind:
     """A long text."""
     long = text(megabytes)
     params = b'"uri":"%s"' % URI.encode()
-    return Ask("resources/read", URI, lambda _: params, lambda _, got: [one.text for one in got.contents] == [long])
+    return RequestKind(
+        "resources/read", URI, lambda _: params, lambda _, got: [one.text for one in got.contents] == [long]
+    )
 
 
-def initialize() -> Ask:
+def initialize() -> RequestKind:
     """The opening of a handshake session."""
     params = msgspec.json.encode(_OPENING)[1:-1]
-    return Ask("initialize", "", lambda _: params, lambda _, got: got.protocol_version == HANDSHAKE)
+    return RequestKind("initialize", "", lambda _: params, lambda _, got: got.protocol_version == HANDSHAKE)

@@ -16,18 +16,18 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from report import RESULTS, Verdict, about
-from stage import HERE, OURS, SERVERS, Running, Setting
-from turns import Part, Turn
+from stage import HERE, OURS, SERVERS, ServerProcess, ServerSettings
+from turns import PairedRun, Participant
 
 CALLERS = ("dovetail", "mcp", "fastmcp", "floor")
-PATIENCE = 120.0
-LEAST_ROUNDS = 3  # of what is published
+TIMEOUT_S = 120.0
+MIN_ROUNDS = 3  # of what is published
 
 Results = dict[str, dict[str, dict[str, Any]]]
 Ratios = dict[str, list[float]]  # by "scene:other", the other's over ours
 
 
-class Scene(NamedTuple):
+class ClientScenario(NamedTuple):
     """Calls of one kind, `width` at once."""
 
     name: str
@@ -42,16 +42,16 @@ class Scene(NamedTuple):
         return float(self.ask.removeprefix("read-")) if self.ask.startswith("read-") else 1
 
 
-def _scenes() -> list[Scene]:
+def _scenes() -> list[ClientScenario]:
     eras = ("handshake", "modern")
     small = [
-        Scene(f"{transport}-{era}-x{width}", transport, era, "echo", width)
+        ClientScenario(f"{transport}-{era}-x{width}", transport, era, "echo", width)
         for transport in ("memory", "stdio", "http")
         for era in eras
         for width in (1, 16)
     ]
     large = [
-        Scene(f"{transport}-{size}MB", transport, "handshake", f"read-{size}", 1)
+        ClientScenario(f"{transport}-{size}MB", transport, "handshake", f"read-{size}", 1)
         for transport in ("stdio", "http")
         for size in (1, 5, 20)
     ]
@@ -61,40 +61,40 @@ def _scenes() -> list[Scene]:
 SCENES = {scene.name: scene for scene in _scenes()}
 
 # The other's processor time over ours, at least.
-WISHES = {"stdio": 10, "http": 5, "memory": 20}
+TARGET_RATIOS = {"stdio": 10, "http": 5, "memory": 20}
 # The time of a large answer over that of a small one, for each megabyte, at most.
-LINEAR = 1.3
+MAX_GROWTH = 1.3
 
 
-def play(caller: str, scene: Scene, seconds: float, url: str) -> dict[str, float]:
+def run_scenario(caller: str, scene: ClientScenario, seconds: float, url: str) -> dict[str, float]:
     """One run in a process of its own."""
     target = [url] if scene.transport == "http" else _floor(scene) if scene.transport == "stdio" else []
     program = [sys.executable, str(HERE / "callers" / f"with_{caller}.py")]
     words = [scene.transport, scene.era, scene.ask, str(scene.width), str(seconds), *target]
     with tempfile.TemporaryFile() as said:
-        run = subprocess.run([*program, *words], stdout=subprocess.PIPE, stderr=said, timeout=PATIENCE, check=False)
+        run = subprocess.run([*program, *words], stdout=subprocess.PIPE, stderr=said, timeout=TIMEOUT_S, check=False)
         if run.returncode:
             said.seek(0)
             raise RuntimeError(f"{caller} in {scene.name}: {said.read()[-2000:].decode(errors='replace')}")
     return json.loads(run.stdout.splitlines()[-1])
 
 
-def _floor(scene: Scene) -> list[str]:
+def _floor(scene: ClientScenario) -> list[str]:
     options = ["stdio", "style=inline", "stamped=1", f"megabytes={scene.megabytes}"]
     return [sys.executable, str(SERVERS / "floor_stdio.py"), *options]
 
 
-def can_play(caller: str, scene: Scene) -> bool:
+def can_play(caller: str, scene: ClientScenario) -> bool:
     return caller != "floor" or scene.transport == "stdio"
 
 
-def measure(scenes: list[Scene], who: list[str], rounds: int, seconds: float) -> tuple[Results, Ratios]:
+def measure(scenes: list[ClientScenario], who: list[str], rounds: int, seconds: float) -> tuple[Results, Ratios]:
     """Everyone in every scene, ours between two others, in another order in every round."""
-    samples: dict[Part, list[dict[str, float]]] = {}
-    ratios: dict[tuple[Part, Part], list[float]] = {}
+    samples: dict[Participant, list[dict[str, float]]] = {}
+    ratios: dict[tuple[Participant, Participant], list[float]] = {}
     known = {scene.name: scene for scene in scenes}
     webs = {
-        scene.megabytes: Running("floor-http", Setting("http", megabytes=scene.megabytes, stamped=True))
+        scene.megabytes: ServerProcess("floor-http", ServerSettings("http", megabytes=scene.megabytes, stamped=True))
         for scene in scenes
         if scene.transport == "http"
     }
@@ -105,7 +105,7 @@ def measure(scenes: list[Scene], who: list[str], rounds: int, seconds: float) ->
                     scene = known[part.scene]
                     web = webs.get(scene.megabytes) if scene.transport == "http" else None
                     url = f"http://127.0.0.1:{web.port}/mcp" if web is not None else ""
-                    samples.setdefault(part, []).append(play(part.name, scene, seconds, url))
+                    samples.setdefault(part, []).append(run_scenario(part.name, scene, seconds, url))
                 for other in turn.others:
                     ratio = _cost(samples[other][-1]) / _cost(samples[turn.middle][-1])
                     ratios.setdefault((turn.middle, other), []).append(ratio)
@@ -119,25 +119,25 @@ def measure(scenes: list[Scene], who: list[str], rounds: int, seconds: float) ->
     return results, {_name(*pair): found for pair, found in ratios.items()}
 
 
-def _name(one: Part, other: Part) -> str:
+def _name(one: Participant, other: Participant) -> str:
     return f"{one.scene}:{other.name if one.scene == other.scene else other.scene}"
 
 
-def _turns(scenes: list[Scene], who: list[str]) -> list[Turn]:
-    found: list[Turn] = []
+def _turns(scenes: list[ClientScenario], who: list[str]) -> list[PairedRun]:
+    found: list[PairedRun] = []
     for scene in scenes:
-        cast = [Part(scene.name, caller) for caller in who if can_play(caller, scene)]
-        ours = Part(scene.name, OURS)
+        cast = [Participant(scene.name, caller) for caller in who if can_play(caller, scene)]
+        ours = Participant(scene.name, OURS)
         others = random.sample([part for part in cast if part != ours], len(cast) - (ours in cast))
         if ours in cast and others:
-            found += [Turn(ours, tuple(others[at : at + 2])) for at in range(0, len(others), 2)]
+            found += [PairedRun(ours, tuple(others[at : at + 2])) for at in range(0, len(others), 2)]
         else:
-            found += [Turn(part, ()) for part in cast]
+            found += [PairedRun(part, ()) for part in cast]
     names = {scene.name for scene in scenes} if OURS in who else set[str]()
     for transport in ("stdio", "http"):
         small, large = f"{transport}-1MB", f"{transport}-20MB"
         if {small, large} <= names:
-            found.append(Turn(Part(large, OURS), (Part(small, OURS),)))
+            found.append(PairedRun(Participant(large, OURS), (Participant(small, OURS),)))
     random.shuffle(found)
     return found
 
@@ -152,7 +152,7 @@ def _figures(samples: list[dict[str, float]]) -> dict[str, Any]:
     return {"cpu_us": median(costs), "calls_s": median(rates), "samples": [round(cost, 1) for cost in costs]}
 
 
-def tell(results: Results, ratios: Ratios) -> None:
+def print_results(results: Results, ratios: Ratios) -> None:
     """The table, and which wishes came true."""
     out = sys.stdout
     for name, cast in results.items():
@@ -163,7 +163,7 @@ def tell(results: Results, ratios: Ratios) -> None:
             out.write(f"  {caller:12}{one['cpu_us']:12.1f}{ratio:>9}{one['calls_s']:10.0f}\n")
     out.write("\n")
     for one in verdicts(results, ratios):
-        out.write(f"{one.name:32}{one.ratio:9.2f}   {one.wish:14}{'' if one.good else 'MISSED'}\n")
+        out.write(f"{one.name:32}{one.ratio:9.2f}   {one.limit_text:14}{'' if one.is_met else 'MISSED'}\n")
 
 
 def verdicts(results: Results, ratios: Ratios) -> list[Verdict]:
@@ -173,17 +173,17 @@ def verdicts(results: Results, ratios: Ratios) -> list[Verdict]:
         taken = ratios.get(f"{scene.name}:mcp")
         if scene.ask == "echo" and taken:
             beside = _beside(scene, results)
-            least = WISHES[scene.transport]
+            least = TARGET_RATIOS[scene.transport]
             found.append(Verdict(f"{scene.name}:mcp", median(taken), None, least, min(taken), max(taken), beside))
     for transport in ("stdio", "http"):
         name = f"{transport}-20MB:{transport}-1MB"
         taken = [1 / ratio / 20 for ratio in ratios.get(name, ())]
         if taken:
-            found.append(Verdict(name, median(taken), LINEAR, None, min(taken), max(taken)))
+            found.append(Verdict(name, median(taken), MAX_GROWTH, None, min(taken), max(taken)))
     return found
 
 
-def _beside(scene: Scene, results: Results) -> float | None:
+def _beside(scene: ClientScenario, results: Results) -> float | None:
     """What the floor reaches itself, where there is one."""
     cast = results[scene.name]
     return cast["mcp"]["cpu_us"] / cast["floor"]["cpu_us"] if "floor" in cast else None
@@ -202,13 +202,13 @@ def main() -> None:
     if unknown:
         parser.error(f"no such scene: {', '.join(sorted(unknown))}")
     scenes = [SCENES[name] for name in given.scenes or SCENES]
-    if given.publish and (given.scenes or given.who != ",".join(CALLERS) or given.rounds < LEAST_ROUNDS):
-        parser.error(f"what is published is everything and everyone, in {LEAST_ROUNDS} rounds or more")
+    if given.publish and (given.scenes or given.who != ",".join(CALLERS) or given.rounds < MIN_ROUNDS):
+        parser.error(f"what is published is everything and everyone, in {MIN_ROUNDS} rounds or more")
     results, ratios = measure(scenes, given.who.split(","), given.rounds, given.seconds)
-    tell(results, ratios)
+    print_results(results, ratios)
     record: dict[str, Any] = {
         **about({"rounds": given.rounds, "seconds": given.seconds}),
-        "verdicts": [one._asdict() | {"good": one.good} for one in verdicts(results, ratios)],
+        "verdicts": [one._asdict() | {"good": one.is_met} for one in verdicts(results, ratios)],
         "scenes": results,
         "ratios": ratios,
     }

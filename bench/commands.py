@@ -26,7 +26,7 @@ LIMITS = {"help": 150.0, "call": 500.0}  # milliseconds
 Pair = tuple[float, float]  # milliseconds by the wall, and of the processor
 
 
-def timed(work: Callable[[], None]) -> Pair:
+def measure_seconds(work: Callable[[], None]) -> Pair:
     """How long some children took."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     work()
@@ -40,7 +40,7 @@ def run(*command: str) -> None:
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
 
 
-def own_start() -> None:
+def start_and_call_server() -> None:
     """A server started, asked once, and ended."""
     params = {"name": "greet", "arguments": {"name": "Ada"}, "_meta": META}
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
@@ -58,7 +58,7 @@ def own_start() -> None:
 
 PAIRS: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {
     "help": (lambda: run(*OURS, "--help"), lambda: run(sys.executable, "-c", "pass")),
-    "call": (lambda: run(*OURS, "call", str(HELLO), "greet", "name=Ada"), own_start),
+    "call": (lambda: run(*OURS, "call", str(HELLO), "greet", "name=Ada"), start_and_call_server),
 }
 
 
@@ -69,8 +69,8 @@ def main() -> int:
     rounds = parser.parse_args().rounds
     missed = 0
     for name, (ours, floor) in PAIRS.items():
-        timed(ours), timed(floor)
-        both = [(timed(ours), timed(floor)) for _ in range(rounds)]
+        measure_seconds(ours), measure_seconds(floor)
+        both = [(measure_seconds(ours), measure_seconds(floor)) for _ in range(rounds)]
         wall, cpu = (median(one[0][at] for one in both) - median(one[1][at] for one in both) for at in (0, 1))
         missed += wall > LIMITS[name]
         verdict = "good" if wall <= LIMITS[name] else "MISSED"

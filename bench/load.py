@@ -13,13 +13,13 @@ from statistics import median
 from typing import IO, NamedTuple
 
 import asks
-from asks import HANDSHAKE, INITIALIZED, MODERN, Ask, Wrong
+from asks import HANDSHAKE, INITIALIZED, STATELESS, RequestKind, WrongAnswer
 
-PATIENCE = 30.0  # for one answer, in seconds
+TIMEOUT_S = 30.0  # for one answer, in seconds
 _CHUNK = 1 << 18
 
 
-class Tally(NamedTuple):
+class RunResult(NamedTuple):
     """One run, seen from here."""
 
     calls: int
@@ -48,7 +48,7 @@ class Meter:
         self._times: list[float] = []
         self._last = self._started
 
-    def answered(self) -> bool:
+    def count_answer(self) -> bool:
         """One more; whether there is to be another."""
         self.calls += 1
         now = time.perf_counter()
@@ -57,10 +57,10 @@ class Meter:
             self._last = now
         return now < self._until and self.calls < self._most
 
-    def tally(self) -> Tally:
+    def tally(self) -> RunResult:
         """The run is over."""
         p50 = median(self._times) if self._times else None
-        return Tally(self.calls, time.perf_counter() - self._started, time.process_time() - self._cpu, p50)
+        return RunResult(self.calls, time.perf_counter() - self._started, time.process_time() - self._cpu, p50)
 
 
 class Pipes:
@@ -78,10 +78,10 @@ class Pipes:
     def open(self) -> None:
         """Shake hands, in the era that does."""
         if self._era == HANDSHAKE:
-            self.run(asks.initialize(), 1, Bounds(1, PATIENCE))
+            self.run(asks.initialize(), 1, Bounds(1, TIMEOUT_S))
             self._send(INITIALIZED + b"\n")
 
-    def run(self, ask: Ask, depth: int, bounds: Bounds) -> Tally:
+    def run(self, ask: RequestKind, depth: int, bounds: Bounds) -> RunResult:
         """Keep so many requests in flight until the bounds are met; then wait for those still out."""
         meter = Meter(bounds, timing=depth == 1)
         flying: set[int] = set()
@@ -94,16 +94,16 @@ class Pipes:
                 if answer.method is not None:
                     continue  # something the server says by itself
                 if answer.id not in flying:
-                    raise Wrong(f"nobody asked: {line[:300]!r}")
+                    raise WrongAnswer(f"nobody asked: {line[:300]!r}")
                 flying.remove(answer.id)
                 ask.judge(answer.id, answer.result)
                 settled += 1
-                more = meter.answered() and more
+                more = meter.count_answer() and more
             if more and settled:
                 self._ask(ask, settled, flying)
         return meter.tally()
 
-    def _ask(self, ask: Ask, count: int, flying: set[int]) -> None:
+    def _ask(self, ask: RequestKind, count: int, flying: set[int]) -> None:
         ids = range(self._id + 1, self._id + 1 + count)
         self._id += count
         flying.update(ids)
@@ -115,11 +115,11 @@ class Pipes:
             view = view[os.write(self._in, view) :]
 
     def _lines(self) -> list[bytes]:
-        if not self._poll.poll(PATIENCE * 1000):
-            raise Wrong(f"no answer within {PATIENCE:g} s")
+        if not self._poll.poll(TIMEOUT_S * 1000):
+            raise WrongAnswer(f"no answer within {TIMEOUT_S:g} s")
         data = os.read(self._out, _CHUNK)
         if not data:
-            raise Wrong("the server closed its output")
+            raise WrongAnswer("the server closed its output")
         *lines, rest = data.split(b"\n")
         if lines and self._held:
             lines[0] = b"".join([*self._held, lines[0]])
@@ -154,14 +154,14 @@ class Web:
         connection.send(self._request(connection, "", "", INITIALIZED))
         status = connection.receive()[0][9:12]
         if status != b"202":
-            raise Wrong(f"initialized was answered with {status!r}")
+            raise WrongAnswer(f"initialized was answered with {status!r}")
 
     def close(self) -> None:
         """Hang up."""
         for one in self.connections:
             one.close()
 
-    def run(self, ask: Ask, bounds: Bounds) -> Tally:
+    def run(self, ask: RequestKind, bounds: Bounds) -> RunResult:
         """Keep every connection busy until the bounds are met."""
         if len(self.connections) == 1:
             return self._run_one(ask, bounds)
@@ -172,35 +172,35 @@ class Web:
             poll.register(one.fileno(), select.POLLIN)
             flying[one.fileno()] = one, self._ask(one, ask)
         while flying:
-            ready = poll.poll(PATIENCE * 1000)
+            ready = poll.poll(TIMEOUT_S * 1000)
             if not ready:
-                raise Wrong(f"no answer within {PATIENCE:g} s")
+                raise WrongAnswer(f"no answer within {TIMEOUT_S:g} s")
             for descriptor, _ in ready:
                 one, id = flying[descriptor]
                 found = one.feed()
                 if found is None:
                     continue
                 _judge(ask, id, *found)
-                if meter.answered():
+                if meter.count_answer():
                     flying[descriptor] = one, self._ask(one, ask)
                 else:
                     del flying[descriptor]
         return meter.tally()
 
-    def _run_one(self, ask: Ask, bounds: Bounds) -> Tally:
+    def _run_one(self, ask: RequestKind, bounds: Bounds) -> RunResult:
         connection = self.connections[0]
         meter = Meter(bounds, timing=True)
         while True:
             head, body = self._exchange(connection, ask)
             _judge(ask, self._id, head, body)
-            if not meter.answered():
+            if not meter.count_answer():
                 return meter.tally()
 
-    def _exchange(self, connection: "Connection", ask: Ask) -> tuple[bytes, bytes]:
+    def _exchange(self, connection: "Connection", ask: RequestKind) -> tuple[bytes, bytes]:
         self._ask(connection, ask)
         return connection.receive()
 
-    def _ask(self, connection: "Connection", ask: Ask) -> int:
+    def _ask(self, connection: "Connection", ask: RequestKind) -> int:
         self._id += 1
         connection.send(self._request(connection, ask.method, ask.name, ask.write(self._id, self._era)))
         return self._id
@@ -213,8 +213,8 @@ class Web:
             b"content-type: application/json",
             b"content-length: %d" % len(body),
         ]
-        if self._era == MODERN:
-            lines += [b"mcp-protocol-version: " + MODERN.encode(), b"mcp-method: " + method.encode()]
+        if self._era == STATELESS:
+            lines += [b"mcp-protocol-version: " + STATELESS.encode(), b"mcp-method: " + method.encode()]
             if name:
                 lines.append(b"mcp-name: " + name.encode())
         elif connection.session is not None:
@@ -229,7 +229,7 @@ class Connection:
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._socket.setblocking(True)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        limit = struct.pack("ll", int(PATIENCE), 0)
+        limit = struct.pack("ll", int(TIMEOUT_S), 0)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         self._held = bytearray()
@@ -251,9 +251,9 @@ class Connection:
         try:
             data = self._socket.recv(_CHUNK)
         except BlockingIOError:
-            raise Wrong(f"no answer within {PATIENCE:g} s") from None
+            raise WrongAnswer(f"no answer within {TIMEOUT_S:g} s") from None
         if not data:
-            raise Wrong("the server closed the connection")
+            raise WrongAnswer("the server closed the connection")
         self._held += data
         if len(self._held) < self._wanted:
             return None
@@ -271,19 +271,19 @@ class Connection:
         elif not held.endswith(b"0\r\n\r\n"):
             return None
         else:
-            body = _joined(held, start)
+            body = _join_chunks(held, start)
         self._held.clear()
         self._wanted = 0
         return head, body
 
 
-def _judge(ask: Ask, id: int, head: bytes, body: bytes) -> None:
+def _judge(ask: RequestKind, id: int, head: bytes, body: bytes) -> None:
     if head[9:12] != b"200":
-        raise Wrong(f"status {head[9:12]!r}: {body[:300]!r}")
+        raise WrongAnswer(f"status {head[9:12]!r}: {body[:300]!r}")
     message = body if body.startswith(b"{") else _event(body)
     answer = asks.read(message)
     if answer.id != id:
-        raise Wrong(f"id {answer.id} answers {id}")
+        raise WrongAnswer(f"id {answer.id} answers {id}")
     ask.judge(id, answer.result)
 
 
@@ -296,7 +296,7 @@ def _header(head: bytes, name: bytes) -> bytes | None:
     return head[at : head.index(b"\r\n", at)].strip()
 
 
-def _joined(data: bytes, at: int) -> bytes:
+def _join_chunks(data: bytes, at: int) -> bytes:
     """The chunks of a chunked body, put together."""
     pieces: list[bytes] = []
     while True:
@@ -314,4 +314,4 @@ def _event(body: bytes) -> bytes:
         found = b"\n".join(line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:"))
         if found:
             return found
-    raise Wrong(f"no event: {body[:300]!r}")
+    raise WrongAnswer(f"no event: {body[:300]!r}")

@@ -32,12 +32,12 @@ class Verdict(NamedTuple):
     beside: float | None = None  # the same ratio of the floor
 
     @property
-    def good(self) -> bool:
+    def is_met(self) -> bool:
         """Whether it is kept."""
         return self.ratio <= self.most if self.most is not None else self.ratio >= (self.least or 0)
 
     @property
-    def wish(self) -> str:
+    def limit_text(self) -> str:
         """The limit in words."""
         return f"at most {self.most:g}" if self.most is not None else f"at least {self.least:g}"
 
@@ -59,12 +59,12 @@ def write(
     out.write("\n")
     for one in verdicts:
         spread = "" if one.low is None else f"{one.low:.2f} to {one.high:.2f}"
-        out.write(f"{one.name:52} {one.ratio:9.2f}  {spread:16} {one.wish:14} {'' if one.good else 'MISSED'}\n")
+        out.write(f"{one.name:52} {one.ratio:9.2f}  {spread:16} {one.limit_text:14} {'' if one.is_met else 'MISSED'}\n")
     record: dict[str, Any] = {
         **about(plan),
         "web": {name: one.web for name, one in IMPLEMENTATIONS.items() if "http" in one.transports},
         "floors": {limit.scene: limit.against for limit in LIMITS if limit.against in FLOORS},
-        "verdicts": [one._asdict() | {"good": one.good} for one in verdicts],
+        "verdicts": [one._asdict() | {"good": one.is_met} for one in verdicts],
         "scenes": results,
         "ratios": ratios,
         "still": figures,
@@ -160,27 +160,28 @@ def _versions() -> dict[str, str]:
 
 _ROW, _GAP, _LEFT, _WIDTH = 15, 10, 120, 700
 _COLOURS = {"ours": "#1f6f4a", "floor": "#b9b9b9", "peer": "#c8803c"}
-_SHOWN = ("stdio-x64-handshake", "stdio-x64-modern", "stdio-x1-handshake", "http-c32-handshake", "http-c32-modern",
+_PLOTTED_SCENARIOS = ("stdio-x64-handshake", "stdio-x64-modern", "stdio-x1-handshake",
+    "http-c32-handshake", "http-c32-modern",
           "http-c1-modern", "sse-c32", "http-call-1000-tools", "http-list-1000-tools")  # fmt: skip
 
 
 def picture(results: dict[str, Any]) -> str:
     """CPU microseconds per call, one group of bars for each scene."""
-    groups = [(scene, results[scene]) for scene in _SHOWN if results.get(scene)]
+    groups = [(scene, results[scene]) for scene in _PLOTTED_SCENARIOS if results.get(scene)]
     figures = [one["cpu_us"] for _, cast in groups for one in cast.values()]
     low, high = (math.floor(math.log10(min(figures))), math.log10(max(figures))) if figures else (0, 1)
     scale = (_WIDTH - _LEFT - 70) / max(high - low, 1)
     title = "CPU microseconds of the server per call, on a logarithmic scale; shorter is better"
-    y, marks = 40, [_words(10, 20, title, bold=True)]
+    y, marks = 40, [_svg_text(10, 20, title, bold=True)]
     for scene, cast in groups:
-        marks.append(_words(10, y + 11, scene, bold=True))
+        marks.append(_svg_text(10, y + 11, scene, bold=True))
         y += _ROW
         for name, one in sorted(cast.items(), key=lambda item: item[1]["cpu_us"]):
             wide = max((math.log10(one["cpu_us"]) - low) * scale, 1)
             kind = "ours" if name == OURS else "floor" if name.startswith("floor") else "peer"
-            marks.append(_words(_LEFT - 6, y + 11, name, end=True))
+            marks.append(_svg_text(_LEFT - 6, y + 11, name, end=True))
             marks.append(f'<rect x="{_LEFT}" y="{y}" width="{wide:.1f}" height="{_ROW - 3}" fill="{_COLOURS[kind]}"/>')
-            marks.append(_words(_LEFT + wide + 5, y + 11, f"{one['cpu_us']:,.1f}"))
+            marks.append(_svg_text(_LEFT + wide + 5, y + 11, f"{one['cpu_us']:,.1f}"))
             y += _ROW
         y += _GAP
     size = f'width="{_WIDTH}" height="{y}"'
@@ -188,6 +189,6 @@ def picture(results: dict[str, Any]) -> str:
     return "\n".join([head, f'<rect {size} fill="white"/>', *marks, "</svg>", ""])
 
 
-def _words(x: float, y: float, text: str, *, bold: bool = False, end: bool = False) -> str:
+def _svg_text(x: float, y: float, text: str, *, bold: bool = False, end: bool = False) -> str:
     style = (' font-weight="bold"' if bold else "") + (' text-anchor="end"' if end else "")
     return f'<text x="{x:.1f}" y="{y:.1f}"{style}>{escape(text)}</text>'

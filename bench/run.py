@@ -13,15 +13,15 @@ from typing import Any
 
 import report
 import still
-from scenes import BLOCKS, LIMITS, QUICK, QUICK_LIMITS, QUICK_WHO, STILL_LIMITS, Limit, Scene
+from scenes import BLOCKS, LIMITS, QUICK, QUICK_LIMITS, QUICK_WHO, STARTUP_LIMITS, Limit, Scenario
 from stage import FLOORS, IMPLEMENTATIONS, OURS
 from turns import Plan, Ratios, Results, measure
 
 SLACK = 4 / 3  # a quick run fails when a ratio passes its limit by a third
-STILL = ("cold", "memory")
-LEAST_ROUNDS = 3  # of what is published
+STARTUP_BLOCKS = ("cold", "memory")
+MIN_ROUNDS = 3  # of what is published
 
-Tell = Callable[[str], None]
+PrintProgress = Callable[[str], None]
 
 
 def verdict(limit: Limit, results: Results, ratios: Ratios) -> report.Verdict | None:
@@ -56,7 +56,7 @@ def verdicts(results: Results, ratios: Ratios, figures: dict[str, Any]) -> Itera
         if found is not None:
             yield found
     for name, ratio in _still_ratios(figures):
-        yield report.Verdict(name, ratio, (STILL_LIMITS | QUICK_LIMITS)[name], None)
+        yield report.Verdict(name, ratio, (STARTUP_LIMITS | QUICK_LIMITS)[name], None)
 
 
 def _still_ratios(figures: dict[str, Any]) -> Iterator[tuple[str, float]]:
@@ -71,7 +71,7 @@ def _still_ratios(figures: dict[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def measure_all(
-    blocks: list[str], plan: Plan, tell: Tell, *, quick: bool
+    blocks: list[str], plan: Plan, tell: PrintProgress, *, quick: bool
 ) -> tuple[Results, Ratios, dict[str, Any], bool]:
     """Everything that is asked for: figures of calls, those of servers at rest, and whether nothing went wrong.
 
@@ -84,7 +84,7 @@ def measure_all(
     for name in blocks:
         tell(name)
         try:
-            if name in STILL:
+            if name in STARTUP_BLOCKS:
                 figures |= _at_rest(name, plan, quick=quick)
             else:
                 limits = [limit._replace(beside="") for limit in LIMITS] if quick else LIMITS
@@ -100,12 +100,12 @@ def measure_all(
 def _at_rest(block: str, plan: Plan, *, quick: bool) -> dict[str, Any]:
     who = (OURS, "floor-inline") if quick else plan.who
     if block == "memory":
-        return {"memory": still.memory(who, 20_000 if quick else 100_000)}
-    still.compiled()
-    return {"import": still.imports(who, plan.rounds * 3), "spawn": still.spawn(who, plan.rounds * 2)}
+        return {"memory": still.measure_memory(who, 20_000 if quick else 100_000)}
+    still.compile_bytecode()
+    return {"import": still.measure_imports(who, plan.rounds * 3), "spawn": still.measure_spawn(who, plan.rounds * 2)}
 
 
-def _for_limits(scenes: list[Scene]) -> list[Scene]:
+def _for_limits(scenes: list[Scenario]) -> list[Scenario]:
     """Only what a limit on a floor or on ourselves needs, with only those it needs."""
     needed: dict[str, set[str]] = {}
     for limit in LIMITS:
@@ -119,52 +119,54 @@ def _for_limits(scenes: list[Scene]) -> list[Scene]:
 def main() -> int:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("blocks", nargs="*", metavar="block", help=", ".join((*BLOCKS, *STILL)))
+    parser.add_argument("blocks", nargs="*", metavar="block", help=", ".join((*BLOCKS, *STARTUP_BLOCKS)))
     parser.add_argument("--quick", action="store_true", help="dovetail and the floors only, one ratio a line")
     parser.add_argument("--rounds", type=int, default=None)
     parser.add_argument("--seconds", type=float, default=None, help="of one run")
     parser.add_argument("--who", default=None, help=", ".join(IMPLEMENTATIONS))
     parser.add_argument("--publish", action="store_true", help="also write results/published.json and .svg")
     given = parser.parse_args()
-    if given.publish and (given.quick or given.blocks or given.who or (given.rounds or 5) < LEAST_ROUNDS):
-        parser.error(f"what is published is everything and everyone, in {LEAST_ROUNDS} rounds or more")
-    unknown = set(given.blocks) - {*BLOCKS, *STILL}
+    if given.publish and (given.quick or given.blocks or given.who or (given.rounds or 5) < MIN_ROUNDS):
+        parser.error(f"what is published is everything and everyone, in {MIN_ROUNDS} rounds or more")
+    unknown = set(given.blocks) - {*BLOCKS, *STARTUP_BLOCKS}
     if unknown:
         parser.error(f"no such block: {', '.join(sorted(unknown))}")
     everyone = QUICK_WHO if given.quick else tuple(IMPLEMENTATIONS)
     who = tuple(given.who.split(",")) if given.who else everyone
     if strangers := set(who) - {*IMPLEMENTATIONS}:
         parser.error(f"nobody is called {', '.join(sorted(strangers))}")
-    blocks = given.blocks or [*(QUICK if given.quick else BLOCKS), *STILL]
+    blocks = given.blocks or [*(QUICK if given.quick else BLOCKS), *STARTUP_BLOCKS]
     plan = (
         Plan(who, given.rounds or 3, given.seconds or 0.08, 0.04)
         if given.quick
         else Plan(who, given.rounds or 5, given.seconds or 0.3, 0.4)
     )
-    results, ratios, figures, good = measure_all(blocks, plan, _silent if given.quick else _tell, quick=given.quick)
+    results, ratios, figures, good = measure_all(
+        blocks, plan, _ignore_progress if given.quick else _print_progress, quick=given.quick
+    )
     found = list(verdicts(results, ratios, figures))
     if given.quick:
         for one in found:
             sys.stdout.write(f"{one.name} {one.ratio:.2f} {one.most:g}\n")
-        return int(not good or any(_far(one) for one in found))
+        return int(not good or any(_is_far_exceeded(one) for one in found))
     rounds = {"rounds": plan.rounds, "seconds": plan.seconds}
     report.write(results, ratios, figures, found, rounds, publish=given.publish and good)
     return int(not good)
 
 
-def _far(one: report.Verdict) -> bool:
+def _is_far_exceeded(one: report.Verdict) -> bool:
     """Whether a limit is far exceeded, by our doing: how cost grows with size is mostly the C library's."""
     growth = {limit.name for limit in LIMITS if limit.beside}
     return one.most is not None and one.name not in growth and one.ratio > one.most * SLACK
 
 
-def _tell(text: str) -> None:
+def _print_progress(text: str) -> None:
     """How far it is, for whoever watches a long run; never among the results."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
 
-def _silent(text: str) -> None:
+def _ignore_progress(text: str) -> None:
     """Nobody watches a short run."""
 
 

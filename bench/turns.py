@@ -10,33 +10,33 @@ from collections.abc import Callable, Generator
 from statistics import median
 from typing import Any, NamedTuple
 
-from asks import Wrong
-from load import Bounds, Pipes, Tally
-from scenes import ERAS, Limit, Scene
-from stage import OURS, Running, Setting, busy
+from asks import WrongAnswer
+from load import Bounds, Pipes, RunResult
+from scenes import ERAS, Limit, Scenario
+from stage import OURS, ServerProcess, ServerSettings, machine_cpu_seconds
 
-MOST_CALLS = 10_000_000
-UNEVEN = 0.3  # cores: more difference than that in the work of others, and a turn is played again
-TRIES = 3
+MAX_CALLS = 10_000_000
+MAX_UNEVENNESS = 0.3  # cores: more difference than that in the work of others, and a turn is played again
+MAX_TRIES = 3
 
 Results = dict[str, dict[str, dict[str, Any]]]
 Ratios = dict[str, dict[str, Any]]  # by "scene:other", ours over the other's
 
 
-class Part(NamedTuple):
+class Participant(NamedTuple):
     """Somebody in a scene."""
 
     scene: str
     name: str
 
 
-class Turn(NamedTuple):
+class PairedRun(NamedTuple):
     """The middle one is compared with those before and after it."""
 
-    middle: Part
-    others: tuple[Part, ...]
+    middle: Participant
+    others: tuple[Participant, ...]
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[Participant]:
         """In an order of play; of two, either is first."""
         found = [*self.others[:1], self.middle, *self.others[1:]]
         return found if len(found) > 2 else random.sample(found, len(found))
@@ -51,25 +51,25 @@ class Plan(NamedTuple):
     warm: float
 
 
-Played = dict[Part, dict[str, Any]]
+RunResults = dict[Participant, dict[str, Any]]
 
 
-class Troupe:
+class ServerPool:
     """The servers of one block: each is started when first needed and stays up until the block is over."""
 
     def __init__(self) -> None:
-        self._servers: dict[tuple[str, Setting, str], Running] = {}
+        self._servers: dict[tuple[str, ServerSettings, str], ServerProcess] = {}
         self._pipes: dict[int, Pipes] = {}
 
-    def server(self, name: str, scene: Scene) -> Running:
+    def server(self, name: str, scene: Scenario) -> ServerProcess:
         """The server for a scene. A stdio server speaks one era in its life, an HTTP server both."""
         key = (name, scene.setting, scene.era if scene.setting.transport == "stdio" else "")
         if key not in self._servers:
-            self._servers[key] = Running(name, scene.setting)
+            self._servers[key] = ServerProcess(name, scene.setting)
         return self._servers[key]
 
     @contextlib.contextmanager
-    def ready(self, server: Running, scene: Scene) -> Generator[Callable[[Bounds], Tally]]:
+    def open_connection(self, server: ServerProcess, scene: Scenario) -> Generator[Callable[[Bounds], RunResult]]:
         """Connected and past the handshake: what is given plays the scene, and nothing else."""
         ask, era = scene.ask(), ERAS[scene.era]
         if scene.setting.transport == "stdio":
@@ -87,13 +87,13 @@ class Troupe:
             finally:
                 web.close()
 
-    def play(self, name: str, scene: Scene, seconds: float) -> dict[str, Any]:
+    def run_scenario(self, name: str, scene: Scenario, seconds: float) -> dict[str, Any]:
         """One run of somebody in a scene."""
         server = self.server(name, scene)
-        with _blaming(server, scene), self.ready(server, scene) as play:
+        with _add_server_to_errors(server, scene), self.open_connection(server, scene) as play:
             return _sample(server, play, seconds)
 
-    def leave(self) -> None:
+    def stop(self) -> None:
         """Stop them all."""
         for server in self._servers.values():
             with contextlib.suppress(OSError):
@@ -101,19 +101,19 @@ class Troupe:
 
 
 @contextlib.contextmanager
-def _blaming(server: Running, scene: Scene) -> Generator[None]:
+def _add_server_to_errors(server: ServerProcess, scene: Scenario) -> Generator[None]:
     try:
         yield
-    except (Wrong, OSError) as exc:
-        last = server.said()[-2000:].decode(errors="replace")
+    except (WrongAnswer, OSError) as exc:
+        last = server.stderr_text()[-2000:].decode(errors="replace")
         raise RuntimeError(f"{server.name} in {scene.name}: {exc}\n{last}") from exc
 
 
-def _sample(server: Running, play: Callable[[Bounds], Tally], seconds: float) -> dict[str, Any]:
-    cpu, machine = server.cpu(), busy()
-    tally = play(Bounds(MOST_CALLS, seconds))
+def _sample(server: ServerProcess, play: Callable[[Bounds], RunResult], seconds: float) -> dict[str, Any]:
+    cpu, machine = server.cpu(), machine_cpu_seconds()
+    tally = play(Bounds(MAX_CALLS, seconds))
     used = server.cpu() - cpu
-    foreign = max(0.0, busy() - machine - used - tally.cpu) / tally.seconds
+    foreign = max(0.0, machine_cpu_seconds() - machine - used - tally.cpu) / tally.seconds
     return {
         "calls": tally.calls,
         "cpu_us": used / tally.calls * 1e6,
@@ -124,21 +124,23 @@ def _sample(server: Running, play: Callable[[Bounds], Tally], seconds: float) ->
     }
 
 
-def measure(block: list[Scene], limits: list[Limit], plan: Plan, tell: Callable[[str], None]) -> tuple[Results, Ratios]:
+def measure(
+    block: list[Scenario], limits: list[Limit], plan: Plan, tell: Callable[[str], None]
+) -> tuple[Results, Ratios]:
     """All scenes of a block, in turns, in another order in every round."""
     scenes = {scene.name: scene for scene in block}
-    samples: dict[Part, list[dict[str, Any]]] = {}
-    found: dict[tuple[Part, Part], list[tuple[float, float]]] = {}
-    troupe = Troupe()
+    samples: dict[Participant, list[dict[str, Any]]] = {}
+    found: dict[tuple[Participant, Participant], list[tuple[float, float]]] = {}
+    troupe = ServerPool()
     try:
-        for part in _everyone(block, plan.who):
-            troupe.play(part.name, scenes[part.scene], plan.warm)
+        for part in _all_participants(block, plan.who):
+            troupe.run_scenario(part.name, scenes[part.scene], plan.warm)
             samples[part] = []
         tell("  warm")
         again = plan.rounds * len(samples) // 4  # turns that may be played once more, in all
         for number in range(plan.rounds):
             for turn in plan_turns(block, limits, plan.who):
-                played, again = play_evenly(lambda turn=turn: _play(troupe, scenes, turn, plan.seconds), again)
+                played, again = play_evenly(lambda turn=turn: _run_pair(troupe, scenes, turn, plan.seconds), again)
                 for part, sample in played.items():
                     samples[part].append(sample)
                 ours = played[turn.middle]
@@ -147,54 +149,60 @@ def measure(block: list[Scene], limits: list[Limit], plan: Plan, tell: Callable[
                     found.setdefault((turn.middle, other), []).append(pair)
             tell(f"  round {number + 1} of {plan.rounds}")
     finally:
-        troupe.leave()
+        troupe.stop()
     results: Results = {scene: {} for scene in scenes}
     for part, taken in samples.items():
         results[part.scene][part.name] = _figures(taken)
     return results, {_name(*pair): _ratio(taken) for pair, taken in found.items()}
 
 
-def _play(troupe: Troupe, scenes: dict[str, Scene], turn: Turn, seconds: float) -> Played:
-    return {part: troupe.play(part.name, scenes[part.scene], seconds) for part in turn.parts()}
+def _run_pair(troupe: ServerPool, scenes: dict[str, Scenario], turn: PairedRun, seconds: float) -> RunResults:
+    return {part: troupe.run_scenario(part.name, scenes[part.scene], seconds) for part in turn.parts()}
 
 
-def play_evenly(play: Callable[[], Played], again: int) -> tuple[Played, int]:
+def play_evenly(play: Callable[[], RunResults], again: int) -> tuple[RunResults, int]:
     """A turn that is even, or the most even of a few; and how many more may be repeated."""
     best = play()
-    for _ in range(TRIES - 1):
-        if _unevenness(best) <= UNEVEN or again <= 0:
+    for _ in range(MAX_TRIES - 1):
+        if _unevenness(best) <= MAX_UNEVENNESS or again <= 0:
             break
         again -= 1
         best = min(best, play(), key=_unevenness)
     return best, again
 
 
-def _unevenness(played: Played) -> float:
+def _unevenness(played: RunResults) -> float:
     shares = [sample["foreign"] for sample in played.values()]
     return max(shares) - min(shares)
 
 
-def _everyone(block: list[Scene], who: tuple[str, ...]) -> list[Part]:
-    return [Part(scene.name, name) for scene in block for name in scene.cast(who)]
+def _all_participants(block: list[Scenario], who: tuple[str, ...]) -> list[Participant]:
+    return [Participant(scene.name, name) for scene in block for name in scene.participants(who)]
 
 
-def plan_turns(block: list[Scene], limits: list[Limit], who: tuple[str, ...]) -> list[Turn]:
+def plan_turns(block: list[Scenario], limits: list[Limit], who: tuple[str, ...]) -> list[PairedRun]:
     """Everybody in a scene with ours, two by two, and a scene with the one a limit holds it against."""
-    parts = _everyone(block, who)
-    pairs = [(Part(limit.scene, name), Part(limit.against, name)) for limit in limits for name in (OURS, limit.beside)]
-    found = [Turn(one, (other,)) for one, other in pairs if {one, other} <= {*parts}]
+    parts = _all_participants(block, who)
+    pairs = [
+        (Participant(limit.scene, name), Participant(limit.against, name))
+        for limit in limits
+        for name in (OURS, limit.beside)
+    ]
+    found = [PairedRun(one, (other,)) for one, other in pairs if {one, other} <= {*parts}]
     for scene in block:
-        others = [Part(scene.name, name) for name in scene.cast(who) if name != OURS]
+        others = [Participant(scene.name, name) for name in scene.participants(who) if name != OURS]
         random.shuffle(others)
-        if OURS in scene.cast(who):
-            found += [Turn(Part(scene.name, OURS), tuple(others[at : at + 2])) for at in range(0, len(others), 2)]
+        if OURS in scene.participants(who):
+            found += [
+                PairedRun(Participant(scene.name, OURS), tuple(others[at : at + 2])) for at in range(0, len(others), 2)
+            ]
     compared = {part for turn in found for part in turn.parts()}
-    found += [Turn(part, ()) for part in parts if part not in compared]
+    found += [PairedRun(part, ()) for part in parts if part not in compared]
     random.shuffle(found)
     return found
 
 
-def _name(middle: Part, other: Part) -> str:
+def _name(middle: Participant, other: Participant) -> str:
     """As limits are called: by a scene and an implementation, or by two scenes; with a floor's own name where it is."""
     if middle.scene == other.scene:
         return f"{middle.scene}:{other.name}"

@@ -21,13 +21,13 @@ import click
 
 import dovetail
 from dovetail import errors
-from dovetail.cli.exits import MEANINGS
-from dovetail.cli.main import COMMANDS, NAMES
+from dovetail.cli.exits import EXIT_CODE_DESCRIPTIONS
+from dovetail.cli.main import COMMAND_GROUPS, COMMAND_SUMMARIES
 from dovetail.protocol import downgrade
-from dovetail.protocol.http import status_of
-from dovetail.protocol.profiles import RULES
-from dovetail.wire.methods import BATCHES, METHODS, Method
-from dovetail.wire.revisions import REVISIONS, stateless
+from dovetail.protocol.http import get_http_status
+from dovetail.protocol.profiles import PROVIDER_RULES
+from dovetail.wire.methods import BATCH_REVISIONS, METHODS, Method
+from dovetail.wire.revisions import REVISIONS, is_stateless
 from dovetail.wire.shape import Struct
 
 DOCS = Path(__file__).parent
@@ -54,19 +54,19 @@ REFUSALS = (
 )
 
 RULE_LABELS = {
-    "name": "name of a tool",
-    "parameter": "name of a parameter",
-    "description": "longest description",
+    "name_pattern": "name of a tool",
+    "parameter_pattern": "name of a parameter",
+    "max_description_chars": "longest description",
     "keywords": "keywords",
     "formats": "formats",
-    "references": "`$ref` is taken",
-    "loops": "a type may contain itself",
+    "allows_references": "`$ref` is taken",
+    "allows_recursion": "a type may contain itself",
     "needs_items": "arrays need `items`",
     "needs_type": "every schema needs a type, every object properties",
-    "text_enums": "only texts are enumerated",
-    "closed": "every object is closed",
-    "all_required": "every property is required",
-    "few_items": "`minItems` is 0 or 1",
+    "only_text_enums": "only texts are enumerated",
+    "requires_closed_objects": "every object is closed",
+    "requires_all_properties": "every property is required",
+    "limits_min_items": "`minItems` is 0 or 1",
 }
 
 FOR_TRANSPORTS = {"handle", "listen", "capabilities", "needed_scopes"}
@@ -251,12 +251,13 @@ def commands() -> dict[Path, str]:
     folder = DOCS / "commands"
     first = (folder / "README.md").read_text(encoding="utf-8")
     groups = [
-        f"**{title}**: " + " · ".join(f"[`{name}`]({name}.md)" for name in group) for title, group in COMMANDS.items()
+        f"**{title}**: " + " · ".join(f"[`{name}`]({name}.md)" for name in group)
+        for title, group in COMMAND_GROUPS.items()
     ]
-    meanings = [[str(code), told] for code, told in MEANINGS.items()]
+    meanings = [[str(code), told] for code, told in EXIT_CODE_DESCRIPTIONS.items()]
     first = _replaced(_replaced(first, "commands", "\n\n".join(groups)), "exits", _table(["status", ""], meanings))
     made = {folder / "README.md": first}
-    for name in NAMES:
+    for name in COMMAND_SUMMARIES:
         page = folder / f"{name}.md"
         command: click.Command = importlib.import_module(f"dovetail.cli.{name}").command
         text = page.read_text(encoding="utf-8") if page.exists() else f"# dovetail {name}\n"
@@ -378,8 +379,11 @@ def _verdicts(verdicts: list[dict[str, Any]]) -> str:
 def schemas() -> str:
     """The page on schemas, with the rules as the code has them."""
     text = (DOCS / "schemas.md").read_text(encoding="utf-8")
-    head = ["", *(f"`{name}`" for name in RULES)]
-    rows = [[label, *(_rule(getattr(rule, field)) for rule in RULES.values())] for field, label in RULE_LABELS.items()]
+    head = ["", *(f"`{name}`" for name in PROVIDER_RULES)]
+    rows = [
+        [label, *(_rule(getattr(rule, field)) for rule in PROVIDER_RULES.values())]
+        for field, label in RULE_LABELS.items()
+    ]
     return _replaced(text, "rules", _table(head, rows))
 
 
@@ -430,7 +434,7 @@ def methods() -> str:
     batches = [
         "*several messages in one array*",
         "both",
-        *(YES if revision in BATCHES else NO for revision in REVISIONS),
+        *(YES if revision in BATCH_REVISIONS else NO for revision in REVISIONS),
         "",
     ]
     return _table(head, [*rows, batches])
@@ -441,19 +445,19 @@ def _sender(row: Method) -> str:
 
 
 def _mark(row: Method, revision: str) -> str:
-    if not row.exists(revision):
+    if not row.exists_in(revision):
         return NO
-    return INLINE if row.result is not None and row.sender == "server" and stateless(revision) else YES
+    return INLINE if row.result is not None and row.sender == "server" and is_stateless(revision) else YES
 
 
 def _notes(row: Method) -> str:
     notes: list[str] = []
-    if row.asks:
+    if row.may_require_input:
         notes.append("may ask")
-    if row.cacheable:
+    if row.is_cacheable:
         notes.append("lifetime")
-    if row.header is not None:
-        notes.append(f"`Mcp-Name` is its `{row.header}`")
+    if row.name_parameter is not None:
+        notes.append(f"`Mcp-Name` is its `{row.name_parameter}`")
     return ", ".join(notes)
 
 
@@ -472,13 +476,13 @@ def _name(exc: errors.ProtocolError) -> str:
 
 
 def _code(exc: errors.ProtocolError, revision: str) -> str:
-    if isinstance(exc, errors.HeaderMismatch) and not stateless(revision):
+    if isinstance(exc, errors.HeaderMismatch) and not is_stateless(revision):
         return ""
-    return str(downgrade.code(revision, exc))
+    return str(downgrade.get_error_code(revision, exc))
 
 
 def _status(exc: errors.ProtocolError) -> str:
-    return str(status_of(exc))
+    return str(get_http_status(exc))
 
 
 def _draft_only(what: str, code: int, elsewhere: str) -> list[str]:

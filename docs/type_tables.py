@@ -20,8 +20,8 @@ from dovetail import Audio, CallToolResult, File, Image, ResourceLink, TextConte
 from dovetail.server.content import compile_output
 from dovetail.server.context import Context
 from dovetail.server.signature import compile_signature
-from dovetail.server.streaming import gathered
-from dovetail.wire.codec import plain
+from dovetail.server.streaming import get_collected_type
+from dovetail.wire.codec import to_plain
 
 
 class Color(Enum):
@@ -127,8 +127,8 @@ RESULTS: list[tuple[str, Any, str, Any]] = [
     ("ResourceLink", ResourceLink, "ResourceLink(…)", LINK),
     ("list[str | Image]", list[str | Image], '["Look:", Image(png)]', ["Look:", Image(PNG)]),
     ("*none*", Any, '["Look:", Image(png), {"a": 1}]', ["Look:", Image(PNG), {"a": 1}]),
-    ("AsyncIterator[str]", gathered(AsyncIterator[str]), 'yields "a", "b"', ["a", "b"]),
-    ("AsyncIterator[Point]", gathered(AsyncIterator[Point]), "yields Point(1)", [Point(1)]),
+    ("AsyncIterator[str]", get_collected_type(AsyncIterator[str]), 'yields "a", "b"', ["a", "b"]),
+    ("AsyncIterator[Point]", get_collected_type(AsyncIterator[Point]), "yields Point(1)", [Point(1)]),
     ("CallToolResult", CallToolResult, "CallToolResult(…)", CallToolResult(content=[TextContent(text="as it is")])),
 ]
 
@@ -143,7 +143,7 @@ def results() -> list[list[str]]:
     rows: list[list[str]] = []
     for label, annotation, shown, value in RESULTS:
         output = compile_output(annotation)
-        result = plain(output.shape(value))
+        result = to_plain(output.to_result(value))
         structured = _code(json.dumps(result["structuredContent"])) if "structuredContent" in result else ""
         blocks = ", ".join(_block(block) for block in result["content"]) or "*no block*"
         schema = "" if output.schema is None else _code(json.dumps(output.schema))

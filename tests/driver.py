@@ -54,9 +54,9 @@ from typing import Any
 import oracle
 from dovetail import Server
 from dovetail.errors import Disconnected, PeerError
-from rawhttp import PATIENCE, Event, Response, Web
+from rawhttp import TIMEOUT_S, Event, HttpServerAddress, Response
 
-MODERN = oracle.MODERN
+STATELESS = oracle.STATELESS
 DRAFT = "draft"
 HANDSHAKE = oracle.HANDSHAKE
 REVISIONS = (*oracle.PUBLISHED, DRAFT)
@@ -66,7 +66,7 @@ TRANSPORTS = (*DUPLEX, *HTTP)
 
 JSON_AND_STREAM = "application/json, text/event-stream"
 CLIENT = {"name": "driver", "version": "1"}
-NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+NAME_PARAMS = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 MAX_ROUNDS = 10
 
 Answers = Mapping[str, Callable[[Any], Any]]
@@ -89,7 +89,7 @@ class Pending:
         return self._bounded().__await__()
 
     async def _bounded(self) -> Any:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             return await asyncio.shield(self.future)
 
     @property
@@ -98,7 +98,7 @@ class Pending:
 
     async def streaming(self) -> Response:
         """The HTTP answer, as soon as its head is there."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             await self.headed.wait()
         assert self.response is not None
         return self.response
@@ -150,7 +150,7 @@ class Peer:
         self.rounds = 0
         self.process: asyncio.subprocess.Process | None = None
         self.stderr: list[str] = []  # what the process said there, line by line
-        self.web: Web | None = None
+        self.web: HttpServerAddress | None = None
         self.path = "/mcp"
         self.listening: Response | None = None
         self.extra_headers: dict[str, str] = {}
@@ -215,7 +215,7 @@ class Peer:
                 asked["requestState"] = result["requestState"]
             if result.get("inputRequests"):
                 asked["inputResponses"] = {
-                    key: await self._answered(one["method"], one.get("params") or {})
+                    key: await self._answer_request(one["method"], one.get("params") or {})
                     for key, one in result["inputRequests"].items()
                 }
         raise AssertionError(f"{method} still asks after {MAX_ROUNDS} rounds")
@@ -266,7 +266,7 @@ class Peer:
         """Read an answer to its end, whatever it is."""
         messages: list[Any] = []
         body = b""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             if response.media_type == "text/event-stream":
                 messages += [event.message async for event in response.events() if event.data]
             else:
@@ -278,22 +278,22 @@ class Peer:
 
     # Listening
 
-    async def next_notice(self, method: str) -> Any:
+    async def next_notification(self, method: str) -> Any:
         """The params of the next notification of this method that was not taken yet."""
-        return await self.until(lambda: self._take_notice(method), method)
+        return await self.wait_until(lambda: self._take_notification(method), method)
 
-    async def heard(self, line: str) -> None:
+    async def wait_for_stderr_line(self, line: str) -> None:
         """Wait until the process has said this line on standard error."""
-        await self.until(lambda: True if line in self.stderr else None, line)
+        await self.wait_until(lambda: True if line in self.stderr else None, line)
 
     async def next_stray(self) -> Any:
         """The next message that answers no request made here."""
-        return (await self.until(lambda: [self._strays.pop(0)] if self._strays else None, "a message"))[0]
+        return (await self.wait_until(lambda: [self._strays.pop(0)] if self._strays else None, "a message"))[0]
 
-    async def until(self, look: Callable[[], Any], what: str) -> Any:
+    async def wait_until(self, look: Callable[[], Any], what: str) -> Any:
         """Look again whenever something came in, until there is something to see."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT_S):
                 while (found := look()) is None:
                     self.news.clear()
                     await self.news.wait()
@@ -301,7 +301,7 @@ class Peer:
         except TimeoutError:
             raise AssertionError(f"{what} did not come; received {self.messages[-20:]}") from None
 
-    def _take_notice(self, method: str) -> Any:
+    def _take_notification(self, method: str) -> Any:
         for place, (name, params) in enumerate(self._untaken):
             if name == method:
                 del self._untaken[place]
@@ -345,13 +345,13 @@ class Peer:
         params = message.get("params") or {}
         headers["mcp-protocol-version"] = revision
         headers["mcp-method"] = message.get("method")
-        name = params.get(NAMED.get(str(message.get("method")), ""))
+        name = params.get(NAME_PARAMS.get(str(message.get("method")), ""))
         if isinstance(name, str):
             headers["mcp-name"] = header_value(name)
         return headers
 
     def _session_headers(self, revision: str) -> dict[str, str | None]:
-        if revision == MODERN:
+        if revision == STATELESS:
             return {}
         headers: dict[str, str | None] = dict(self.extra_headers)
         if self.session is not None:
@@ -420,11 +420,11 @@ class Peer:
             async for event in response.events():
                 self.news.set()
                 if event.data:
-                    self.arrived(event.data.encode(), None)
+                    self.receive(event.data.encode(), None)
 
     # Messages in
 
-    def arrived(self, data: bytes, pending: Pending | None, response: Response | None = None) -> None:
+    def receive(self, data: bytes, pending: Pending | None, response: Response | None = None) -> None:
         """Take one message, judge it, and hand it to whoever waits for it."""
         try:
             message = json.loads(data, parse_constant=_no_constant)
@@ -442,11 +442,11 @@ class Peer:
     def _sort(self, message: dict[str, Any], pending: Pending | None, response: Response | None) -> None:
         revision = pending.revision if pending is not None else None
         if "method" in message and "id" in message:
-            self._judge(lambda: oracle.judge_question(revision or self.revision, message))
+            self._judge(lambda: oracle.judge_server_request(revision or self.revision, message))
             self.questions.append((message["method"], message.get("params")))
             self.spawn(self._reply(message))
         elif "method" in message:
-            self._judge_notice(message, revision)
+            self._judge_notification(message, revision)
             self.notices.append((message["method"], message.get("params")))
             self._untaken.append(self.notices[-1])
         else:
@@ -479,13 +479,13 @@ class Peer:
         else:
             found.future.set_result(message["result"])
 
-    def _judge_notice(self, message: dict[str, Any], revision: str | None) -> None:
+    def _judge_notification(self, message: dict[str, Any], revision: str | None) -> None:
         """On a duplex connection a notice may belong to any revision spoken there."""
         spoken = [revision] if revision else sorted(self._spoken) or [self.revision]
         verdicts: list[BaseException] = []
         for one in spoken:
             try:
-                oracle.judge_notice(one, message)
+                oracle.judge_notification(one, message)
                 return
             except Exception as exc:
                 verdicts.append(exc)
@@ -494,7 +494,7 @@ class Peer:
     async def _reply(self, message: dict[str, Any]) -> None:
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
         try:
-            answer["result"] = await self._answered(message["method"], message.get("params") or {})
+            answer["result"] = await self._answer_request(message["method"], message.get("params") or {})
         except PeerError as exc:
             answer["error"] = {"code": exc.code, "message": exc.message}
         data = json.dumps(answer).encode()
@@ -505,7 +505,7 @@ class Peer:
         body = await response.read()
         self.hold(response.status == 202 and not body, f"a response was answered {response.status} {body!r}")
 
-    async def _answered(self, method: str, params: Any) -> Any:
+    async def _answer_request(self, method: str, params: Any) -> Any:
         name = "elicitation/create" if method == "elicitation/createDialog" and method not in self.answer else method
         if name not in self.answer:
             raise PeerError(-32601, f"Method not found: {method}")
@@ -521,11 +521,11 @@ class Peer:
                     async for event in response.events():
                         self.news.set()
                         if event.data:
-                            self.arrived(event.data.encode(), pending, response)
+                            self.receive(event.data.encode(), pending, response)
                 else:
                     body = await response.read()
                     self.hold(response.media_type == "application/json", f"answered {response.status} {body!r}")
-                    self.arrived(body, pending, response)
+                    self.receive(body, pending, response)
             finally:
                 response.abort()
         except (ConnectionError, AssertionError) as exc:
@@ -549,10 +549,10 @@ class Peer:
     def spawn(self, work: Any) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._spawned)
+        task.add_done_callback(self._task_done)
         return task
 
-    def _spawned(self, task: asyncio.Task[Any]) -> None:
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (exc := task.exception()) is not None:
             self.violations.append(exc)
@@ -589,7 +589,7 @@ def _no_constant(name: str) -> None:
 async def connect(
     app: Server | Callable[[], Server],
     transport: str = "memory",
-    revision: str = MODERN,
+    revision: str = STATELESS,
     *,
     capabilities: Mapping[str, Any] | None = None,
     answer: Answers | None = None,
@@ -601,7 +601,7 @@ async def connect(
     """A connection to the server, as told at the top. `options` go to `asgi`, `headers` with every HTTP request."""
     peer = Peer(transport, revision, dict(capabilities or {}), answer or {})
     peer.extra_headers = dict(headers or {})
-    async with _carrier(app, transport, peer, dict(options or {})):
+    async with _open_transport(app, transport, peer, dict(options or {})):
         try:
             if handshake and revision in (*HANDSHAKE, DRAFT):
                 await peer.open(listen)
@@ -613,44 +613,44 @@ async def connect(
 
 
 @asynccontextmanager
-async def serving(app: Server, **options: Any) -> AsyncIterator[Web]:
+async def serve(app: Server, **options: Any) -> AsyncIterator[HttpServerAddress]:
     """The server's ASGI application under uvicorn with our limits, on a free port, in this loop."""
-    async with serving_asgi(app.asgi(**options), app.limits) as web:
+    async with serve_asgi(app.asgi(**options), app.limits) as web:
         yield web
 
 
 @asynccontextmanager
-async def serving_asgi(application: Any, limits: Any, port: int = 0) -> AsyncIterator[Web]:
+async def serve_asgi(application: Any, limits: Any, port: int = 0) -> AsyncIterator[HttpServerAddress]:
     """Any ASGI application, the same way."""
     import uvicorn
 
-    from dovetail.transports.web import bound_socket, configure
+    from dovetail.transports.web import bind_socket, create_uvicorn_config
 
-    listener = bound_socket("127.0.0.1", port)
-    server = uvicorn.Server(configure(application, limits))
+    listener = bind_socket("127.0.0.1", port)
+    server = uvicorn.Server(create_uvicorn_config(application, limits))
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
     # What serve() does, without its signals and without its tenths of a second.
     await server.startup([listener])
     assert not server.should_exit, "the application did not start"
-    web = Web(listener.getsockname()[1])
+    web = HttpServerAddress(listener.getsockname()[1])
     try:
         await server.on_tick(0)
         yield web
     finally:
-        web.hang_up()
+        web.close_connections()
         for each in server.servers:
             each.close()
         for connection in tuple(server.server_state.connections):
             connection.shutdown()
         await server.lifespan.shutdown()
         if server.server_state.tasks:
-            await asyncio.wait(tuple(server.server_state.tasks), timeout=PATIENCE)
+            await asyncio.wait(tuple(server.server_state.tasks), timeout=TIMEOUT_S)
         listener.close()
 
 
 @asynccontextmanager
-async def another(peer: Peer, revision: str | None = None, **options: Any) -> AsyncIterator[Peer]:
+async def connect_again(peer: Peer, revision: str | None = None, **options: Any) -> AsyncIterator[Peer]:
     """A second client of the HTTP server a peer is connected to."""
     other = Peer(peer.transport, revision or peer.revision, options.pop("capabilities", {}), options.pop("answer", {}))
     other.web, other.path, other.extra_headers = peer.web, peer.path, dict(options.pop("headers", {}))
@@ -665,7 +665,7 @@ async def another(peer: Peer, revision: str | None = None, **options: Any) -> As
 
 
 @asynccontextmanager
-async def _carrier(app: Any, transport: str, peer: Peer, options: dict[str, Any]) -> AsyncIterator[None]:
+async def _open_transport(app: Any, transport: str, peer: Peer, options: dict[str, Any]) -> AsyncIterator[None]:
     if transport == "stdio":
         async with _process(app, peer):
             yield
@@ -674,11 +674,11 @@ async def _carrier(app: Any, transport: str, peer: Peer, options: dict[str, Any]
     if transport in ("http", "http-stateless", "sse"):
         if transport == "http-stateless":
             options["sessions"] = False
-        async with serving(server, **options) as web:
+        async with serve(server, **options) as web:
             peer.web = web
             peer.path = "/" + options.get("path", "/mcp").strip("/")
             if transport == "sse":
-                async with _old_stream(peer):
+                async with _sse_2024(peer):
                     yield
             else:
                 yield
@@ -694,7 +694,7 @@ async def _carrier(app: Any, transport: str, peer: Peer, options: dict[str, Any]
 
 @asynccontextmanager
 async def _memory(server: Server, peer: Peer) -> AsyncIterator[None]:
-    link = server.link(lambda data: peer.arrived(data, None), on_shutdown=peer.ended.set)
+    link = server.link(lambda data: peer.receive(data, None), on_shutdown=peer.ended.set)
 
     async def send(data: bytes) -> None:
         link.receive(data)
@@ -709,12 +709,12 @@ async def _memory(server: Server, peer: Peer) -> AsyncIterator[None]:
 @asynccontextmanager
 async def _pipe(server: Server, peer: Peer) -> AsyncIterator[None]:
     from dovetail.transports.lines import serve_connection
-    from dovetail.transports.stdio import open_lines
+    from dovetail.transports.stdio import open_stdio
 
     their_source, our_sink = os.pipe()
     our_source, their_sink = os.pipe()
     try:
-        lines = await open_lines(server, their_source, their_sink)
+        lines = await open_stdio(server, their_source, their_sink)
     finally:
         os.close(their_source)
         os.close(their_sink)
@@ -733,16 +733,16 @@ async def _pipe(server: Server, peer: Peer) -> AsyncIterator[None]:
             yield
     finally:
         source.close()
-        await asyncio.wait_for(task, PATIENCE)
+        await asyncio.wait_for(task, TIMEOUT_S)
 
 
 @asynccontextmanager
 async def _socket(server: Server, peer: Peer) -> AsyncIterator[None]:
-    from dovetail.transports.sockets import listening
+    from dovetail.transports.sockets import serve_socket
 
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
         path = str(Path(folder) / "s") if peer.transport == "unix" else None
-        async with listening(server, path=path) as door:
+        async with serve_socket(server, path=path) as door:
             if path is not None:
                 reader, writer = await asyncio.open_unix_connection(path, limit=64 * 1024 * 1024)
             else:
@@ -764,7 +764,7 @@ async def _lines(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pee
         with contextlib.suppress(ConnectionError):
             while line := await reader.readline():
                 peer.hold(line.endswith(b"\n"), f"the last line is not ended: {line[-80:]!r}")
-                peer.arrived(line.rstrip(b"\n"), None)
+                peer.receive(line.rstrip(b"\n"), None)
         peer.ended.set()
 
     peer.send_bytes = send
@@ -786,36 +786,36 @@ async def _process(app: Any, peer: Peer) -> AsyncIterator[None]:
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
-    listening = asyncio.get_running_loop().create_task(_hear(process.stderr, peer))
+    listening = asyncio.get_running_loop().create_task(_read_stderr(process.stderr, peer))
     try:
         async with _lines(process.stdout, process.stdin, peer):
             yield
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             await process.wait()
     finally:
-        _kill_all_of(process)
+        _kill_process_tree(process)
         await process.wait()
         await listening
 
 
-def _kill_all_of(process: asyncio.subprocess.Process) -> None:
+def _kill_process_tree(process: asyncio.subprocess.Process) -> None:
     """Whatever a process of `spawn` and its children left running."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
-async def put_down(process: asyncio.subprocess.Process) -> None:
+async def stop_process(process: asyncio.subprocess.Process) -> None:
     """End a process of `spawn`: politely, and if that does not help, with everything it started."""
     if process.returncode is None:
         process.send_signal(signal.SIGTERM)
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             await process.communicate()
     finally:
-        _kill_all_of(process)
+        _kill_process_tree(process)
 
 
-async def _hear(stderr: asyncio.StreamReader, peer: Peer) -> None:
+async def _read_stderr(stderr: asyncio.StreamReader, peer: Peer) -> None:
     while line := await stderr.readline():
         peer.stderr.append(line.decode().rstrip("\n"))
         peer.news.set()
@@ -839,14 +839,14 @@ async def spawn(factory: Callable[[], Server], transport: str = "stdio", **optio
 
 
 @asynccontextmanager
-async def _old_stream(peer: Peer) -> AsyncIterator[None]:
+async def _sse_2024(peer: Peer) -> AsyncIterator[None]:
     """The pair of 2024-11-05: the first event of the stream names the address to post to."""
     assert peer.web is not None
     response = await peer.web.open("GET", "/sse", {"accept": "text/event-stream"} | peer.extra_headers)
     assert response.status == 200, await response.read()
     assert response.media_type == "text/event-stream"
     events = response.events()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         first = await anext(events)
     assert first.name == "endpoint", first
     assert first.data is not None
@@ -858,7 +858,7 @@ async def _old_stream(peer: Peer) -> AsyncIterator[None]:
             async for event in events:
                 if event.data:
                     peer.hold(event.name == "message", f"an event of another name: {event}")
-                    peer.arrived(event.data.encode(), None)
+                    peer.receive(event.data.encode(), None)
         peer.ended.set()
 
     async def send(data: bytes) -> None:

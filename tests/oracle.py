@@ -13,13 +13,13 @@ from mcp_types import methods as sdk
 from official_schemas import has_schema, load_schema
 
 HANDSHAKE = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-MODERN = "2026-07-28"
-PUBLISHED = (*HANDSHAKE, MODERN)
-SECOND_OPINION = ("2025-11-25", MODERN)
+STATELESS = "2026-07-28"
+PUBLISHED = (*HANDSHAKE, STATELESS)
+SDK_CHECKED_REVISIONS = ("2025-11-25", STATELESS)
 
 # What modern servers may send: JSON-RPC's own codes, the three allocated ones, or anything outside JSON-RPC's range.
-MODERN_CODES = {-32700, -32600, -32601, -32602, -32603, -32020, -32021, -32022}
-MODERN_ERRORS = {
+STATELESS_ERROR_CODES = {-32700, -32600, -32601, -32602, -32603, -32020, -32021, -32022}
+STATELESS_ERROR_NAMES = {
     -32700: "ParseError",
     -32600: "InvalidRequestError",
     -32601: "MethodNotFoundError",
@@ -78,12 +78,12 @@ def judge_result(revision: str, method: str, message: dict[str, Any]) -> None:
         return
     result = message["result"]
     if has_schema(revision):
-        envelope = "JSONRPCResultResponse" if revision in SECOND_OPINION else "JSONRPCResponse"
+        envelope = "JSONRPCResultResponse" if revision in SDK_CHECKED_REVISIONS else "JSONRPCResponse"
         _check(revision, envelope, message)
         _check(revision, result_name(revision, method, result), result)
-    if revision == MODERN:
+    if revision == STATELESS:
         assert result.get("resultType") in ("complete", "input_required"), f"resultType is missing: {result}"
-    if revision in SECOND_OPINION and (method, revision) in sdk.SERVER_RESULTS:
+    if revision in SDK_CHECKED_REVISIONS and (method, revision) in sdk.SERVER_RESULTS:
         sdk.parse_server_result(method, revision, result)
 
 
@@ -93,20 +93,24 @@ def judge_error(revision: str, message: dict[str, Any]) -> None:
         return
     code = message["error"]["code"]
     assert type(code) is int, f"the code {code!r} is no integer"
-    if revision == MODERN:
-        assert code in MODERN_CODES or not -32768 <= code <= -32000, f"{code} is not a code of {revision}"
+    if revision == STATELESS:
+        assert code in STATELESS_ERROR_CODES or not -32768 <= code <= -32000, f"{code} is not a code of {revision}"
     if not has_schema(revision):
         return
     if revision in ID_ALWAYS:
         _check(revision, "JSONRPCError", {"id": 0} | message)
     else:
         _check(revision, "JSONRPCErrorResponse", message)
-    if revision == MODERN and code in MODERN_ERRORS:
-        wanted = definitions(schema(revision))[MODERN_ERRORS[code]]
-        _check(revision, MODERN_ERRORS[code], message if "error" in wanted.get("properties", {}) else message["error"])
+    if revision == STATELESS and code in STATELESS_ERROR_NAMES:
+        wanted = definitions(schema(revision))[STATELESS_ERROR_NAMES[code]]
+        _check(
+            revision,
+            STATELESS_ERROR_NAMES[code],
+            message if "error" in wanted.get("properties", {}) else message["error"],
+        )
 
 
-def judge_notice(revision: str, message: dict[str, Any]) -> None:
+def judge_notification(revision: str, message: dict[str, Any]) -> None:
     """A notification from the server."""
     if revision not in PUBLISHED:
         return
@@ -116,22 +120,22 @@ def judge_notice(revision: str, message: dict[str, Any]) -> None:
         assert name is not None, f"a server of {revision} does not send {method}"
         _check(revision, "JSONRPCNotification", message)
         _check(revision, name, message)
-    if revision in SECOND_OPINION:
+    if revision in SDK_CHECKED_REVISIONS:
         sdk.parse_server_notification(method, revision, message.get("params"))
 
 
-def judge_question(revision: str, message: dict[str, Any]) -> None:
+def judge_server_request(revision: str, message: dict[str, Any]) -> None:
     """A request from the server."""
     if revision not in PUBLISHED:
         return
-    assert revision != MODERN, f"a server of {revision} sends no requests: {message}"
+    assert revision != STATELESS, f"a server of {revision} sends no requests: {message}"
     method = message["method"]
     if has_schema(revision):
         name = by_method(revision, "ServerRequest").get(method)
         assert name is not None, f"a server of {revision} does not ask {method}"
         _check(revision, "JSONRPCRequest", message)
         _check(revision, name, message)
-    if revision in SECOND_OPINION:
+    if revision in SDK_CHECKED_REVISIONS:
         sdk.parse_server_request(method, revision, message.get("params"))
 
 

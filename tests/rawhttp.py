@@ -14,7 +14,7 @@ from typing import Any
 
 import h11
 
-PATIENCE = 10.0
+TIMEOUT_S = 10.0
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Response:
                 raise ConnectionResetError(f"the answer broke off: {event}")
 
     async def read(self) -> bytes:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             return b"".join([chunk async for chunk in self.chunks()])
 
     async def json(self) -> Any:
@@ -94,17 +94,17 @@ class Response:
 
 
 @dataclass
-class Web:
+class HttpServerAddress:
     """Where a server listens."""
 
     port: int
     host: str = "127.0.0.1"
     tls: ssl.SSLContext | None = None
-    opened: list[Response] = field(default_factory=list)
+    responses: list[Response] = field(default_factory=list)
 
-    def hang_up(self) -> None:
+    def close_connections(self) -> None:
         """Drop every connection a test may have left open."""
-        for response in self.opened:
+        for response in self.responses:
             response.abort()
 
     async def open(
@@ -121,7 +121,7 @@ class Web:
             pairs.append(("host", f"{self.host}:{self.port}"))
         if "content-length" not in given and (body or method == "POST"):
             pairs.append(("content-length", str(len(body))))
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             reader, writer = await asyncio.open_connection(self.host, self.port, ssl=self.tls)
             connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=1024 * 1024)
             encoded = [(name.encode(), value.encode("latin-1")) for name, value in pairs if value is not None]
@@ -138,7 +138,7 @@ class Web:
                     event = await _next(connection, reader)
                     if isinstance(event, h11.Response):
                         response = Response(event.status_code, list(event.headers), connection, reader, writer)
-                        self.opened.append(response)
+                        self.responses.append(response)
                         return response
                     assert isinstance(event, h11.InformationalResponse), f"no answer but {event}"
             except BaseException:

@@ -27,7 +27,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-MODERN = "2026-07-28"
+STATELESS = "2026-07-28"
 LATEST_HANDSHAKE = "2025-11-25"
 ERAS = ("stateless", "handshake")
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
@@ -36,7 +36,7 @@ SILENCE, CLOSE, RST = object(), object(), object()
 
 
 @dataclass(frozen=True)
-class Failure:
+class ErrorReply:
     """An error response."""
 
     code: int
@@ -49,11 +49,11 @@ class Messages(list[Any]):
     """Several messages: dicts with a method are notifications or questions, bytes go as they are, others results."""
 
 
-def tool(name: str = "echo", **more: Any) -> dict[str, Any]:
+def tool_definition(name: str = "echo", **more: Any) -> dict[str, Any]:
     return {"name": name, "inputSchema": {"type": "object"}, **more}
 
 
-def text(value: str = "ok", **more: Any) -> dict[str, Any]:
+def text_result(value: str = "ok", **more: Any) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": value}], "resultType": "complete", **more}
 
 
@@ -66,58 +66,65 @@ CAPABILITIES = {
 }
 
 
-def _decent(era: str) -> dict[str, Any]:
+def _default_reactions(era: str) -> dict[str, Any]:
     opened: dict[str, Any] = {
-        "tools/list": {"tools": [tool()], "resultType": "complete"},
-        "tools/call": text(),
+        "tools/list": {"tools": [tool_definition()], "resultType": "complete"},
+        "tools/call": text_result(),
         "resources/list": {"resources": [], "resultType": "complete"},
         "resources/templates/list": {"resourceTemplates": [], "resultType": "complete"},
         "prompts/list": {"prompts": [], "resultType": "complete"},
     }
     if era == "stateless":
-        discovered = {"supportedVersions": [MODERN], "capabilities": CAPABILITIES, "resultType": "complete"}
-        return opened | {"server/discover": discovered, "initialize": Failure(-32022, "older", {"supported": [MODERN]})}
+        discovered = {"supportedVersions": [STATELESS], "capabilities": CAPABILITIES, "resultType": "complete"}
+        return opened | {
+            "server/discover": discovered,
+            "initialize": ErrorReply(-32022, "older", {"supported": [STATELESS]}),
+        }
     info = {"name": "stand-in", "version": "1"}
     quiet = ("ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe")
     empty: dict[str, Any] = {method: {} for method in quiet}
     initialized = {"protocolVersion": LATEST_HANDSHAKE, "capabilities": CAPABILITIES, "serverInfo": info}
-    return opened | empty | {"initialize": initialized, "server/discover": Failure(-32601, "what?")}
+    return opened | empty | {"initialize": initialized, "server/discover": ErrorReply(-32601, "what?")}
 
 
 @dataclass
-class Play:
+class ScriptedServer:
     """How a server reacts, and what it has seen."""
 
     era: str = "stateless"
     reactions: Mapping[str, Any] = field(default_factory=dict[str, Any])
     session: str | None = None  # over HTTP, given out with initialize
-    stream: Any = None  # over HTTP, the reaction to a GET
-    leave: Any = b"HTTP/1.1 204 Said\r\ncontent-length: 0\r\n\r\n"  # over HTTP, the reaction to a DELETE
-    seen: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    http_get_reaction: Any = None  # over HTTP, the reaction to a GET
+    http_delete_reaction: Any = b"HTTP/1.1 204 Said\r\ncontent-length: 0\r\n\r\n"  # over HTTP, the reaction to a DELETE
+    received: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     heads: list[tuple[str, dict[str, str]]] = field(default_factory=list[tuple[str, dict[str, str]]])
     connections: int = 0
 
-    async def reaction(self, message: dict[str, Any]) -> Any:
-        self.seen.append(message)
+    async def react(self, message: dict[str, Any]) -> Any:
+        self.received.append(message)
         method = message.get("method", "")
-        found = self.reactions.get(method, _decent(self.era).get(method, Failure(-32601, "unknown")))
-        return await settled(found, message)
+        found = self.reactions.get(method, _default_reactions(self.era).get(method, ErrorReply(-32601, "unknown")))
+        return await resolve_reaction(found, message)
 
     def count(self, method: str) -> int:
         """How often a method came."""
-        return sum(message.get("method") == method for message in self.seen)
+        return sum(message.get("method") == method for message in self.received)
 
 
-async def settled(reaction: Any, *args: Any) -> Any:
+async def resolve_reaction(reaction: Any, *args: Any) -> Any:
     made = reaction(*args) if callable(reaction) else reaction
     return await made if inspect.isawaitable(made) else made
 
 
-def response(message: Mapping[str, Any], reaction: Any) -> Any:
+def create_response(message: Mapping[str, Any], reaction: Any) -> Any:
     """The message a reaction stands for."""
-    if isinstance(reaction, bytes) or "method" in reaction_keys(reaction) or "jsonrpc" in reaction_keys(reaction):
+    if (
+        isinstance(reaction, bytes)
+        or "method" in get_reaction_keys(reaction)
+        or "jsonrpc" in get_reaction_keys(reaction)
+    ):
         return reaction
-    if isinstance(reaction, Failure):
+    if isinstance(reaction, ErrorReply):
         error = {"code": reaction.code, "message": reaction.message}
         if reaction.data is not None:
             error["data"] = reaction.data
@@ -125,17 +132,17 @@ def response(message: Mapping[str, Any], reaction: Any) -> Any:
     return {"jsonrpc": "2.0", "id": message["id"], "result": reaction}
 
 
-def reaction_keys(reaction: Any) -> Any:
+def get_reaction_keys(reaction: Any) -> Any:
     return reaction if isinstance(reaction, dict) else ()
 
 
-def encoded(message: Any) -> bytes:
+def encode_message(message: Any) -> bytes:
     if isinstance(message, bytes):
         return message
     return json.dumps({"jsonrpc": "2.0"} | message).encode()
 
 
-def notice(method: str, **params: Any) -> dict[str, Any]:
+def create_notification(method: str, **params: Any) -> dict[str, Any]:
     return {"method": method, "params": params}
 
 
@@ -143,33 +150,33 @@ def notice(method: str, **params: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def on_socket(play: Play) -> AsyncIterator[str]:
+async def serve_on_socket(play: ScriptedServer) -> AsyncIterator[str]:
     """The play on a TCP socket."""
-    async with _listening(lambda reader, writer: _lines(play, reader, writer)) as port:
+    async with _listen(lambda reader, writer: _serve_lines(play, reader, writer)) as port:
         yield f"tcp://127.0.0.1:{port}"
 
 
-async def _lines(play: Play, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _serve_lines(play: ScriptedServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     play.connections += 1
     running: set[asyncio.Task[None]] = set()
     async with asyncio.TaskGroup() as group:
         while line := await reader.readline():
-            task = group.create_task(_line(play, json.loads(line), writer))
+            task = group.create_task(_answer_line(play, json.loads(line), writer))
             running.add(task)
             task.add_done_callback(running.discard)
         for task in tuple(running):
             task.cancel()
 
 
-async def _line(play: Play, message: dict[str, Any], writer: asyncio.StreamWriter) -> None:
-    reaction = await play.reaction(message)
+async def _answer_line(play: ScriptedServer, message: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+    reaction = await play.react(message)
     if "id" not in message or "method" not in message or reaction is SILENCE:
         return
     if reaction in (CLOSE, RST):
-        hang_up(writer, reset=reaction is RST)
+        close_connection(writer, reset=reaction is RST)
         return
     for one in reaction if isinstance(reaction, Messages) else [reaction]:
-        writer.write(one if isinstance(one, bytes) else encoded(response(message, one)) + b"\n")
+        writer.write(one if isinstance(one, bytes) else encode_message(create_response(message, one)) + b"\n")
         with contextlib.suppress(ConnectionError):
             await writer.drain()
 
@@ -178,24 +185,24 @@ async def _line(play: Play, message: dict[str, Any], writer: asyncio.StreamWrite
 
 
 @asynccontextmanager
-async def on_web(play: Play) -> AsyncIterator[str]:
+async def serve_over_http(play: ScriptedServer) -> AsyncIterator[str]:
     """The play as a web server; one URL for everything."""
-    async with _listening(lambda reader, writer: _web(play, reader, writer)) as port:
+    async with _listen(lambda reader, writer: _serve_http(play, reader, writer)) as port:
         yield f"http://127.0.0.1:{port}/mcp"
 
 
-async def _web(play: Play, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _serve_http(play: ScriptedServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     play.connections += 1
-    while (head := await _head(reader)) is not None:
+    while (head := await _read_head(reader)) is not None:
         method, headers = head
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         play.heads.append((method, headers))
-        reply = await _reply(play, method, body)
+        reply = await _create_reply(play, method, body)
         if reply is SILENCE:
             await reader.read()
             return
         if reply in (CLOSE, RST):
-            hang_up(writer, reset=reply is RST)
+            close_connection(writer, reset=reply is RST)
             return
         if isinstance(reply, AsyncIterator):
             async for piece in reply:
@@ -206,11 +213,11 @@ async def _web(play: Play, reader: asyncio.StreamReader, writer: asyncio.StreamW
             writer.write(piece)
             await writer.drain()
         if b"connection: close" in (reply[0] if isinstance(reply, list) else reply):
-            hang_up(writer)
+            close_connection(writer)
             return
 
 
-async def _head(reader: asyncio.StreamReader) -> tuple[str, dict[str, str]] | None:
+async def _read_head(reader: asyncio.StreamReader) -> tuple[str, dict[str, str]] | None:
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     except asyncio.IncompleteReadError:
@@ -219,26 +226,30 @@ async def _head(reader: asyncio.StreamReader) -> tuple[str, dict[str, str]] | No
     return first.split()[0], {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
-async def _reply(play: Play, method: str, body: bytes) -> Any:
+async def _create_reply(play: ScriptedServer, method: str, body: bytes) -> Any:
     if method == "DELETE":
-        return await settled(play.leave, {})
+        return await resolve_reaction(play.http_delete_reaction, {})
     if method == "GET":
-        reaction = await settled(play.stream) if play.stream is not None else http(b"", status=405)
-        return streamed(reaction, {}) if isinstance(reaction, Messages) else reaction
+        reaction = (
+            await resolve_reaction(play.http_get_reaction)
+            if play.http_get_reaction is not None
+            else encode_http_reply(b"", status=405)
+        )
+        return encode_event_stream(reaction, {}) if isinstance(reaction, Messages) else reaction
     message = json.loads(body)
-    reaction = await play.reaction(message)
+    reaction = await play.react(message)
     if isinstance(reaction, bytes | AsyncIterator) or any(reaction is one for one in (SILENCE, CLOSE, RST)):
         return reaction
     if "id" not in message or "method" not in message:
-        return http(b"", status=202)
+        return encode_http_reply(b"", status=202)
     if isinstance(reaction, Messages):
-        return streamed(reaction, message)
+        return encode_event_stream(reaction, message)
     extra = {"mcp-session-id": play.session} if play.session and message["method"] == "initialize" else {}
-    status = reaction.status if isinstance(reaction, Failure) else 200
-    return http(encoded(response(message, reaction)), status=status, **extra)
+    status = reaction.status if isinstance(reaction, ErrorReply) else 200
+    return encode_http_reply(encode_message(create_response(message, reaction)), status=status, **extra)
 
 
-def http(body: bytes, *, status: int = 200, kind: str = "application/json", **headers: str) -> bytes:
+def encode_http_reply(body: bytes, *, status: int = 200, kind: str = "application/json", **headers: str) -> bytes:
     """A whole reply; underscores in the names of headers stand for hyphens."""
     own = {"content-type": kind, "content-length": str(len(body))} | headers
     lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in own.items())
@@ -250,13 +261,16 @@ STREAM_HEAD = (
 )
 
 
-def streamed(messages: Messages, request: Mapping[str, Any]) -> list[bytes]:
+def encode_event_stream(messages: Messages, request: Mapping[str, Any]) -> list[bytes]:
     """An event stream that ends with the connection."""
-    events = [one if isinstance(one, bytes) else event(encoded(response(request, one))) for one in messages]
+    events = [
+        one if isinstance(one, bytes) else encode_event(encode_message(create_response(request, one)))
+        for one in messages
+    ]
     return [STREAM_HEAD, *events]
 
 
-def event(data: bytes, **fields: str) -> bytes:
+def encode_event(data: bytes, **fields: str) -> bytes:
     own = "".join(f"{name}: {value}\n" for name, value in fields.items()).encode()
     return own + b"data: " + data + b"\n\n"
 
@@ -265,7 +279,7 @@ def event(data: bytes, **fields: str) -> bytes:
 
 
 @asynccontextmanager
-async def _listening(
+async def _listen(
     serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
 ) -> AsyncIterator[int]:
     tasks: set[asyncio.Task[Any]] = set()
@@ -294,7 +308,7 @@ async def _listening(
             await asyncio.wait(tasks)
 
 
-def hang_up(writer: asyncio.StreamWriter, *, reset: bool = False) -> None:
+def close_connection(writer: asyncio.StreamWriter, *, reset: bool = False) -> None:
     """Close a connection, politely or not."""
     if reset:
         raw = writer.get_extra_info("socket")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from client.world import TESTS, everything, target
+from client.world import TESTS, create_full_server, run_target
 from dovetail import Bearer, CannotStart, Client, ClientLimits, Server, SyncClient, Timeouts
 from mentions import mentions, values
 
@@ -200,18 +200,18 @@ async def test_entries_of_a_configuration(tmp_path: Path) -> None:
         assert await client.call("echo", text="x") == "x"
     async with Client(command | {"env": {"AT": "elsewhere"}}, env={"AT": str(TESTS / "client")}) as client:
         assert await client.call("echo", text="y") == "y"
-    app = everything()
-    async with target("http", app) as at:
+    app = create_full_server()
+    async with run_target("http", app) as at:
         for entry in ({"url": at}, {"serverUrl": at, "headers": {"x-a": "1"}}, {"servers": {"a": {"httpUrl": at}}}):
             async with Client(entry) as client:
                 assert await client.call("add", a=1) == 2
 
 
 async def test_headers_of_an_entry_and_of_the_call_come_together() -> None:
-    from stand_ins import Play, on_web
+    from stand_ins import ScriptedServer, serve_over_http
 
-    play = Play()
-    async with on_web(play) as at:
+    play = ScriptedServer()
+    async with serve_over_http(play) as at:
         given = {"url": at, "headers": {"Authorization": "old", "x-b": "2"}}
         async with Client(given, headers={"Authorization": "Bearer new"}) as client:
             await client.ping()
@@ -253,9 +253,11 @@ def test_what_is_said_of_the_servers_certificate_is_for_the_server_alone(
     from dovetail.transports import door
 
     made: list[Any] = []
-    monkeypatch.setattr(driver, "driver_for", lambda *given: made.extend(given))
-    monkeypatch.setattr(door, "fetcher", lambda **given: {name: given[name] for name in ("verify", "cert", "ca_file")})
-    monkeypatch.setattr(door, "check_files", lambda *_: None)
+    monkeypatch.setattr(driver, "create_authorizer", lambda *given: made.extend(given))
+    monkeypatch.setattr(
+        door, "create_http_client", lambda **given: {name: given[name] for name in ("verify", "cert", "ca_file")}
+    )
+    monkeypatch.setattr(door, "check_certificate_files", lambda *_: None)
     Client("https://x", auth="oauth", ca_file="ca.pem", **told)
     _, _, others, *own = made
     assert others() == {"verify": True, "cert": None, "ca_file": "ca.pem"}

@@ -7,7 +7,7 @@ import pytest
 import oracle
 from dovetail import Server
 from dovetail.errors import PeerError
-from driver import HANDSHAKE, MODERN, Peer, connect, header_value
+from driver import HANDSHAKE, STATELESS, Peer, connect, header_value
 from official_schemas import each_schema, needs_schema
 
 OLD = "2025-11-25"
@@ -17,20 +17,20 @@ def result(value: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "result": value}
 
 
-@each_schema([*HANDSHAKE, MODERN])
+@each_schema([*HANDSHAKE, STATELESS])
 def test_good_messages_are_let_through(revision: str) -> None:
-    stamp = {"resultType": "complete"} if revision == MODERN else {}
-    cached = {"ttlMs": 0, "cacheScope": "private"} if revision == MODERN else {}
+    stamp = {"resultType": "complete"} if revision == STATELESS else {}
+    cached = {"ttlMs": 0, "cacheScope": "private"} if revision == STATELESS else {}
     tool = {"name": "x", "inputSchema": {"type": "object"}}
     oracle.judge_result(revision, "tools/list", result({"tools": [tool]} | stamp | cached))
     oracle.judge_result(revision, "tools/call", result({"content": [{"type": "text", "text": "x"}]} | stamp))
     oracle.judge_error(revision, {"jsonrpc": "2.0", "id": 1, "error": {"code": -32601, "message": "no"}})
-    oracle.judge_notice(revision, {"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": {}})
+    oracle.judge_notification(revision, {"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": {}})
 
 
-@each_schema([*HANDSHAKE, MODERN])
+@each_schema([*HANDSHAKE, STATELESS])
 def test_bad_messages_are_not(revision: str) -> None:
-    stamp = {"resultType": "complete"} if revision == MODERN else {}
+    stamp = {"resultType": "complete"} if revision == STATELESS else {}
     for method, value in (
         ("tools/list", {"tools": [{"name": "x"}]}),
         ("tools/call", {"content": [{"type": "text"}]}),
@@ -41,31 +41,31 @@ def test_bad_messages_are_not(revision: str) -> None:
         with pytest.raises(AssertionError):
             oracle.judge_result(revision, method, result(value | stamp))
     with pytest.raises(AssertionError):
-        oracle.judge_notice(revision, {"jsonrpc": "2.0", "method": "notifications/unheard-of"})
+        oracle.judge_notification(revision, {"jsonrpc": "2.0", "method": "notifications/unheard-of"})
     with pytest.raises(AssertionError):
-        oracle.judge_notice(revision, {"jsonrpc": "2.0", "method": "notifications/progress", "params": {}})
+        oracle.judge_notification(revision, {"jsonrpc": "2.0", "method": "notifications/progress", "params": {}})
     with pytest.raises(AssertionError):
         oracle.judge_error(revision, {"jsonrpc": "2.0", "id": 1, "error": {"code": "x", "message": "no"}})
     with pytest.raises(AssertionError):
-        oracle.judge_question(revision, {"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+        oracle.judge_server_request(revision, {"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
 
 
 @pytest.mark.parametrize("code", [-32000, -32001, -32002, -32003, -32019, -32023, -32042, -32099])
 def test_codes_the_stateless_era_does_not_have_are_not(code: int) -> None:
     with pytest.raises(AssertionError, match="is not a code"):
-        oracle.judge_error(MODERN, {"jsonrpc": "2.0", "id": 1, "error": {"code": code, "message": "no"}})
+        oracle.judge_error(STATELESS, {"jsonrpc": "2.0", "id": 1, "error": {"code": code, "message": "no"}})
 
 
 def test_the_stateless_era_must_say_what_a_result_is() -> None:
     with pytest.raises(AssertionError):
-        oracle.judge_result(MODERN, "tools/call", result({"content": []}))
+        oracle.judge_result(STATELESS, "tools/call", result({"content": []}))
 
 
 @needs_schema(OLD)
 async def test_a_violation_nobody_looked_at_fails_the_test() -> None:
     async def careless() -> None:
         async with connect(Server("x"), "memory", OLD) as peer:
-            peer.arrived(b'{"jsonrpc":"2.0","method":"notifications/unheard-of"}', None)
+            peer.receive(b'{"jsonrpc":"2.0","method":"notifications/unheard-of"}', None)
 
     with pytest.raises(AssertionError, match="unheard-of"):
         await careless()
@@ -75,8 +75,8 @@ async def test_a_violation_nobody_looked_at_fails_the_test() -> None:
     "data", [b"not json", b'{"jsonrpc":"2.0","method":"x",\n"params":{}}', b'{"jsonrpc":"2.0","x":NaN}']
 )
 async def test_what_is_not_one_line_of_json_is_a_violation(data: bytes) -> None:
-    peer = Peer("memory", MODERN, {}, {})
-    peer.arrived(data, None)
+    peer = Peer("memory", STATELESS, {}, {})
+    peer.receive(data, None)
     assert peer.violations
 
 
@@ -90,7 +90,7 @@ async def test_an_answer_given_twice_is_a_violation() -> None:
 
 
 async def test_an_error_is_raised_with_all_it_says() -> None:
-    async with connect(Server("x"), "http", MODERN) as peer:
+    async with connect(Server("x"), "http", STATELESS) as peer:
         with pytest.raises(PeerError) as caught:
             await peer.request("no/such")
         assert (caught.value.code, caught.value.status) == (-32601, 404)  # type: ignore[attr-defined]

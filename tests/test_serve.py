@@ -19,7 +19,7 @@ import pytest
 
 from dovetail import Limits, Offload, Server
 from dovetail.transports.asgi import Endpoint
-from dovetail.transports.duplex import Duplex
+from dovetail.transports.duplex import DuplexServer
 from mentions import values
 
 PATIENCE = 30.0
@@ -474,7 +474,7 @@ async def test_a_link_is_a_connection_over_anything() -> None:
         return text
 
     link = app.link(written.put_nowait, principal="alice")
-    assert isinstance(link, Duplex)
+    assert isinstance(link, DuplexServer)
     link.receive(json.dumps(call("echo", text="hello")).encode())
     async with asyncio.timeout(PATIENCE):
         assert text(json.loads(await written.get())) == "hello"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from behaviour.stage import Stage, call
+from behaviour.stage import ControlledServer, call_params
 from dovetail import (
     Client,
     ClientStats,
@@ -20,8 +20,8 @@ from dovetail import (
     SyncClient,
     rule,
 )
-from driver import HANDSHAKE, MODERN, connect, serving
-from host.waiting import until
+from driver import HANDSHAKE, STATELESS, connect, serve
+from host.waiting import wait_until
 
 
 def asking() -> Server:
@@ -47,14 +47,14 @@ class Answer:
         return {"value": "Ada"}
 
 
-@pytest.mark.parametrize("revision", [MODERN, HANDSHAKE[-1]])
+@pytest.mark.parametrize("revision", [STATELESS, HANDSHAKE[-1]])
 async def test_a_running_call_is_counted_on_both_sides(revision: str) -> None:
-    stage = Stage()
+    stage = ControlledServer()
     client = Client(stage.app, revision=revision)
     async with client:
         assert client.stats() == ClientStats(connections=1)
         running = asyncio.create_task(client.call("wait", name="w"))
-        await stage.begun("w")
+        await stage.wait_until_started("w")
         assert stage.app.stats() == ServerStats(running_calls=1)
         assert client.stats() == ClientStats(connections=1, running_requests=1)
         stage.release("w")
@@ -65,25 +65,25 @@ async def test_a_running_call_is_counted_on_both_sides(revision: str) -> None:
 
 
 async def test_threads_that_run_plain_functions_are_counted() -> None:
-    stage = Stage()
-    stage.here()
+    stage = ControlledServer()
+    stage.remember_loop()
     async with Client(stage.app) as client:
         running = asyncio.create_task(client.call("block", name="b"))
-        await stage.begun("b")
+        await stage.wait_until_started("b")
         assert stage.app.stats() == ServerStats(running_calls=1, busy_threads=1)
         stage.release("b")
         await running
-        await until(lambda: stage.app.stats() == ServerStats())
+        await wait_until(lambda: stage.app.stats() == ServerStats())
 
 
-@pytest.mark.parametrize("revision", [MODERN, HANDSHAKE[-1]])
+@pytest.mark.parametrize("revision", [STATELESS, HANDSHAKE[-1]])
 async def test_open_questions_are_counted(revision: str) -> None:
     app, answer = asking(), Answer()
     async with Client(app, revision=revision, elicit=answer) as client:
         running = asyncio.create_task(client.call("ask"))
         await answer.begun.wait()
         assert client.stats().open_questions == 1
-        waits = int(revision != MODERN)  # a stateless call has ended while the user is asked
+        waits = int(revision != STATELESS)  # a stateless call has ended while the user is asked
         assert (app.stats().running_calls, app.stats().open_questions) == (waits, waits)
         answer.free.set()
         assert await running == "Ada"
@@ -91,15 +91,15 @@ async def test_open_questions_are_counted(revision: str) -> None:
         assert app.stats() == ServerStats()
 
 
-@pytest.mark.parametrize("revision", [MODERN, HANDSHAKE[-1]])
+@pytest.mark.parametrize("revision", [STATELESS, HANDSHAKE[-1]])
 async def test_subscriptions_are_counted(revision: str) -> None:
-    app = Stage().app
+    app = ControlledServer().app
     async with Client(app, revision=revision) as client:
         async with client.listen():
             assert client.stats().subscriptions == 1
-            assert app.stats().subscriptions == int(revision == MODERN)
+            assert app.stats().subscriptions == int(revision == STATELESS)
         assert client.stats() == ClientStats(connections=1)
-        await until(lambda: app.stats() == ServerStats())
+        await wait_until(lambda: app.stats() == ServerStats())
 
 
 async def test_callbacks_that_wait_are_counted() -> None:
@@ -115,43 +115,43 @@ async def test_callbacks_that_wait_are_counted() -> None:
 
     async with Client(app, on_log=slow) as client:
         await client.call("log")
-        await until(lambda: client.stats().queued_callbacks == 2)
+        await wait_until(lambda: client.stats().queued_callbacks == 2)
         free.set()
-        await until(lambda: client.stats().queued_callbacks == 0)
+        await wait_until(lambda: client.stats().queued_callbacks == 0)
 
 
 async def test_sessions_and_streams_over_http_are_counted() -> None:
-    app = Stage().app
+    app = ControlledServer().app
     async with connect(app, "http", HANDSHAKE[-1]) as peer:
-        await peer.request("tools/call", call("count", to=3) | {"_meta": {"progressToken": 1}})
-        await until(lambda: (app.stats().sessions, app.stats().streams) == (1, 1))
+        await peer.request("tools/call", call_params("count", to=3) | {"_meta": {"progressToken": 1}})
+        await wait_until(lambda: (app.stats().sessions, app.stats().streams) == (1, 1))
         assert app.stats().replay_bytes > 0
         await (await peer.http("DELETE", None, {"mcp-session-id": peer.session})).read()
-        await until(lambda: app.stats() == ServerStats())
+        await wait_until(lambda: app.stats() == ServerStats())
 
 
 async def test_clients_of_the_transport_of_2024_are_counted() -> None:
-    app = Stage().app
-    async with serving(app) as web, Client(f"http://127.0.0.1:{web.port}/sse"):
+    app = ControlledServer().app
+    async with serve(app) as web, Client(f"http://127.0.0.1:{web.port}/sse"):
         assert (app.stats().sessions, app.stats().streams) == (1, 1)
     assert app.stats() == ServerStats()
 
 
 def test_a_client_without_await_has_the_same_counts() -> None:
-    with SyncClient(Stage().app) as client:
+    with SyncClient(ControlledServer().app) as client:
         assert client.stats() == ClientStats(connections=1)
     assert client.stats() == ClientStats()
 
 
 async def test_a_host_counts_servers_calls_and_questions(tmp_path: Path) -> None:
-    stage = Stage()
+    stage = ControlledServer()
     consent = DurableConsent(tmp_path / "inbox.db")
     policy = Policy("ask", [rule("allow", tool="stage.wait")])
     async with Host(policy=policy, consent=consent) as host:
         host.add("stage", stage.app)
         assert host.stats() == HostStats()
         running = asyncio.create_task(host.call("stage.wait", name="w"))
-        await stage.begun("w")
+        await stage.wait_until_started("w")
         assert host.stats() == HostStats(connected_servers=1, running_calls=1)
         stage.release("w")
         await running

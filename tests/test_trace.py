@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dovetail import Client, Context, Server, testing
-from dovetail.protocol.recording import Frame, Heading, read_lines
-from dovetail.transports.tracing import Trace
+from dovetail.protocol.recording import Frame, RecordingHeader, read_frames
+from dovetail.transports.tracing import RecordingWriter
 
 PROGRAM = """
 from dovetail import Server
@@ -35,8 +35,8 @@ def server(**options: Any) -> Server:
 
 def frames(file: Path) -> list[Frame]:
     with file.open("rb") as lines:
-        parts = list(read_lines(lines))
-    assert isinstance(parts[0], Heading)
+        parts = list(read_frames(lines))
+    assert isinstance(parts[0], RecordingHeader)
     return [part for part in parts if isinstance(part, Frame)]
 
 
@@ -96,8 +96,8 @@ async def test_two_may_share_a_file(tmp_path: Path) -> None:
     async with Client(server(trace=file), trace=file, name="client") as client:
         await client.call_tool("login", {"password": "x"})
     with file.open("rb") as lines:
-        parts = list(read_lines(lines))
-    assert {part.server for part in parts if isinstance(part, Heading)} == {"traced", "client"}
+        parts = list(read_frames(lines))
+    assert {part.server for part in parts if isinstance(part, RecordingHeader)} == {"traced", "client"}
     assert (
         len([one for one in shown([part for part in parts if isinstance(part, Frame)]) if one[1] == "tools/call"]) == 2
     )
@@ -138,10 +138,10 @@ async def test_a_place_that_is_lost_costs_nothing_but_the_trace(
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
 def test_each_worker_has_a_trace_of_its_own(tmp_path: Path) -> None:
-    trace = Trace(tmp_path / "{pid}.jsonl", "x")
+    trace = RecordingWriter(tmp_path / "{pid}.jsonl", "x")
     assert [*tmp_path.iterdir()] == []
-    process = multiprocessing.get_context("fork").Process(target=trace.tap, args=("server", b"{}"))
+    process = multiprocessing.get_context("fork").Process(target=trace.record, args=("server", b"{}"))
     process.start()
     process.join(20)
-    trace.tap("server", b"{}")
+    trace.record("server", b"{}")
     assert {one.name for one in tmp_path.iterdir()} == {f"{process.pid}.jsonl", f"{os.getpid()}.jsonl"}

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "servers"))
 
 import matter
 
-WARM = 0.15  # of the time, before anything is counted
+WARM_UP_S = 0.15  # of the time, before anything is counted
 
 
 class Job:
@@ -27,7 +27,7 @@ class Job:
         self.width, self.seconds = int(width), float(seconds)
 
     @property
-    def legacy(self) -> bool:
+    def is_handshake(self) -> bool:
         """Whether to speak the handshake era."""
         return self.era == "handshake"
 
@@ -44,7 +44,7 @@ async def drive(job: Job, echo: Call, read: Callable[[], Awaitable[str]]) -> Non
         if (await read() != long) if long else (await echo(text) != text):
             raise RuntimeError("a wrong answer")
 
-    await _run(once, job.width, job.seconds * WARM)
+    await _run(once, job.width, job.seconds * WARM_UP_S)
     cpu, began = time.process_time(), time.perf_counter()
     calls = await _run(once, job.width, job.seconds)
     found = {"calls": calls, "seconds": time.perf_counter() - began, "cpu": time.process_time() - cpu}

@@ -23,7 +23,7 @@ async def main(job: driving.Job) -> None:
         target = StreamableHttpTransport(job.target[0])
     elif job.transport == "stdio":
         target = StdioTransport(job.target[0], job.target[1:], keep_alive=False)
-    async with Client(target, mode="legacy" if job.legacy else "auto") as client:
+    async with Client(target, mode="legacy" if job.is_handshake else "auto") as client:
 
         async def call(text: str) -> str:
             return (await client.call_tool("echo", {"text": text})).content[0].text

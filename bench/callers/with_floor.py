@@ -82,7 +82,7 @@ async def main(job: driving.Job) -> None:
         nonlocal number
         number += 1
         waiting = pipe.waiting[number] = loop.create_future()
-        meta = b"" if job.legacy else _META
+        meta = b"" if job.is_handshake else _META
         writer.write(b'{"jsonrpc":"2.0","id":%d,"method":"%s","params":{%s%s}}\n' % (number, method, params, meta))
         return waiting
 

@@ -23,7 +23,7 @@ async def main(job: driving.Job) -> None:
         target = job.target[0]
     elif job.transport == "stdio":
         target = StdioServerParameters(command=job.target[0], args=job.target[1:])
-    async with Client(target, mode="legacy" if job.legacy else "auto") as client:
+    async with Client(target, mode="legacy" if job.is_handshake else "auto") as client:
 
         async def call(text: str) -> str:
             return (await client.call_tool("echo", {"text": text})).content[0].text

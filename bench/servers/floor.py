@@ -6,7 +6,7 @@ No header is checked, no session kept, nothing cancelled, timed or limited: a bo
 from typing import Any
 
 import msgspec
-from matter import URI, Order
+from matter import URI, ServerOptions
 
 
 class Envelope(msgspec.Struct):
@@ -50,7 +50,7 @@ class Text(msgspec.Struct):
     type: str = "text"
 
 
-class Called(msgspec.Struct, omit_defaults=True):
+class CallResult(msgspec.Struct, omit_defaults=True):
     """The result of tools/call."""
 
     content: list[Text]
@@ -65,7 +65,7 @@ class Contents(msgspec.Struct):
     mimeType: str = "text/plain"  # noqa: N815
 
 
-class Read(msgspec.Struct):
+class ReadResult(msgspec.Struct):
     """The result of resources/read."""
 
     contents: list[Contents]
@@ -105,7 +105,7 @@ async def _add_tool(a: int, b: int) -> int:
 class Floor:
     """Answers one message after another."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: ServerOptions) -> None:
         names = ["echo", "add", *(f"extra_{number}" for number in range(order.tools))]
         self._list = _encode({"tools": [{"name": name, "inputSchema": _SCHEMA} for name in names]})
         self._contents = order.contents
@@ -123,22 +123,22 @@ class Floor:
             case "resources/read":
                 uri = _read.decode(message.params).uri
                 assert uri == URI
-                body = _encode(Read([Contents(uri, self._contents)]))
+                body = _encode(ReadResult([Contents(uri, self._contents)]))
             case "server/discover":
                 body = _encode(_DISCOVERED)
             case _:
                 body = _encode(_OPENED)
         return b'{"jsonrpc":"2.0","id":%s,"result":%s}' % (_encode(message.id), body)
 
-    async def _called(self, call: CallParams) -> Called:
+    async def _called(self, call: CallParams) -> CallResult:
         if call.name == "add":
             numbers = _add.decode(call.arguments)
             total = await _add_tool(numbers.a, numbers.b)
-            return Called([Text(str(total))], {"result": total})
-        return Called([Text(await _echo_tool(_echo.decode(call.arguments).text))])
+            return CallResult([Text(str(total))], {"result": total})
+        return CallResult([Text(await _echo_tool(_echo.decode(call.arguments).text))])
 
 
-class Stamped(Floor):
+class StampedFloor(Floor):
     """The same for clients, who insist on what the newest revision stamps on its results."""
 
     async def answer(self, data: bytes) -> bytes | None:
@@ -149,6 +149,6 @@ class Stamped(Floor):
         )
 
 
-def made(order: Order) -> Floor:
+def create_floor(order: ServerOptions) -> Floor:
     """The floor that was ordered."""
-    return Stamped(order) if order.stamped else Floor(order)
+    return StampedFloor(order) if order.stamped else Floor(order)

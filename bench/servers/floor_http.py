@@ -3,11 +3,11 @@
 from typing import Any
 
 import uvicorn
-from floor import made
-from matter import Order, listening
+from floor import create_floor
+from matter import ServerOptions, open_socket
 
-order = Order()
-floor = made(order)
+order = ServerOptions()
+floor = create_floor(order)
 streaming = order.responses == "sse"
 session = (b"mcp-session-id", b"floor")
 head = {
@@ -48,4 +48,4 @@ async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
 config = uvicorn.Config(
     app, loop="uvloop", http="httptools", lifespan="off", ws="none", access_log=False, log_level="warning"
 )
-uvicorn.Server(config).run([listening()])
+uvicorn.Server(config).run([open_socket()])

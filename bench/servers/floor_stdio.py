@@ -5,11 +5,11 @@ import asyncio
 import sys
 from typing import Any
 
-from floor import made
-from matter import Order
+from floor import create_floor
+from matter import ServerOptions
 
-order = Order()
-floor = made(order)
+order = ServerOptions()
+floor = create_floor(order)
 
 
 def at_once(data: bytes) -> bytes | None:

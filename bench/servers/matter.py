@@ -21,7 +21,7 @@ def text(megabytes: float) -> str:
     return (_LINE * (size // len(_LINE) + 1))[:size]
 
 
-class Order:
+class ServerOptions:
     """The command line."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Order:
         self.contents = text(float(given.get("megabytes", "5")))
 
 
-def listening() -> Any:
+def open_socket() -> Any:
     """A socket on a free loopback port; the harness is told which."""
     import socket
 

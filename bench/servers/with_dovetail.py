@@ -1,10 +1,10 @@
 """dovetail, as its guide tells users to write and run a server; nothing is switched off."""
 
-from matter import LARGE, URI, Order
+from matter import LARGE, URI, ServerOptions
 
 from dovetail import Limits, Server
 
-order = Order()
+order = ServerOptions()
 app = Server("bench", limits=Limits(body=LARGE, line=LARGE, result=LARGE) if order.large else None)
 
 

@@ -3,9 +3,9 @@
 import asyncio
 
 from fastmcp import FastMCP
-from matter import URI, Order, listening
+from matter import URI, ServerOptions, open_socket
 
-order = Order()
+order = ServerOptions()
 app = FastMCP("bench")
 
 
@@ -52,7 +52,7 @@ def serve_http() -> None:
             path="/mcp",
             json_response=order.responses == "json",
             uvicorn_config=settings,
-            sockets=[listening()],
+            sockets=[open_socket()],
         )
     )
 

@@ -5,10 +5,10 @@ The log is set to warnings and uvicorn's access log is off, which is to its adva
 
 from typing import Any
 
-from matter import LARGE, URI, Order, listening
+from matter import LARGE, URI, ServerOptions, open_socket
 from mcp.server.mcpserver import MCPServer
 
-order = Order()
+order = ServerOptions()
 app = MCPServer("bench", log_level="WARNING")
 
 
@@ -59,7 +59,7 @@ def serve_http() -> None:
         log_level="warning",
         access_log=False,
     )
-    uvicorn.Server(config).run([listening()])
+    uvicorn.Server(config).run([open_socket()])
 
 
 if order.transport == "stdio":

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from dovetail.exports import on_demand as _on_demand
+from dovetail.exports import create_lazy_loader as _on_demand
 
 if TYPE_CHECKING:
     from dovetail.auth.guard import Guard as Guard

@@ -19,10 +19,10 @@ from dovetail.auth.settings import Bearer
 from dovetail.client import client as caller
 from dovetail.client import sync
 from dovetail.client.answering import ElicitHandler, RootsGiven, SampleHandler
-from dovetail.client.options import expect, expect_texts, nearest, shown
+from dovetail.client.options import check_string_mapping, check_type, describe_value, suggest_match
 from dovetail.errors import ScriptNotFound, clip
 from dovetail.protocol.around import Middleware
-from dovetail.protocol.channel import Channel
+from dovetail.protocol.channel import ClientTransport
 from dovetail.protocol.http import LOOPBACK
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.probe import Era
@@ -34,11 +34,13 @@ Target: TypeAlias = "str | Path | Sequence[str] | Mapping[str, Any] | Any"
 
 log = logging.getLogger("dovetail")
 
-_DEFAULTS = {"verify": True, "inherit_env": "minimal"}
-_EVERYWHERE = ("index", "main", "__main__", "cli")
-_BUILT = ("dist", "build", "src", "lib", "bin", "out")
-_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_ADDRESS = re.compile(r"https?:|[a-zA-Z][a-zA-Z0-9+.-]*://|(localhost|[\w-]+(\.[\w-]+)+|\[[0-9a-fA-F:]+\]):\d+(/|$)")
+_DEFAULT_OPTIONS = {"verify": True, "inherit_env": "minimal"}
+_GENERIC_SCRIPT_NAMES = ("index", "main", "__main__", "cli")
+_BUILD_FOLDERS = ("dist", "build", "src", "lib", "bin", "out")
+_HEADER_NAME_PATTERN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_ADDRESS_PATTERN = re.compile(
+    r"https?:|[a-zA-Z][a-zA-Z0-9+.-]*://|(localhost|[\w-]+(\.[\w-]+)+|\[[0-9a-fA-F:]+\]):\d+(/|$)"
+)
 _INTERPRETERS = {".py": [sys.executable, "-u"], ".js": ["node"], ".mjs": ["node"], ".ts": ["npx", "tsx"]}
 
 
@@ -81,12 +83,12 @@ class Client(caller.Client):
         cwd: str | Path | None = None,
         stderr: Any = None,
     ) -> None:
-        expect("name", name, str, "a text")
-        expect("timeouts", timeouts, Timeouts, "a Timeouts(...): seconds for each kind of waiting")
-        expect("limits", limits, ClientLimits, "a ClientLimits(...)")
-        expect("trace", trace, (str, Path), "the path of a file")
+        check_type("name", name, str, "a text")
+        check_type("timeouts", timeouts, Timeouts, "a Timeouts(...): seconds for each kind of waiting")
+        check_type("limits", limits, ClientLimits, "a ClientLimits(...)")
+        check_type("trace", trace, (str, Path), "the path of a file")
         limits, timeouts = limits or ClientLimits(), timeouts or Timeouts()
-        way = _way(
+        resolved = resolve_target(
             target,
             limits=limits,
             timeouts=timeouts,
@@ -94,208 +96,216 @@ class Client(caller.Client):
             process={"env": env, "inherit_env": inherit_env, "cwd": cwd, "stderr": stderr},
         )
         super().__init__(
-            way.dial,
-            name=name or way.name,
-            key=way.key,
-            client=client or Implementation(name="dovetail", version=VERSION),
-            revision=revision,
+            resolved.create_transport,
+            name=name or resolved.name,
+            key=resolved.key,
+            client_info=client or Implementation(name="dovetail", version=VERSION),
+            protocol_version=revision,
             era=era,
-            elicit=elicit,
-            elicit_url=elicit_url,
-            sample=sample,
+            elicitation_handler=elicit,
+            url_elicitation_handler=elicit_url,
+            sampling_handler=sample,
             roots=roots,
-            on_log=on_log,
+            log_handler=on_log,
             log_level=log_level,
             capabilities=capabilities,
             timeouts=timeouts,
             limits=limits,
             cache=cache,
-            check_results=check_results,
+            validate_results=check_results,
             middleware=middleware,
         )
-        file = trace or os.environ.get("DOVETAIL_TRACE")
-        if file:
-            from dovetail.transports.tracing import Trace
+        recording_path = trace or os.environ.get("DOVETAIL_TRACE")
+        if recording_path:
+            from dovetail.transports.tracing import RecordingWriter
 
-            self.taps.append(Trace(file, self.name).tap)
+            self.taps.append(RecordingWriter(recording_path, self.name).record)
 
 
-class Way:
+class ResolvedTarget:
     """How a server is reached: what it is called, what tells it from others, and how to make a channel to it."""
 
-    def __init__(self, name: str, key: str | None, dial: Callable[[], Channel]) -> None:
+    def __init__(self, name: str, key: str | None, create_transport: Callable[[], ClientTransport]) -> None:
         self.name = name
         self.key = key
-        self.dial = dial
+        self.create_transport = create_transport
 
 
-def _way(
+def resolve_target(
     target: Target, *, limits: ClientLimits, timeouts: Timeouts, http: dict[str, Any], process: dict[str, Any]
-) -> Way:
-    if isinstance(target, Way):
+) -> ResolvedTarget:
+    if isinstance(target, ResolvedTarget):
         return target
     if isinstance(target, Mapping):
-        return _entry(target, limits, timeouts, http, process)
+        return _resolve_entry(target, limits, timeouts, http, process)
     if isinstance(target, str) and target.startswith(("http://", "https://")):
-        _only_for("a command", process)
-        return _http(target, limits, timeouts, http)
-    _only_for("a URL", http)
+        _reject_options("a command", process)
+        return _resolve_url(target, limits, timeouts, http)
+    _reject_options("a URL", http)
     if isinstance(target, str) and target.startswith(("unix:", "tcp:")):
-        _only_for("a command", process)
-        return _socket(target, limits, timeouts)
+        _reject_options("a command", process)
+        return _resolve_socket(target, limits, timeouts)
     if isinstance(target, str | Path):
-        return _command(_script(target), limits, process)
-    if isinstance(target, Sequence) and target and all(isinstance(word, str) for word in target):
-        return _command(target, limits, process)
-    _only_for("a command", process)
+        return _resolve_command(_build_script_command(target), limits, process)
+    if isinstance(target, Sequence) and target and all(isinstance(argument, str) for argument in target):
+        return _resolve_command(target, limits, process)
+    _reject_options("a command", process)
     if callable(getattr(target, "link", None)) and not isinstance(target, type):
-        return _in_memory(target)
+        return _resolve_server(target)
     raise TypeError(
         "a client's target is a URL, a command as a list of words, a script, a Server, 'unix:/path', "
         f"'tcp://host:port' or an entry of an mcp.json, not {target!r}"
     )
 
 
-def _only_for(what: str, options: dict[str, Any]) -> None:
+def _reject_options(target_kind: str, options: dict[str, Any]) -> None:
     for name, value in options.items():
-        if value is not None and value != _DEFAULTS.get(name):
-            raise TypeError(f"{name}= is only for {what}")
+        if value is not None and value != _DEFAULT_OPTIONS.get(name):
+            raise TypeError(f"{name}= is only for {target_kind}")
 
 
-def _in_memory(server: Any) -> Way:
-    from dovetail.transports.memory import Memory
+def _resolve_server(server: Any) -> ResolvedTarget:
+    from dovetail.transports.memory import MemoryClient
 
-    return Way(str(getattr(server, "name", "server")), None, lambda: Memory(server.link, server.start, server.stop))
+    return ResolvedTarget(
+        str(getattr(server, "name", "server")), None, lambda: MemoryClient(server.link, server.start, server.stop)
+    )
 
 
-def _http(url: str, limits: ClientLimits, timeouts: Timeouts, options: dict[str, Any]) -> Way:
+def _resolve_url(url: str, limits: ClientLimits, timeouts: Timeouts, options: dict[str, Any]) -> ResolvedTarget:
     from dovetail.transports.fetch import parse_url
-    from dovetail.transports.post import Post
+    from dovetail.transports.post import StreamableHTTPClient
 
     try:
         parse_url(url)
     except ValueError as exc:
         raise ValueError(f"no client can be made for this URL: {exc}") from None
-    _check_http(options)
-    options = _authorized(url, timeouts, options)
+    _check_http_options(options)
+    options = _add_authorizer(url, timeouts, options)
     parts = urlsplit(url)
-    name = _cut(parts.netloc + parts.path.rstrip("/"))
-    return Way(name, url, lambda: Post(url, limits, timeouts, **options))
+    name = _truncate(parts.netloc + parts.path.rstrip("/"))
+    return ResolvedTarget(name, url, lambda: StreamableHTTPClient(url, limits, timeouts, **options))
 
 
-def _check_http(options: dict[str, Any]) -> None:
-    from dovetail.transports.door import check_files
-    from dovetail.transports.fetch import OWN_HEADERS
+def _check_http_options(options: dict[str, Any]) -> None:
+    from dovetail.transports.door import check_certificate_files
+    from dovetail.transports.fetch import RESERVED_HEADERS
 
-    expect_texts("headers", options["headers"])
+    check_string_mapping("headers", options["headers"])
     for name, value in (options["headers"] or {}).items():
-        if not _HEADER.fullmatch(name) or not value.isprintable():
+        if not _HEADER_NAME_PATTERN.fullmatch(name) or not value.isprintable():
             raise ValueError(f"headers= holds {clip(name)!r}, which cannot be sent: a header is one line of text")
-        if name.lower().encode() in OWN_HEADERS:
+        if name.lower().encode() in RESERVED_HEADERS:
             raise ValueError(f"headers= holds {name!r}, which the client writes itself")
     for option in ("ca_file", "cert"):
-        given = options[option]
-        for file in given if isinstance(given, tuple) else (given,):
-            expect(option, file, (str, Path), "the path of a file")
-    check_files(options["ca_file"], options["cert"])
-    expect("verify", options["verify"], bool, "True or False; a certificate authority of your own is ca_file=")
-    expect("proxy", options["proxy"], str, "a URL like http://proxy.example:3128")
+        paths = options[option]
+        for path in paths if isinstance(paths, tuple) else (paths,):
+            check_type(option, path, (str, Path), "the path of a file")
+    check_certificate_files(options["ca_file"], options["cert"])
+    check_type("verify", options["verify"], bool, "True or False; a certificate authority of your own is ca_file=")
+    check_type("proxy", options["proxy"], str, "a URL like http://proxy.example:3128")
 
 
-def _authorized(url: str, timeouts: Timeouts, options: dict[str, Any]) -> dict[str, Any]:
+def _add_authorizer(url: str, timeouts: Timeouts, options: dict[str, Any]) -> dict[str, Any]:
     """The options of a channel, with whoever knows its credentials; a login outlives the channels it is used on."""
     auth = options["auth"]
-    rest = {name: value for name, value in options.items() if name != "auth"}
+    other_options = {name: value for name, value in options.items() if name != "auth"}
     if auth is None:
-        return rest
-    if any(name.lower() == "authorization" for name in rest["headers"] or ()):
+        return other_options
+    if any(name.lower() == "authorization" for name in other_options["headers"] or ()):
         raise ValueError("headers= and auth= both say who is calling: leave Authorization out of headers=, or auth=")
     parts = urlsplit(url)
     if parts.scheme == "http" and parts.hostname not in LOOPBACK:
         log.warning("the credentials for %s travel in the clear, where others can read and use them", parts.netloc)
     if isinstance(auth, Bearer):
-        return rest | {"headers": {**(rest["headers"] or {}), "Authorization": f"Bearer {auth.token}"}}
-    from dovetail.login.driver import driver_for
-    from dovetail.transports.door import fetcher
+        return other_options | {
+            "headers": {**(other_options["headers"] or {}), "Authorization": f"Bearer {auth.token}"}
+        }
+    from dovetail.login.driver import create_authorizer
+    from dovetail.transports.door import create_http_client
 
-    plain = {name: value for name, value in rest.items() if name != "headers"}
-    own = functools.partial(fetcher, **plain, connect_time=timeouts.connect)
-    if plain["verify"] and plain["cert"] is None:
-        return rest | {"authorizer": driver_for(url, auth, own)}
+    client_options = {name: value for name, value in other_options.items() if name != "headers"}
+    create_client = functools.partial(create_http_client, **client_options, connect_timeout=timeouts.connect)
+    if client_options["verify"] and client_options["cert"] is None:
+        return other_options | {"authorizer": create_authorizer(url, auth, create_client)}
     # What is said of the server's certificate, or shown to it, is not for whomever it names.
-    make = functools.partial(fetcher, **plain | {"verify": True, "cert": None}, connect_time=timeouts.connect)
-    return rest | {"authorizer": driver_for(url, auth, make, own)}
+    create_verifying_client = functools.partial(
+        create_http_client, **client_options | {"verify": True, "cert": None}, connect_timeout=timeouts.connect
+    )
+    return other_options | {"authorizer": create_authorizer(url, auth, create_verifying_client, create_client)}
 
 
-def _socket(target: str, limits: ClientLimits, timeouts: Timeouts) -> Way:
-    from dovetail.transports.callers import SocketCaller
+def _resolve_socket(target: str, limits: ClientLimits, timeouts: Timeouts) -> ResolvedTarget:
+    from dovetail.transports.callers import SocketClient
 
-    make = functools.partial(SocketCaller, limits.answer, reaching=timeouts.connect, leaving=timeouts.close)
+    create_client = functools.partial(
+        SocketClient, limits.answer, connect_timeout=timeouts.connect, close_timeout=timeouts.close
+    )
     scheme, _, rest = target.partition(":")
     if scheme == "unix":
         path = rest.removeprefix("//")
-        return Way(path, target, lambda: make(path=path))
+        return ResolvedTarget(path, target, lambda: create_client(path=path))
     parts = urlsplit(target)
     if parts.port is None:
         raise ValueError(f"{target!r} must be tcp://host:port")
     host, port = parts.hostname or "127.0.0.1", parts.port
-    return Way(target, target, lambda: make(host=host, port=port))
+    return ResolvedTarget(target, target, lambda: create_client(host=host, port=port))
 
 
-def _command(command: Sequence[str], limits: ClientLimits, options: dict[str, Any]) -> Way:
-    from dovetail.transports.callers import CommandCaller
+def _resolve_command(command: Sequence[str], limits: ClientLimits, options: dict[str, Any]) -> ResolvedTarget:
+    from dovetail.transports.callers import StdioClient
 
-    words = [*command]
-    _check_process(options)
+    argv = [*command]
+    _check_process_options(options)
     options = {"inherit" if name == "inherit_env" else name: value for name, value in options.items()}
-    key = hashlib.sha256("\0".join([*words, str(options["cwd"])]).encode()).hexdigest()
-    return Way(_short(words), key, lambda: CommandCaller(limits.answer, words, **options))
+    key = hashlib.sha256("\0".join([*argv, str(options["cwd"])]).encode()).hexdigest()
+    return ResolvedTarget(_shorten_command(argv), key, lambda: StdioClient(limits.answer, argv, **options))
 
 
-def _check_process(options: dict[str, Any]) -> None:
-    expect_texts("env", options["env"])
-    expect("cwd", options["cwd"], (str, Path), "the path of a folder")
+def _check_process_options(options: dict[str, Any]) -> None:
+    check_string_mapping("env", options["env"])
+    check_type("cwd", options["cwd"], (str, Path), "the path of a folder")
     inherit, stderr = options["inherit_env"], options["stderr"]
     if inherit not in ("minimal", "all") and (
         isinstance(inherit, str | bytes)
         or not isinstance(inherit, Sequence)
         or not all(isinstance(name, str) for name in inherit)
     ):
-        raise TypeError(f"inherit_env= must be 'minimal', 'all' or a list of names, not {shown(inherit)}")
+        raise TypeError(f"inherit_env= must be 'minimal', 'all' or a list of names, not {describe_value(inherit)}")
     if stderr not in (None, "inherit") and not callable(stderr) and not hasattr(stderr, "write"):
-        raise TypeError(f"stderr= must be a function, a text stream or 'inherit', not {shown(stderr)}")
+        raise TypeError(f"stderr= must be a function, a text stream or 'inherit', not {describe_value(stderr)}")
 
 
-def _short(words: Sequence[str]) -> str:
+def _shorten_command(argv: Sequence[str]) -> str:
     """A command as a reader recognises it: without the folders, and without what only runs a script."""
-    shown = [Path(word).name if number == 0 or _is_path(word) else word for number, word in enumerate(words)]
-    for number, word in enumerate(shown[1:], 1):
-        if Path(word).suffix in _INTERPRETERS:
-            return _cut(shlex.join([_script_name(words[number]), *shown[number + 1 :]]))
-        if not word.startswith("-") or word == "-c":
+    parts = [Path(part).name if index == 0 or _is_path(part) else part for index, part in enumerate(argv)]
+    for index, part in enumerate(parts[1:], 1):
+        if Path(part).suffix in _INTERPRETERS:
+            return _truncate(shlex.join([_get_script_name(argv[index]), *parts[index + 1 :]]))
+        if not part.startswith("-") or part == "-c":
             break
-    return _cut(shlex.join(shown))
+    return _truncate(shlex.join(parts))
 
 
-def _script_name(word: str) -> str:
+def _get_script_name(argument: str) -> str:
     """Its file, and if every package has one of that name, whose it is."""
-    path = Path(word)
-    if path.stem not in _EVERYWHERE:
+    path = Path(argument)
+    if path.stem not in _GENERIC_SCRIPT_NAMES:
         return path.name
-    owner = next((one for one in reversed(path.parent.parts) if one not in _BUILT), "")
+    owner = next((part for part in reversed(path.parent.parts) if part not in _BUILD_FOLDERS), "")
     return f"{owner}/{path.name}" if owner.strip("/\\.") else path.name
 
 
-def _is_path(word: str) -> bool:
-    return word.startswith(("/", "./", "../", "~/", ".\\")) or os.path.isabs(word)
+def _is_path(argument: str) -> bool:
+    return argument.startswith(("/", "./", "../", "~/", ".\\")) or os.path.isabs(argument)
 
 
-def _cut(name: str) -> str:
-    line = " ".join(name.split())
-    return line if len(line) <= 60 else line[:59] + "…"
+def _truncate(name: str) -> str:
+    text = " ".join(name.split())
+    return text if len(text) <= 60 else text[:59] + "…"
 
 
-def _script(target: str | Path) -> list[str]:
+def _build_script_command(target: str | Path) -> list[str]:
     path, text = Path(target), str(target).strip()
     if not text or path.is_dir():
         raise ValueError(f"{clip(text)!r} is a folder, not a server" if text else "the target is empty")
@@ -305,60 +315,66 @@ def _script(target: str | Path) -> list[str]:
             f"json.load(open({clip(text)!r}))['mcpServers'][name]"
         )
     interpreter = _INTERPRETERS.get(path.suffix)
-    if _ADDRESS.match(text):
-        raise ValueError(f"{clip(text)!r} is no URL; a server on the web is at http:// or https://: {_as_url(text)!r}")
+    if _ADDRESS_PATTERN.match(text):
+        raise ValueError(
+            f"{clip(text)!r} is no URL; a server on the web is at http:// or https://: {_guess_url(text)!r}"
+        )
     if interpreter is None:
-        raise ValueError(f"{clip(text)!r} is neither a URL nor a script; give a command as a list: {_as_list(text)!r}")
+        raise ValueError(
+            f"{clip(text)!r} is neither a URL nor a script; give a command as a list: {_split_command(text)!r}"
+        )
     if not path.is_file():
-        beside = [one.name for one in path.parent.glob("*" + path.suffix)] if path.parent.is_dir() else []
+        siblings = [sibling.name for sibling in path.parent.glob("*" + path.suffix)] if path.parent.is_dir() else []
         raise ScriptNotFound(f"there is no script {text!r}").at(
-            hint=f"it was looked for in {path.parent.absolute()}{nearest(path.name, beside)}"
+            hint=f"it was looked for in {path.parent.absolute()}{suggest_match(path.name, siblings)}"
         )
     return [*interpreter, str(path)]
 
 
-def _as_url(text: str) -> str:
+def _guess_url(text: str) -> str:
     scheme, colon, rest = text.partition(":/")
     return f"{'https' if scheme == 'https' else 'http'}://{rest.lstrip('/')}" if colon else f"http://{text}"
 
 
-def _as_list(text: str) -> list[str]:
+def _split_command(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError:  # a quote without its sister
         return text.split()
 
 
-def _entry(
+def _resolve_entry(
     entry: Mapping[str, Any], limits: ClientLimits, timeouts: Timeouts, http: dict[str, Any], process: dict[str, Any]
-) -> Way:
+) -> ResolvedTarget:
     """One server of an mcp.json, or a whole one that holds only one."""
     servers = entry.get("mcpServers") or entry.get("servers")
     if isinstance(servers, Mapping):
         if len(servers) != 1:
             raise ValueError(f"the configuration names {len(servers)} servers; give one of its entries")
-        ((name, only),) = servers.items()
-        if not isinstance(only, Mapping):
-            raise ValueError(f"the entry {clip(str(name))!r} of the mcp.json is {shown(only)}, not an object")
-        way = _entry(only, limits, timeouts, http, process)
-        return Way(str(name), way.key, way.dial)
+        ((name, server_entry),) = servers.items()
+        if not isinstance(server_entry, Mapping):
+            raise ValueError(
+                f"the entry {clip(str(name))!r} of the mcp.json is {describe_value(server_entry)}, not an object"
+            )
+        resolved = _resolve_entry(server_entry, limits, timeouts, http, process)
+        return ResolvedTarget(str(name), resolved.key, resolved.create_transport)
     url = entry.get("url") or entry.get("serverUrl") or entry.get("httpUrl")
     if isinstance(url, str):
-        _only_for("a command", process)
-        expect_texts("headers", entry.get("headers"))
-        expect_texts("headers", http["headers"])
+        _reject_options("a command", process)
+        check_string_mapping("headers", entry.get("headers"))
+        check_string_mapping("headers", http["headers"])
         headers = {**(entry.get("headers") or {}), **(http["headers"] or {})}
-        return _http(url, limits, timeouts, http | {"headers": headers or None})
+        return _resolve_url(url, limits, timeouts, http | {"headers": headers or None})
     if isinstance(entry.get("command"), str):
-        _only_for("a URL", http)
-        expect_texts("env", entry.get("env"))
-        expect_texts("env", process["env"])
-        expect("args", entry.get("args"), list, "a list of texts")
+        _reject_options("a URL", http)
+        check_string_mapping("env", entry.get("env"))
+        check_string_mapping("env", process["env"])
+        check_type("args", entry.get("args"), list, "a list of texts")
         env = {**(entry.get("env") or {}), **(process["env"] or {})}
         options = process | {"env": env or None, "cwd": process["cwd"] or entry.get("cwd")}
-        return _command([entry["command"], *map(str, entry.get("args") or ())], limits, options)
-    has = ", ".join(clip(str(key)) for key in entry) or "nothing"
-    raise ValueError(f"an entry of an mcp.json needs a command or a url; this one has {has}")
+        return _resolve_command([entry["command"], *map(str, entry.get("args") or ())], limits, options)
+    keys = ", ".join(clip(str(key)) for key in entry) or "nothing"
+    raise ValueError(f"an entry of an mcp.json needs a command or a url; this one has {keys}")
 
 
 class SyncClient(sync.SyncClient):

@@ -47,7 +47,7 @@ MCPError
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
-_STDERR_SHOWN: Final = 1200
+_MAX_STDERR_CHARS: Final = 1200
 
 
 class MCPError(Exception):
@@ -73,15 +73,15 @@ class MCPError(Exception):
         return self
 
     def __str__(self) -> str:
-        lines = [": ".join([*self._where(), super().__str__()])]
+        lines = [": ".join([*self._location_parts(), super().__str__()])]
         if self.stderr:
             lines.append("the server's last words on stderr:")
-            lines += [f"  {line}" for line in _last_lines(self.stderr, _STDERR_SHOWN)]
+            lines += [f"  {line}" for line in _last_lines(self.stderr, _MAX_STDERR_CHARS)]
         if self.hint:
             lines.append(f"try: {self.hint}")
         return "\n".join(lines)
 
-    def _where(self) -> list[str]:
+    def _location_parts(self) -> list[str]:
         step = f"{self.step} ({self.revision})" if self.step and self.revision else self.step
         return [part for part in (self.server, step) if part]
 
@@ -163,9 +163,9 @@ class MissingCapability(ProtocolError):
     code = -32021
 
     def __init__(self, required: Mapping[str, Any], message: str | None = None) -> None:
-        named = ", ".join(f"{name}.{'/'.join(inner)}" if inner else name for name, inner in required.items())
+        names = ", ".join(f"{name}.{'/'.join(inner)}" if inner else name for name, inner in required.items())
         super().__init__(
-            message or f"The client did not declare what this request needs: {named}",
+            message or f"The client did not declare what this request needs: {names}",
             {"requiredCapabilities": dict(required)},
         )
 
@@ -229,8 +229,8 @@ class RateLimited(PeerError):
     @property
     def retry_after(self) -> float | None:
         """Seconds to wait, where the server named them."""
-        wait = self.data.get("retryAfterMs") if isinstance(self.data, dict) else None
-        return min(wait, 1e12) / 1000 if isinstance(wait, int | float) else None
+        delay_ms = self.data.get("retryAfterMs") if isinstance(self.data, dict) else None
+        return min(delay_ms, 1e12) / 1000 if isinstance(delay_ms, int | float) else None
 
 
 class TransportError(MCPError):
@@ -353,7 +353,7 @@ class ToolError(MCPError):
 
     result: Any = None
 
-    def _where(self) -> list[str]:
+    def _location_parts(self) -> list[str]:
         return [part for part in (self.server, self.step) if part]  # what a tool says holds in every revision
 
 
@@ -371,15 +371,15 @@ class Dismissed(ToolError):
         super().__init__(message)
 
 
-def _last_lines(text: str, limit: int) -> list[str]:
+def _last_lines(text: str, max_chars: int) -> list[str]:
     """As many whole lines from the end as fit; of a single one that is too long, its end."""
     lines = text.splitlines()
-    shown = len(lines) - 1
-    room = limit - len(lines[-1])
-    while shown > 0 and room > len(lines[shown - 1]):
-        shown -= 1
-        room -= len(lines[shown]) + 1
-    return [line[-limit:] for line in lines[shown:]]
+    first_line = len(lines) - 1
+    remaining = max_chars - len(lines[-1])
+    while first_line > 0 and remaining > len(lines[first_line - 1]):
+        first_line -= 1
+        remaining -= len(lines[first_line]) + 1
+    return [line[-max_chars:] for line in lines[first_line:]]
 
 
 def clip(text: str, limit: int = 128) -> str:

@@ -6,18 +6,20 @@ from importlib import import_module
 from typing import Any
 
 
-def on_demand(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def create_lazy_loader(
+    package: str, module_names: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The `__getattr__` and the `__dir__` of a package, given the module each of its names lives in."""
 
     def load(name: str) -> Any:
-        home = homes.get(name)
-        if home is None:
+        module_name = module_names.get(name)
+        if module_name is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(home), name)
+        value = getattr(import_module(module_name), name)
         setattr(sys.modules[package], name, value)
         return value
 
-    def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes})
+    def list_names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *module_names})
 
-    return load, names
+    return load, list_names

@@ -18,22 +18,22 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
 from dovetail.server import server as framework
 
 if TYPE_CHECKING:
-    from dovetail.transports.duplex import Duplex
-    from dovetail.transports.watchdog import Watchdog
+    from dovetail.transports.duplex import DuplexServer
+    from dovetail.transports.watchdog import LoopWatchdog
 
 log = logging.getLogger("dovetail")
 
-TRACE = "DOVETAIL_TRACE"  # names the file of the trace, for servers and clients alike
+RECORDING_VARIABLE = "DOVETAIL_TRACE"  # names the file of the trace, for servers and clients alike
 
 Transport = Literal["stdio", "http", "unix", "tcp"]
 
-_EOF_GRACE = 1.0  # for calls still running when the client has closed its end
-_LEAVE_GRACE = 0.7
-_SIGNAL_GRACE = 1.7
-_SECOND_SIGNAL = 0.8
-_STUCK = 75  # EX_TEMPFAIL of sysexits
-_RESPAWN = 0.5
-_UNSTARTED = 3  # as uvicorn says it
+_EOF_GRACE_S = 1.0  # for calls still running when the client has closed its end
+_EXIT_GRACE_S = 0.7
+_SIGNAL_GRACE_S = 1.7
+_SECOND_SIGNAL_GRACE_S = 0.8
+_STUCK_EXIT_CODE = 75  # EX_TEMPFAIL of sysexits
+_RESPAWN_DELAY_S = 0.5
+_STARTUP_FAILED_EXIT_CODE = 3  # as uvicorn says it
 
 
 class RunOptions(TypedDict, total=False):
@@ -64,9 +64,9 @@ class Server(framework.Server):
     def checked_auth(self, auth: Any) -> Any:
         """What was given as `auth`; TypeError, where it was written, if it cannot guard a server."""
         if auth is not None:
-            from dovetail.auth.guard import guard_for
+            from dovetail.auth.guard import create_guard
 
-            guard_for(auth)
+            create_guard(auth)
         return auth
 
     def run(self, transport: Transport | str = "stdio", *, reload: bool = False, **options: Unpack[RunOptions]) -> None:
@@ -85,7 +85,7 @@ class Server(framework.Server):
         }
         _check_options(transport, runners, options)
         _check_no_loop(transport)
-        if not (reload and _reloading(transport, dict(options))):
+        if not (reload and _run_reloader(transport, dict(options))):
             runners[transport](self, **options)
 
     async def serve(self, transport: Transport | str = "stdio", **options: Unpack[RunOptions]) -> None:
@@ -93,14 +93,14 @@ class Server(framework.Server):
 
         Transports and options as for `run`, but for `workers` and `reload`: the process is yours.
         """
-        doors: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
+        runners: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
             "stdio": serve_stdio,
             "http": serve_http,
             "unix": serve_unix,
             "tcp": serve_tcp,
         }
-        _check_options(transport, doors, options)
-        await doors[transport](self, **options)
+        _check_options(transport, runners, options)
+        await runners[transport](self, **options)
 
     def asgi(
         self,
@@ -125,46 +125,46 @@ class Server(framework.Server):
 
         guard = None
         if self.auth is not None:
-            from dovetail.login.porter import porter_for
+            from dovetail.login.porter import create_asgi_guard
 
-            guard = porter_for(self.auth, path, public_url, allowed_hosts, self.needed_scopes)
+            guard = create_asgi_guard(self.auth, path, public_url, allowed_hosts, self.needed_scopes)
         endpoint = Endpoint(
             self,
             path=path,
             public_url=public_url,
             allowed_hosts=allowed_hosts,
             allowed_origins=allowed_origins,
-            cors=cors,
-            responses=responses,
+            cors_origins=cors,
+            response_mode=responses,
             sessions=sessions,
             health=health,
-            old_sse=old_sse,
+            http_sse=old_sse,
             authenticate=authenticate,
             guard=guard,
             on_start=self.start,
             on_stop=self.stop,
         )
         self._endpoints.add(endpoint)
-        application: Any = endpoint
+        app: Any = endpoint
         if otherwise is not None:
-            from dovetail.transports.beside import Beside
+            from dovetail.transports.beside import FallbackRouter
 
-            application = Beside(endpoint, otherwise)
+            app = FallbackRouter(endpoint, otherwise)
         if self.tap is not None:
-            from dovetail.transports.tracing import Traced
+            from dovetail.transports.tracing import RecordedEndpoint
 
-            application = Traced(endpoint, application, self.tap)
-        return application
+            app = RecordedEndpoint(endpoint, app, self.tap)
+        return app
 
     @property
     def tap(self) -> Any:
         """Who is told of every message: the trace, if one is wanted by `trace=` or by DOVETAIL_TRACE."""
-        file = self.trace or os.environ.get(TRACE)
-        if file and self._tap is None:
-            from dovetail.transports.tracing import Trace
+        path = self.trace or os.environ.get(RECORDING_VARIABLE)
+        if path and self._open_recorder is None:
+            from dovetail.transports.tracing import RecordingWriter
 
-            self._tap = Trace(file, self.name).tap
-        return self._tap
+            self._open_recorder = RecordingWriter(path, self.name).record
+        return self._open_recorder
 
     @classmethod
     def from_openapi(
@@ -190,22 +190,22 @@ class Server(framework.Server):
         nothing about results, for services that do not keep to their document.
         """
         from dovetail.server.openapi import add_operations
-        from dovetail.transports.sending import base_of, sender
+        from dovetail.transports.sending import create_sender, get_base_url
 
         title = (document.get("info") or {}).get("title") if isinstance(document, Mapping) else None
         app = cls(name or title or "service", **options)
-        send = sender(client, max_reply)
+        send = create_sender(client, max_reply)
         add_operations(
             app,
             document,
             send,
-            url=url,
-            home=base_of(client),
+            service_url=url,
+            client_base_url=get_base_url(client),
             headers=headers or {},
             include=include,
-            names=names,
-            output_schemas=output_schemas,
-            max_reply=max_reply,
+            tool_names=names,
+            validate_output=output_schemas,
+            max_response_bytes=max_reply,
         )
         return app
 
@@ -216,21 +216,21 @@ class Server(framework.Server):
         The document is the application's own (FastAPI, Litestar) unless given; other options as for `from_openapi`.
         The application's lifespan is the server's.
         """
-        from dovetail.transports.sending import described, within
-        from dovetail.transports.within import lifespan
+        from dovetail.transports.sending import create_app_sender, get_openapi_document
+        from dovetail.transports.within import run_lifespan
 
-        options = {"lifespan": lambda: lifespan(application), "url": "http://localhost"} | options
-        client = within(application, options.get("max_reply", 4 * 1024 * 1024))
-        return cls.from_openapi(document or described(application), client=client, **options)
+        options = {"lifespan": lambda: run_lifespan(application), "url": "http://localhost"} | options
+        client = create_app_sender(application, options.get("max_reply", 4 * 1024 * 1024))
+        return cls.from_openapi(document or get_openapi_document(application), client=client, **options)
 
-    def link(self, write: Callable[[bytes], None], **options: Any) -> "Duplex":
+    def link(self, write: Callable[[bytes], None], **options: Any) -> "DuplexServer":
         """One connection over a transport of your own: give whole messages to `receive`, and `close` it at the end."""
-        from dovetail.transports.duplex import Duplex
+        from dovetail.transports.duplex import DuplexServer
 
-        return Duplex(self, write, **options)
+        return DuplexServer(self, write, **options)
 
 
-def _is_web(transport: Any) -> bool:
+def _is_http_transport(transport: Any) -> bool:
     return isinstance(transport, str) and ("http" in transport or transport == "sse")
 
 
@@ -245,53 +245,64 @@ def _check_no_loop(transport: str) -> None:
 def _check_options(transport: str, runners: Mapping[str, Callable[..., Any]], options: Mapping[str, Any]) -> None:
     """Refuse what the transport has no use for, with the one that has."""
     if transport not in runners:
-        hint = ': "http" serves Streamable HTTP, and the older transport beside it' if _is_web(transport) else ""
+        hint = (
+            ': "http" serves Streamable HTTP, and the older transport beside it'
+            if _is_http_transport(transport)
+            else ""
+        )
         raise ValueError(f"transport must be 'stdio', 'http', 'unix' or 'tcp', not {transport!r}{hint}")
     if transport == "unix" and "path" not in options:
         raise TypeError('unix needs a path: app.run("unix", path="/run/server.sock")')
-    known = {name: _options_of(function) for name, function in runners.items()} if options else {}
+    options_by_transport = {name: _list_options(function) for name, function in runners.items()} if options else {}
     for name in options:
-        if name in known[transport]:
+        if name in options_by_transport[transport]:
             continue
-        other = next((one for one in ("http", "tcp", "unix") if name in known[one]), None)
-        close = "" if other else _closest(name, known[transport])
-        hint = f': app.run("{other}", {name}=...) has it' if other else close
+        other_transport = next(
+            (candidate for candidate in ("http", "tcp", "unix") if name in options_by_transport[candidate]), None
+        )
+        suggestion = "" if other_transport else _suggest_option(name, options_by_transport[transport])
+        hint = f': app.run("{other_transport}", {name}=...) has it' if other_transport else suggestion
         raise TypeError(f"{transport} has no option `{name}`{hint}")
     port = options.get("port", 0)
     if not isinstance(port, int) or not 0 <= port < 65536:
         raise ValueError(f"port must be a number from 0 to 65535, not {port!r}")
 
 
-def _options_of(function: Callable[..., Any]) -> set[str]:
+def _list_options(function: Callable[..., Any]) -> set[str]:
     import inspect
 
-    web = function in (run_http, serve_http)
-    taken = [inspect.signature(function), *([inspect.signature(Server.asgi)] if web else ())]
-    return {one.name for each in taken for one in each.parameters.values() if one.kind is one.KEYWORD_ONLY}
+    is_http = function in (run_http, serve_http)
+    signatures = [inspect.signature(function), *([inspect.signature(Server.asgi)] if is_http else ())]
+    return {
+        parameter.name
+        for signature in signatures
+        for parameter in signature.parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
 
 
-def _closest(name: str, known: Collection[str]) -> str:
+def _suggest_option(name: str, options: Collection[str]) -> str:
     import difflib
 
-    close = difflib.get_close_matches(name, known, n=1)
-    return f" (did you mean `{close[0]}`?)" if close else ""
+    matches = difflib.get_close_matches(name, options, n=1)
+    return f" (did you mean `{matches[0]}`?)" if matches else ""
 
 
-def _reloading(transport: str, options: dict[str, Any]) -> bool:
+def _run_reloader(transport: str, options: dict[str, Any]) -> bool:
     """Keep a child of this program running; False in that child, which is to serve."""
     from dovetail.transports import reloading
 
     if reloading.is_child():
         return False
     if transport == "stdio":
-        from dovetail.transports.stdio import private_streams
+        from dovetail.transports.stdio import isolate_streams
 
-        with private_streams() as (source, sink), contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(reloading.relay(os.dup(source), sink))
+        with isolate_streams() as (source, sink), contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(reloading.relay_stdio(os.dup(source), sink))
     elif transport == "http":
-        from dovetail.transports.web import bound_socket
+        from dovetail.transports.web import bind_socket
 
-        reloading.supervise(bound_socket(options.get("host", "127.0.0.1"), options.get("port", 8000)))
+        reloading.supervise(bind_socket(options.get("host", "127.0.0.1"), options.get("port", 8000)))
     else:
         reloading.supervise()
     return True
@@ -299,30 +310,30 @@ def _reloading(transport: str, options: dict[str, Any]) -> bool:
 
 def run_stdio(server: Server) -> None:
     """Serve this process's standard streams until the client closes them or a signal comes."""
-    from dovetail.transports.stdio import private_streams
-    from dovetail.transports.watchdog import Watchdog
+    from dovetail.transports.stdio import isolate_streams
+    from dovetail.transports.watchdog import LoopWatchdog
 
     if sys.stdin is not None and sys.stdin.isatty():
         sys.stderr.write(
             f"{server.name} waits for a client that speaks MCP on standard input: let one start it. Ctrl-C ends it.\n"
         )
-    with Watchdog() as dog, private_streams() as (source, sink):
-        _run(_serve_stdio(server, dog, source, sink))
+    with LoopWatchdog() as watchdog, isolate_streams() as (source, sink):
+        _run_coroutine(_serve_stdio(server, watchdog, source, sink))
 
 
-async def _serve_stdio(server: Server, dog: "Watchdog", source: int, sink: int) -> None:
+async def _serve_stdio(server: Server, watchdog: "LoopWatchdog", source: int, sink: int) -> None:
     from dovetail.transports.lines import serve_connection
-    from dovetail.transports.stdio import open_lines
+    from dovetail.transports.stdio import open_stdio
 
-    dog.start(source)
+    watchdog.start(source)
     await server.start()
-    lines = await open_lines(server, source, sink)
+    lines = await open_stdio(server, source, sink)
 
-    with _Signals(lambda: dog.end_within(_SIGNAL_GRACE, 0), lines.end):
-        lines.done.add_done_callback(lambda _: dog.end_within(_SIGNAL_GRACE, 0))
-        await serve_connection(lines, _EOF_GRACE)
+    with _SignalHandlers(lambda: watchdog.exit_within(_SIGNAL_GRACE_S, 0), lines.end):
+        lines.done.add_done_callback(lambda _: watchdog.exit_within(_SIGNAL_GRACE_S, 0))
+        await serve_connection(lines, _EOF_GRACE_S)
         # The client is gone: from here on nothing may hold the process up, not even closing the loop.
-        dog.end_within(_LEAVE_GRACE, 0)
+        watchdog.exit_within(_EXIT_GRACE_S, 0)
         await server.stop()
 
 
@@ -352,17 +363,17 @@ def run_http(
             "pass workers=1, or no offload"
         )
     if workers > 1:
-        _check_shared(server, options.get("otherwise"))
+        _check_shared_storage(server, options.get("otherwise"))
     if workers < 1:
         raise ValueError(f"workers must be at least 1, not {workers}")
-    listener, ssl, announce = _opened(server, host, port, ssl_certfile, ssl_keyfile, anonymous, options)
+    listener, ssl, announce = _open_listener(server, host, port, ssl_certfile, ssl_keyfile, anonymous, options)
     if workers == 1:
-        _work(server, listener, ssl, options, announce)
+        _run_worker(server, listener, ssl, options, announce)
     else:
         _supervise(server, listener, workers, ssl, options, announce)
 
 
-def _opened(
+def _open_listener(
     server: Server,
     host: str,
     port: int,
@@ -372,21 +383,21 @@ def _opened(
     options: dict[str, Any],
 ) -> tuple[socket.socket, dict[str, Any], Callable[[], None]]:
     """The socket to serve on, what TLS needs, and a function that says where the server is, for when it has started."""
-    from dovetail.transports.web import bound_socket
+    from dovetail.transports.web import bind_socket
 
-    _check_reach(host, anonymous or options.get("authenticate") is not None or server.auth is not None)
+    _check_exposure(host, anonymous or options.get("authenticate") is not None or server.auth is not None)
     server.asgi(**options)  # a wrong option shows before anything is announced
-    for file in (ssl_certfile, ssl_keyfile):
-        if file is not None and not os.path.isfile(file):
-            raise FileNotFoundError(f"there is no file {file!r} to read the certificate or its key from")
-    listener = _inherited() or bound_socket(host, port)
-    shown = f"[{host}]" if ":" in host else host
+    for tls_file in (ssl_certfile, ssl_keyfile):
+        if tls_file is not None and not os.path.isfile(tls_file):
+            raise FileNotFoundError(f"there is no file {tls_file!r} to read the certificate or its key from")
+    listener = _get_inherited_socket() or bind_socket(host, port)
+    display_host = f"[{host}]" if ":" in host else host
     scheme = "https" if ssl_certfile else "http"
     path = "/" + options.get("path", "/mcp").strip("/")
-    place = f"{server.name} is at {scheme}://{shown}:{listener.getsockname()[1]}{path}\n"
+    announcement = f"{server.name} is at {scheme}://{display_host}:{listener.getsockname()[1]}{path}\n"
 
     def announce() -> None:
-        sys.stderr.write(place)
+        sys.stderr.write(announcement)
         sys.stderr.flush()
 
     return listener, {"ssl_certfile": ssl_certfile, "ssl_keyfile": ssl_keyfile} if ssl_certfile else {}, announce
@@ -395,14 +406,14 @@ def _opened(
 async def serve_stdio(server: Server) -> None:
     """Serve this process's standard streams in the running loop."""
     from dovetail.transports.lines import serve_connection
-    from dovetail.transports.stdio import open_lines, private_streams
+    from dovetail.transports.stdio import isolate_streams, open_stdio
 
-    with private_streams() as (source, sink):
+    with isolate_streams() as (source, sink):
         try:
             await server.start()
-            lines = await open_lines(server, source, sink)
-            with _Signals(lambda: None, lines.end):
-                await serve_connection(lines, _EOF_GRACE)
+            lines = await open_stdio(server, source, sink)
+            with _SignalHandlers(lambda: None, lines.end):
+                await serve_connection(lines, _EOF_GRACE_S)
         finally:
             await server.stop()
 
@@ -418,19 +429,21 @@ async def serve_http(
     **options: Any,
 ) -> None:
     """Serve over HTTP in the running loop."""
-    from dovetail.transports.web import WebServer, configure
+    from dovetail.transports.web import UvicornServer, create_uvicorn_config
 
     await server.start()  # if it cannot, uvicorn would end the process
     try:
-        listener, ssl, announce = _opened(server, host, port, ssl_certfile, ssl_keyfile, anonymous, options)
+        listener, ssl, announce = _open_listener(server, host, port, ssl_certfile, ssl_keyfile, anonymous, options)
         endpoint = server.asgi(**options)
-        web = WebServer(configure(endpoint, server.limits, **ssl), lambda _: None, endpoint.close, on_ready=announce)
-        work = asyncio.get_running_loop().create_task(web.serve([listener]))
+        web_server = UvicornServer(
+            create_uvicorn_config(endpoint, server.limits, **ssl), lambda _: None, endpoint.close, on_ready=announce
+        )
+        task = asyncio.get_running_loop().create_task(web_server.serve([listener]))
         try:
-            await asyncio.shield(work)
+            await asyncio.shield(task)
         finally:
-            web.should_exit = True  # cancelled itself, it would leave its connections behind
-            await work
+            web_server.should_exit = True  # cancelled itself, it would leave its connections behind
+            await task
             listener.close()
     finally:
         await server.stop()
@@ -446,66 +459,66 @@ async def serve_tcp(server: Server, *, host: str = "127.0.0.1", port: int = 0, a
     await _serve_socket(server, None, anonymous, host=host, port=port)
 
 
-def serving(
+def prepare_http_server(
     server: Server, *, host: str = "127.0.0.1", port: int = 8000, anonymous: bool = False, **options: Any
 ) -> tuple[Any, Coroutine[Any, Any, None]]:
     """Serve over HTTP in the running loop: the web server, which ends when its `should_exit` is set, and its work."""
-    from dovetail.transports.web import WebServer, bound_socket, configure
+    from dovetail.transports.web import UvicornServer, bind_socket, create_uvicorn_config
 
-    _check_reach(host, anonymous or options.get("authenticate") is not None or server.auth is not None)
+    _check_exposure(host, anonymous or options.get("authenticate") is not None or server.auth is not None)
     endpoint = server.asgi(**options)
-    listener = bound_socket(host, port)
-    web = WebServer(configure(endpoint, server.limits), lambda _: None, endpoint.close)
-    return web, web.serve([listener])
+    listener = bind_socket(host, port)
+    web_server = UvicornServer(create_uvicorn_config(endpoint, server.limits), lambda _: None, endpoint.close)
+    return web_server, web_server.serve([listener])
 
 
-def _inherited() -> socket.socket | None:
+def _get_inherited_socket() -> socket.socket | None:
     """The socket of the process that starts this one anew, where there is one."""
-    number = os.environ.get("DOVETAIL_LISTENER")
-    return socket.socket(fileno=int(number)) if number else None
+    file_descriptor = os.environ.get("DOVETAIL_LISTENER")
+    return socket.socket(fileno=int(file_descriptor)) if file_descriptor else None
 
 
-def _check_reach(host: str, allowed: bool) -> None:
+def _check_exposure(host: str, is_allowed: bool) -> None:
     from dovetail.protocol.http import LOOPBACK
 
-    if host not in LOOPBACK and not allowed:
+    if host not in LOOPBACK and not is_allowed:
         raise ValueError(
             f"on {host} anyone who reaches this machine could call the server: give it auth=, or pass anonymous=True "
             "if that is meant"
         )
 
 
-def _check_shared(server: Server, otherwise: Any) -> None:
+def _check_shared_storage(server: Server, fallback: Any) -> None:
     """Refuse an authorization server whose keys and clients each worker would have for itself."""
-    from dovetail.auth.guard import guard_for
+    from dovetail.auth.guard import create_guard
 
-    guard = guard_for(server.auth) if server.auth is not None else None
-    if getattr(otherwise, "alone", False) is True or (guard is not None and guard.alone):
+    guard = create_guard(server.auth) if server.auth is not None else None
+    if getattr(fallback, "alone", False) is True or (guard is not None and guard.alone):
         raise ValueError(
             "several workers cannot share an authorization server that keeps everything in memory: give it a file, "
             "AuthorizationServer(store=..., secret=...), or pass workers=1"
         )
 
 
-def _work(
+def _run_worker(
     server: Server, listener: Any, ssl: dict[str, Any], options: dict[str, Any], announce: Callable[[], None]
 ) -> None:
-    from dovetail.transports.watchdog import Watchdog
-    from dovetail.transports.web import WebServer, configure
+    from dovetail.transports.watchdog import LoopWatchdog
+    from dovetail.transports.web import UvicornServer, create_uvicorn_config
 
-    def stopping(times: int) -> None:
-        dog.end_within(server.limits.hard_stop if times == 1 else _SECOND_SIGNAL, _STUCK)
+    def on_stop(times: int) -> None:
+        watchdog.exit_within(server.limits.hard_stop if times == 1 else _SECOND_SIGNAL_GRACE_S, _STUCK_EXIT_CODE)
 
     async def serve() -> None:
-        dog.start()
-        web = WebServer(config, stopping, endpoint.close, start=server.start, on_ready=announce)
+        watchdog.start()
+        web = UvicornServer(config, on_stop, endpoint.close, on_start=server.start, on_ready=announce)
         await web.serve([listener])
-        dog.end_within(_LEAVE_GRACE, 0)
+        watchdog.exit_within(_EXIT_GRACE_S, 0)
 
     endpoint = server.asgi(**options)
-    config = configure(endpoint, server.limits, **ssl)
-    with Watchdog() as dog:
-        _run(serve())
+    config = create_uvicorn_config(endpoint, server.limits, **ssl)
+    with LoopWatchdog() as watchdog:
+        _run_coroutine(serve())
 
 
 def _supervise(
@@ -520,29 +533,29 @@ def _supervise(
     import multiprocessing.connection  # only here: it would be a tenth of the start of a server on stdio
 
     context = multiprocessing.get_context("fork")
-    parent_is_gone, parent_lives = os.pipe()  # the workers read it, and it ends with this process, however that dies
-    is_ready, say_ready = os.pipe()
+    parent_exit_fd, parent_alive_fd = os.pipe()  # the workers read it, and it ends with this process, however that dies
+    ready_read_fd, ready_write_fd = os.pipe()
     stopping = False
 
-    def ready() -> None:
-        os.write(say_ready, b".")
+    def notify_ready() -> None:
+        os.write(ready_write_fd, b".")
 
-    def work() -> None:
-        os.close(parent_lives)  # or workers would keep each other alive
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)  # the parent's handler is not for a worker that starts
-        _follow_parent(parent_is_gone)
+    def run_worker() -> None:
+        os.close(parent_alive_fd)  # or workers would keep each other alive
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, signal.SIG_DFL)  # the parent's handler is not for a worker that starts
+        _exit_with_parent(parent_exit_fd)
         try:
-            _work(server, listener, ssl, options, ready)
+            _run_worker(server, listener, ssl, options, notify_ready)
         except Exception as exc:
             from dovetail.server.life import print_failure
 
             if not print_failure(exc):
                 raise
-            sys.exit(_UNSTARTED)
+            sys.exit(_STARTUP_FAILED_EXIT_CODE)
 
     def start() -> Any:
-        process = context.Process(target=work)
+        process = context.Process(target=run_worker)
         process.start()
         return process
 
@@ -554,46 +567,48 @@ def _supervise(
         log.warning("worker %d %s; worker %d replaces it", process.pid, _describe_exit(process), successor.pid)
         return successor
 
-    running = [start() for _ in range(workers)]
+    processes = [start() for _ in range(workers)]
 
     def stop(*_: Any) -> None:
         nonlocal stopping
         stopping = True
-        for process in running:
+        for process in processes:
             if process.is_alive():
                 process.terminate()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, stop)
     is_announced = False
     while not stopping:
-        happened = multiprocessing.connection.wait([is_ready, *(one.sentinel for one in running)], timeout=_RESPAWN)
-        if is_ready in happened:
-            os.read(is_ready, 4096)
+        ready_objects = multiprocessing.connection.wait(
+            [ready_read_fd, *(process.sentinel for process in processes)], timeout=_RESPAWN_DELAY_S
+        )
+        if ready_read_fd in ready_objects:
+            os.read(ready_read_fd, 4096)
             if not is_announced:
                 is_announced = True
                 announce()
-        if any(one != is_ready for one in happened):
-            time.sleep(_RESPAWN)  # one that dies at once must not be replaced without end
-        if any(process.exitcode == _UNSTARTED for process in running):
+        if any(ready_object != ready_read_fd for ready_object in ready_objects):
+            time.sleep(_RESPAWN_DELAY_S)  # one that dies at once must not be replaced without end
+        if any(process.exitcode == _STARTUP_FAILED_EXIT_CODE for process in processes):
             stop()  # the next one would not start either
         if not stopping:
-            running[:] = [replace(process) for process in running]
+            processes[:] = [replace(process) for process in processes]
     stop()  # also one that was being started when the signal came
-    for process in running:
+    for process in processes:
         process.join(server.limits.hard_stop + 1)
-    for descriptor in (parent_is_gone, parent_lives, is_ready, say_ready):
+    for descriptor in (parent_exit_fd, parent_alive_fd, ready_read_fd, ready_write_fd):
         os.close(descriptor)
-    if any(process.exitcode == _UNSTARTED for process in running):
-        sys.exit(_UNSTARTED)
+    if any(process.exitcode == _STARTUP_FAILED_EXIT_CODE for process in processes):
+        sys.exit(_STARTUP_FAILED_EXIT_CODE)
 
 
-def _follow_parent(parent_is_gone: int) -> None:
+def _exit_with_parent(parent_exit_fd: int) -> None:
     """Stop this worker when its parent exits, so that the port becomes free."""
     import threading
 
     def wait() -> None:
-        os.read(parent_is_gone, 1)
+        os.read(parent_exit_fd, 1)
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait, name="dovetail-parent", daemon=True).start()
@@ -622,7 +637,7 @@ def run_tcp(server: Server, *, host: str = "127.0.0.1", port: int = 0, anonymous
     _run_socket(server, anonymous, host=host, port=port)
 
 
-def _check_unguarded(server: Server, anonymous: bool) -> None:
+def _check_unauthenticated(server: Server, anonymous: bool) -> None:
     if server.auth is not None and not anonymous:
         raise ValueError(
             "auth= guards a server over HTTP alone, on a socket nobody is asked: pass anonymous=True if that is meant"
@@ -630,69 +645,69 @@ def _check_unguarded(server: Server, anonymous: bool) -> None:
 
 
 def _run_socket(server: Server, anonymous: bool, **options: Any) -> None:
-    from dovetail.transports.watchdog import Watchdog
+    from dovetail.transports.watchdog import LoopWatchdog
 
-    with Watchdog() as dog:
-        _run(_serve_socket(server, dog, anonymous, **options))
+    with LoopWatchdog() as watchdog:
+        _run_coroutine(_serve_socket(server, watchdog, anonymous, **options))
 
 
-async def _serve_socket(server: Server, dog: "Watchdog | None", anonymous: bool, **options: Any) -> None:
-    from dovetail.transports.sockets import listening
+async def _serve_socket(server: Server, watchdog: "LoopWatchdog | None", anonymous: bool, **options: Any) -> None:
+    from dovetail.transports.sockets import serve_socket
 
     # Checked here because `run` and `serve` both pass this point.
-    _check_unguarded(server, anonymous)
+    _check_unauthenticated(server, anonymous)
     if "host" in options:
-        _check_reach(options["host"], anonymous)
+        _check_exposure(options["host"], anonymous)
 
-    def ending() -> None:
-        if dog is not None:
-            dog.end_within(server.limits.hard_stop, _STUCK)
+    def on_signal() -> None:
+        if watchdog is not None:
+            watchdog.exit_within(server.limits.hard_stop, _STUCK_EXIT_CODE)
 
     stop = asyncio.Event()
-    if dog is not None:
-        dog.start()
+    if watchdog is not None:
+        watchdog.start()
     await server.start()
     try:
-        async with listening(server, **options) as door:
-            name = door.sockets[0].getsockname()
-            where = name if isinstance(name, str) else f"{name[0]}:{name[1]}"
-            with _Signals(ending, stop.set):
-                sys.stderr.write(f"{server.name} is at {where}\n")
+        async with serve_socket(server, **options) as listener:
+            socket_name = listener.sockets[0].getsockname()
+            address = socket_name if isinstance(socket_name, str) else f"{socket_name[0]}:{socket_name[1]}"
+            with _SignalHandlers(on_signal, stop.set):
+                sys.stderr.write(f"{server.name} is at {address}\n")
                 await stop.wait()
             await server.stop()  # while those who wait for an answer are still there
     finally:
         await server.stop()
-    if dog is not None:
-        dog.end_within(_LEAVE_GRACE, 0)
+    if watchdog is not None:
+        watchdog.exit_within(_EXIT_GRACE_S, 0)
 
 
-def _run(main: Any) -> Any:
+def _run_coroutine(coroutine: Any) -> Any:
     try:
         import uvloop
     except ImportError:
-        return asyncio.run(main)
+        return asyncio.run(coroutine)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(main)
+        return runner.run(coroutine)
 
 
-class _Signals:
+class _SignalHandlers:
     """While it lasts, SIGINT and SIGTERM call `at_once`, even if the loop is blocked, and then `told` on the loop."""
 
-    def __init__(self, at_once: Callable[[], None], told: Callable[[], None]) -> None:
-        self._at_once = at_once
-        self._told = told
-        self._before: dict[int, Any] = {}
+    def __init__(self, on_signal: Callable[[], None], on_loop: Callable[[], None]) -> None:
+        self._on_signal = on_signal
+        self._on_loop = on_loop
+        self._previous_handlers: dict[int, Any] = {}
         self._loop = asyncio.get_running_loop()
 
     def __enter__(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for signum in (signal.SIGINT, signal.SIGTERM):
             with contextlib.suppress(ValueError):  # not the main thread: signals are somebody else's
-                self._before[number] = signal.signal(number, self._came)
+                self._previous_handlers[signum] = signal.signal(signum, self._handle_signal)
 
-    def _came(self, *_: Any) -> None:
-        self._at_once()
-        self._loop.call_soon_threadsafe(self._told)
+    def _handle_signal(self, *_: Any) -> None:
+        self._on_signal()
+        self._loop.call_soon_threadsafe(self._on_loop)
 
     def __exit__(self, *_: Any) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
+        for signum, previous in self._previous_handlers.items():
+            signal.signal(signum, previous)

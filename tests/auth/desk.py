@@ -6,24 +6,33 @@ from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 from dovetail.auth import proofs
-from dovetail.auth.flow import Alone, Flow, HttpAnswer, HttpCall, Now, SignIn, StillUser, Stranger
-from dovetail.auth.server.authority import Authority
+from dovetail.auth.flow import (
+    AcquireLock,
+    CheckUserActive,
+    FetchUntrusted,
+    Flow,
+    HTTPRequest,
+    HTTPResponse,
+    Now,
+    VerifyPassword,
+)
+from dovetail.auth.server.authority import AuthorizationEndpoints
 from dovetail.auth.server.clients import known_client
-from dovetail.auth.server.issuing import Issuing, OwnTokens
-from dovetail.auth.server.settings import Settings
-from dovetail.auth.server.store import Shelf, Store
-from dovetail.auth.server.upstream import Upstream, Vault
+from dovetail.auth.server.issuing import LocalTokenVerifier, OAuthTokenIssuer
+from dovetail.auth.server.settings import AuthorizationServerSettings
+from dovetail.auth.server.store import InMemoryStore, Store
+from dovetail.auth.server.upstream import SecretSealer, Upstream
 from dovetail.auth.server.web import Request, Response
 from dovetail.wire.codec import decode, encode
 
 ISSUER = "https://login.example"
 RESOURCE = "https://mcp.example/mcp"
 NOW = 1_800_000_000.0
-HOME = "http://127.0.0.1:7777/callback"
-EDITOR = known_client("editor", redirect_uris=[HOME, "https://editor.example/back"], client_name="The Editor")
+REDIRECT_URI = "http://127.0.0.1:7777/callback"
+EDITOR = known_client("editor", redirect_uris=[REDIRECT_URI, "https://editor.example/back"], client_name="The Editor")
 
 
-class Desk:
+class ServerHarness:
     """One authorization server, its clock, and its web."""
 
     def __init__(
@@ -31,30 +40,38 @@ class Desk:
         *,
         upstream: Upstream | None = None,
         store: Store | None = None,
-        vault: Vault | None = None,
+        vault: SecretSealer | None = None,
         login_time: float = 30 * 86400.0,
         **settings: Any,
     ) -> None:
         self.now = NOW
-        self.store: Store = store or Shelf()
-        self.vault = vault or Vault("a secret of many letters")
+        self.store: Store = store or InMemoryStore()
+        self.vault = vault or SecretSealer("a secret of many letters")
         warn = settings.get("warn")
-        self.issuing = Issuing(
-            ISSUER, self.store, self.vault, access_time=900, refresh_time=86400, login_time=login_time, warn=warn
+        self.issuing = OAuthTokenIssuer(
+            ISSUER,
+            self.store,
+            self.vault,
+            access_token_ttl=900,
+            refresh_token_ttl=86400,
+            login_ttl=login_time,
+            warn=warn,
         )
         facts: dict[str, Any] = {"issuer": ISSUER, "name": "login", "resources": (RESOURCE,), "clients": (EDITOR,)}
-        if upstream is None and "passwords" not in settings:
-            facts["user"] = "developer"
-        self.authority = Authority(Settings(**facts | settings), self.store, self.issuing, upstream, self.vault)
-        self.verifier = OwnTokens(self.issuing, ())
+        if upstream is None and "has_passwords" not in settings:
+            facts["development_user"] = "developer"
+        self.authority = AuthorizationEndpoints(
+            AuthorizationServerSettings(**facts | settings), self.store, self.issuing, upstream, self.vault
+        )
+        self.verifier = LocalTokenVerifier(self.issuing, ())
         self.users: dict[str, str] = {"ada": "pw"}
-        self.gone: set[str] = set()  # subjects that are no users any more
-        self.documents: dict[str, HttpAnswer] = {}
-        self.fetched: list[str] = []
-        self.called: list[HttpCall] = []
+        self.removed_subjects: set[str] = set()  # subjects that are no users any more
+        self.documents: dict[str, HTTPResponse] = {}
+        self.fetched_urls: list[str] = []
+        self.http_calls: list[HTTPRequest] = []
         self.answers: dict[str, Any] = {}
 
-    def drive(self, flow: Flow[Any]) -> Any:
+    def run_flow(self, flow: Flow[Any]) -> Any:
         answer: Any = None
         while True:
             try:
@@ -64,32 +81,32 @@ class Desk:
             match wish:
                 case Now():
                     answer = self.now
-                case Alone():
+                case AcquireLock():
                     answer = None
-                case SignIn():
+                case VerifyPassword():
                     answer = wish.name if self.users.get(wish.name) == wish.password else None
-                case StillUser():
-                    answer = wish.subject not in self.gone
-                case Stranger():
-                    self.fetched.append(wish.url)
-                    answer = self.documents.get(wish.url, HttpAnswer(0))
-                case HttpCall():
-                    self.called.append(wish)
-                    answer = self._web(wish)
+                case CheckUserActive():
+                    answer = wish.subject not in self.removed_subjects
+                case FetchUntrusted():
+                    self.fetched_urls.append(wish.url)
+                    answer = self.documents.get(wish.url, HTTPResponse(0))
+                case HTTPRequest():
+                    self.http_calls.append(wish)
+                    answer = self._answer_http_call(wish)
                 case _:
                     raise AssertionError(wish)
 
-    def _web(self, call: HttpCall) -> HttpAnswer:
+    def _answer_http_call(self, call: HTTPRequest) -> HTTPResponse:
         said = self.answers.get(call.url)
-        if isinstance(said, HttpAnswer):
+        if isinstance(said, HTTPResponse):
             return said
-        return HttpAnswer(404) if said is None else HttpAnswer(200, {}, encode(said))
+        return HTTPResponse(404) if said is None else HTTPResponse(200, {}, encode(said))
 
-    def ask(
+    def send_request(
         self, method: str, path: str, query: str = "", body: bytes = b"", address: str = "1.2.3.4", **headers: str
     ) -> Response:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return self.drive(
+        return self.run_flow(
             self.authority.handle(
                 Request(method=method, path=path, query=query, headers=named, body=body, address=address)
             )
@@ -97,29 +114,31 @@ class Desk:
 
     def post(self, path: str, fields: dict[str, str], **headers: str) -> Response:
         kind = {"content_type": "application/x-www-form-urlencoded"}
-        return self.ask("POST", path, body=urlencode(fields).encode(), **kind | headers)
+        return self.send_request("POST", path, body=urlencode(fields).encode(), **kind | headers)
 
     def register(self, document: Any, **headers: str) -> Response:
-        return self.ask("POST", "/register", body=encode(document), **{"content_type": "application/json"} | headers)
+        return self.send_request(
+            "POST", "/register", body=encode(document), **{"content_type": "application/json"} | headers
+        )
 
     def token(self, **fields: str) -> Response:
         return self.post("/token", {"client_id": "editor"} | fields)
 
 
-def said(response: Response) -> Any:
+def decode_body(response: Response) -> Any:
     return decode(response.body)
 
 
-def header(response: Response, name: str) -> str:
+def get_header(response: Response, name: str) -> str:
     found = [value for key, value in response.headers if key == name]
     assert len(found) == 1, (name, response.headers)
     return found[0]
 
 
-def place(response: Response) -> tuple[str, dict[str, str]]:
+def parse_redirect(response: Response) -> tuple[str, dict[str, str]]:
     """Where a redirect leads, and with what."""
     assert response.status == 303, response
-    parts = urlsplit(header(response, "location"))
+    parts = urlsplit(get_header(response, "location"))
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     assert len(dict(pairs)) == len(pairs), "something was said twice"
     return parts._replace(query="").geturl(), dict(pairs)
@@ -128,22 +147,22 @@ def place(response: Response) -> tuple[str, dict[str, str]]:
 class Browser:
     """Keeps a cookie, shows a page, sends its form."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, harness: ServerHarness) -> None:
+        self.harness = harness
         self.cookie: str | None = None
         self.form: dict[str, str] = {}
 
     def open(self, **changes: str | None) -> Response:
-        self.verifier, challenge = proofs.challenge_pair()
+        self.verifier, challenge = proofs.create_pkce_pair()
         good: dict[str, str | None] = {
-            "response_type": "code", "client_id": "editor", "redirect_uri": HOME, "state": "s&1",
+            "response_type": "code", "client_id": "editor", "redirect_uri": REDIRECT_URI, "state": "s&1",
             "code_challenge": challenge, "code_challenge_method": "S256", "resource": RESOURCE, "scope": "read",
         }  # fmt: skip
         query = urlencode({name: value for name, value in (good | changes).items() if value is not None})
-        return self.go("/authorize", query)
+        return self.get_page("/authorize", query)
 
-    def go(self, path: str, query: str) -> Response:
-        response = self.desk.ask("GET", path, query, **self._cookies())
+    def get_page(self, path: str, query: str) -> Response:
+        response = self.harness.send_request("GET", path, query, **self._cookies())
         for name, value in response.headers:
             if name == "set-cookie":
                 self.cookie = value.partition(";")[0]
@@ -154,32 +173,32 @@ class Browser:
     def _cookies(self) -> dict[str, str]:
         return {} if self.cookie is None else {"cookie": self.cookie}
 
-    def decide(self, decision: str = "allow", headers: dict[str, str] | None = None, **fields: str) -> Response:
-        return self.desk.post(
+    def submit_consent(self, decision: str = "allow", headers: dict[str, str] | None = None, **fields: str) -> Response:
+        return self.harness.post(
             "/consent", self.form | {"decision": decision} | fields, **self._cookies() | (headers or {})
         )
 
-    def code(self, **changes: str | None) -> str:
+    def request_code(self, **changes: str | None) -> str:
         """The code for a good request."""
         self.open(**changes)
-        return place(self.decide())[1]["code"]
+        return parse_redirect(self.submit_consent())[1]["code"]
 
-    def tokens(self, **changes: str | None) -> dict[str, Any]:
-        code = self.code(**changes)
-        response = self.desk.token(
+    def request_tokens(self, **changes: str | None) -> dict[str, Any]:
+        code = self.request_code(**changes)
+        response = self.harness.token(
             grant_type="authorization_code",
             code=code,
             code_verifier=self.verifier,
-            redirect_uri=HOME,
+            redirect_uri=REDIRECT_URI,
             resource=RESOURCE,
         )
         assert response.status == 200, response
-        return said(response)
+        return decode_body(response)
 
 
-def basic(name: str, secret: str) -> str:
+def basic_credentials(name: str, secret: str) -> str:
     return "Basic " + b64encode(f"{name}:{secret}".encode()).decode()
 
 
-def query_of(url: str) -> dict[str, str]:
+def parse_query(url: str) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}

@@ -7,14 +7,14 @@ from typing import Any
 from joserfc import jws, jwt
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 
-from dovetail.auth.flow import Alone, Flow, HttpAnswer, HttpCall, Now
+from dovetail.auth.flow import AcquireLock, Flow, HTTPRequest, HTTPResponse, Now
 from dovetail.wire.codec import encode
 
 ISSUER = "https://login.example"
 RESOURCE = "https://mcp.example/mcp"
 NOW = 1_800_000_000.0
 
-ANYTHING = jws.JWSRegistry(algorithms=["ES256"], strict_check_header=False)
+LENIENT_REGISTRY = jws.JWSRegistry(algorithms=["ES256"], strict_check_header=False)
 # What can be signed by anyone with a key of their own, and what a careless reader trips over.
 UNREADABLE = {
     "deep": b'{"a":' * 1200 + b"1" + b"}" * 1200,
@@ -26,7 +26,7 @@ UNREADABLE = {
     "nothing": b"",
 }
 
-Web = Callable[[HttpCall], HttpAnswer]
+AnswerHttpCall = Callable[[HTTPRequest], HTTPResponse]
 
 
 class Issuer:
@@ -37,9 +37,9 @@ class Issuer:
         self.keys: dict[str, Any] = {}
         self.calls: list[str] = []
         self.down = False
-        self.add("one")
+        self.add_key("one")
 
-    def add(self, name: str, kind: str = "EC") -> None:
+    def add_key(self, name: str, kind: str = "EC") -> None:
         made = {
             "EC": lambda: ECKey.generate_key("P-256"),
             "RSA": lambda: RSAKey.generate_key(2048),
@@ -62,30 +62,32 @@ class Issuer:
         header = {"alg": alg, "kid": by} | ({} if typ is None else {"typ": typ})
         return jwt.encode(header, self.claims(**changes), self.keys[by], algorithms=[alg])
 
-    def signed(self, header: dict[str, Any], payload: bytes, by: str = "one") -> str:
+    def sign_payload(self, header: dict[str, Any], payload: bytes, by: str = "one") -> str:
         """Whatever these bytes are, under a good signature."""
-        return jws.serialize_compact(header, payload, self.keys[by], algorithms=[header["alg"]], registry=ANYTHING)
+        return jws.serialize_compact(
+            header, payload, self.keys[by], algorithms=[header["alg"]], registry=LENIENT_REGISTRY
+        )
 
-    def __call__(self, call: HttpCall) -> HttpAnswer:
+    def __call__(self, call: HTTPRequest) -> HTTPResponse:
         """The web, as far as it is this issuer."""
         self.calls.append(call.url)
         if self.down:
-            return HttpAnswer(0)
+            return HTTPResponse(0)
         documents: dict[str, Any] = {
             self.url + "/.well-known/oauth-authorization-server": {"issuer": self.url, "jwks_uri": self.url + "/jwks"},
             self.url + "/jwks": self.jwks(),
         }
         found = documents.get(call.url)
-        return HttpAnswer(404) if found is None else HttpAnswer(200, {}, encode(found))
+        return HTTPResponse(404) if found is None else HTTPResponse(200, {}, encode(found))
 
 
-def secret_signed(secret: str | bytes, claims: Mapping[str, Any], **header: Any) -> str:
+def sign_with_secret(secret: str | bytes, claims: Mapping[str, Any], **header: Any) -> str:
     """A token signed with a shared secret."""
     key = OctKey.import_key(secret)
     return jwt.encode({"alg": "HS256", "typ": "at+jwt", **header}, dict(claims), key, algorithms=["HS256"])
 
 
-def drive(flow: Flow[Any], web: Web = lambda _: HttpAnswer(0), now: float = NOW) -> Any:
+def run_flow(flow: Flow[Any], web: AnswerHttpCall = lambda _: HTTPResponse(0), now: float = NOW) -> Any:
     """Run a flow to its end, at one moment."""
     answer: Any = None
     while True:
@@ -94,17 +96,17 @@ def drive(flow: Flow[Any], web: Web = lambda _: HttpAnswer(0), now: float = NOW)
         except StopIteration as done:
             return done.value
         match wish:
-            case HttpCall():
+            case HTTPRequest():
                 answer = web(wish)
             case Now():
                 answer = now
-            case Alone():
+            case AcquireLock():
                 answer = None
             case _:
                 raise AssertionError(wish)
 
 
-def real_time(**changes: Any) -> dict[str, Any]:
+def current_claims(**changes: Any) -> dict[str, Any]:
     """Claims for tokens that are shown to a running server."""
     now = int(time.time())
     return {"exp": now + 300, "iat": now - 5} | changes

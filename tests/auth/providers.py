@@ -6,18 +6,18 @@ Each is where its provider has it; GitHub publishes no userinfo endpoint, whose 
 from typing import Any, NamedTuple
 
 
-class Recorded(NamedTuple):
+class RecordedMetadata(NamedTuple):
     """One provider's document."""
 
     parts: dict[str, str]  # what `Upstream` is told besides the name
-    where: str
+    metadata_url: str
     document: dict[str, Any]
     userinfo: str | None = None  # where the document does not say it
-    says_issuer: bool = True  # whether the preset names the issuer: it is the same for everyone
+    has_issuer: bool = True  # whether the preset names the issuer: it is the same for everyone
 
 
-RECORDED = {
-    "github": Recorded(
+RECORDED_METADATA = {
+    "github": RecordedMetadata(
         {},
         "https://github.com/.well-known/oauth-authorization-server/login/oauth",
         {
@@ -29,7 +29,7 @@ RECORDED = {
         },
         userinfo="https://api.github.com/user",
     ),
-    "google": Recorded(
+    "google": RecordedMetadata(
         {},
         "https://accounts.google.com/.well-known/openid-configuration",
         {
@@ -42,7 +42,7 @@ RECORDED = {
             "token_endpoint_auth_methods_supported": ["client_secret_post", "client_secret_basic"],
         },
     ),
-    "entra": Recorded(
+    "entra": RecordedMetadata(
         {"tenant": "88888888-8888-8888-8888-888888888888"},
         "https://login.microsoftonline.com/88888888-8888-8888-8888-888888888888/v2.0/.well-known/openid-configuration",
         {
@@ -58,9 +58,9 @@ RECORDED = {
             "scopes_supported": ["openid", "profile", "email", "offline_access"],
             "token_endpoint_auth_methods_supported": ["client_secret_post", "private_key_jwt", "client_secret_basic"],
         },
-        says_issuer=False,  # a tenant by its domain has the issuer of its number
+        has_issuer=False,  # a tenant by its domain has the issuer of its number
     ),
-    "gitlab": Recorded(
+    "gitlab": RecordedMetadata(
         {},
         "https://gitlab.com/.well-known/openid-configuration",
         {
@@ -71,7 +71,7 @@ RECORDED = {
             "jwks_uri": "https://gitlab.com/oauth/discovery/keys",
         },
     ),
-    "auth0": Recorded(
+    "auth0": RecordedMetadata(
         {"domain": "example.us.auth0.com"},
         "https://example.us.auth0.com/.well-known/openid-configuration",
         {
@@ -82,7 +82,7 @@ RECORDED = {
             "jwks_uri": "https://example.us.auth0.com/.well-known/jwks.json",
         },
     ),
-    "okta": Recorded(
+    "okta": RecordedMetadata(
         {"domain": "example.okta.com"},
         "https://example.okta.com/.well-known/openid-configuration",
         {
@@ -93,7 +93,7 @@ RECORDED = {
             "jwks_uri": "https://example.okta.com/oauth2/v1/keys",
         },
     ),
-    "keycloak": Recorded(
+    "keycloak": RecordedMetadata(
         {"domain": "id.example.com", "realm": "staff"},
         "https://id.example.com/realms/staff/.well-known/openid-configuration",
         {
@@ -104,7 +104,7 @@ RECORDED = {
             "jwks_uri": "https://id.example.com/realms/staff/protocol/openid-connect/certs",
         },
     ),
-    "cognito": Recorded(
+    "cognito": RecordedMetadata(
         {"domain": "example.auth.us-east-1.amazoncognito.com"},
         "https://cognito-idp.us-east-1.amazonaws.com/us-east-1_abc/.well-known/openid-configuration",
         {
@@ -116,6 +116,6 @@ RECORDED = {
             "scopes_supported": ["openid", "email", "phone", "profile"],
             "token_endpoint_auth_methods_supported": ["client_secret_basic", "client_secret_post"],
         },
-        says_issuer=False,  # its domain does not tell the number of the pool
+        has_issuer=False,  # its domain does not tell the number of the pool
     ),
 }

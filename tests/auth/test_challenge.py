@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dovetail.auth.challenge import Challenge, parse
+from dovetail.auth.challenge import Challenge, parse_challenge
 
 URL = "https://a.example/.well-known/oauth-protected-resource"
 
@@ -39,16 +39,16 @@ URL = "https://a.example/.well-known/oauth-protected-resource"
     ],
 )
 def test_a_header_is_understood(header: str, expected: Challenge) -> None:
-    assert parse(header) == expected
+    assert parse_challenge(header) == expected
 
 
 def test_scopes_are_told_once_and_in_order() -> None:
-    assert parse('Bearer scope="b  a b"').scopes == ("b", "a")
-    assert parse("Bearer").scopes == ()
+    assert parse_challenge('Bearer scope="b  a b"').scopes == ("b", "a")
+    assert parse_challenge("Bearer").scopes == ()
 
 
 def test_the_nonce_comes_with_it() -> None:
-    assert parse("DPoP", "n").nonce == "n"
+    assert parse_challenge("DPoP", "n").nonce == "n"
 
 
 SAID = st.text(st.characters(codec="latin-1", exclude_characters='"\\'))
@@ -56,7 +56,7 @@ SAID = st.text(st.characters(codec="latin-1", exclude_characters='"\\'))
 
 @given(SAID, SAID, st.sampled_from(["Bearer", "DPoP", "BEARER"]))
 def test_what_is_quoted_comes_through(scope: str, error: str, scheme: str) -> None:
-    found = parse(f'{scheme} scope="{scope}", error="{error}"')
+    found = parse_challenge(f'{scheme} scope="{scope}", error="{error}"')
     assert (found.scheme, found.scope, found.error) == (scheme.lower(), scope, error)
 
 
@@ -64,7 +64,7 @@ def test_what_is_quoted_comes_through(scope: str, error: str, scheme: str) -> No
 @example('Bearer scope="\\')
 @example("=")
 def test_nothing_is_too_odd(header: str) -> None:
-    assert parse(header).scheme in ("bearer", "dpop")
+    assert parse_challenge(header).scheme in ("bearer", "dpop")
 
 
 PIECES = ("a", "a ", "a=", 'a="', "a,", 'a="\\"', ", ", " ", "=", '"', "\\", 'a="b",', "Bearer ", 'Bearer a="\\')
@@ -78,7 +78,7 @@ def test_time_grows_with_the_length(piece: str) -> None:
         for _ in range(3):
             begun = time.process_time()
             for _ in range(10):
-                parse(header)
+                parse_challenge(header)
             best = min(best, time.process_time() - begun)
         return best
 
@@ -87,4 +87,4 @@ def test_time_grows_with_the_length(piece: str) -> None:
 
 
 def test_the_rest_of_an_endless_header_is_not_read() -> None:
-    assert parse("Bearer " + " " * 20_000 + "scope=a") == Challenge()
+    assert parse_challenge("Bearer " + " " * 20_000 + "scope=a") == Challenge()

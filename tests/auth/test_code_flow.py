@@ -11,38 +11,54 @@ from hypothesis import strategies as st
 from joserfc import jwt
 from joserfc.jwk import ECKey
 
-from auth.world import ASM, ISSUER, PRM, REDIRECT, SERVER, World, answer, form, guarded, resource, server
-from dovetail.auth.challenge import Challenge, parse
-from dovetail.auth.code_flow import bound, choose_scopes, log_in, read_redirect
-from dovetail.auth.documents import AuthorizationServer, ProtectedResource
-from dovetail.auth.flow import HttpAnswer
-from dovetail.auth.login import Login, Registered, Token
-from dovetail.auth.settings import ClientCredentials, OAuth, signer_of
-from dovetail.auth.tokens import refresh
+from auth.world import (
+    ISSUER,
+    REDIRECT,
+    RESOURCE_METADATA_URL,
+    SERVER,
+    SERVER_METADATA_URL,
+    FlowEnvironment,
+    create_working_environment,
+    json_answer,
+    parse_form,
+    resource_metadata,
+    server_metadata,
+)
+from dovetail.auth.challenge import Challenge, parse_challenge
+from dovetail.auth.code_flow import choose_scopes, is_login_for, log_in, read_redirect
+from dovetail.auth.documents import AuthorizationServerMetadata, ProtectedResourceMetadata
+from dovetail.auth.flow import HTTPResponse
+from dovetail.auth.login import ClientRegistration, SavedLogin, Token
+from dovetail.auth.settings import ClientCredentials, OAuth, get_signer
+from dovetail.auth.tokens import refresh_login
 from dovetail.errors import LoginFailed
 from dovetail.wire.shape import replace
 
 TOKEN = f"{ISSUER}/token"
 
 
-def attempt(world: World, challenge: Challenge | None = None, known: Login | None = None, **settings: Any) -> Login:
-    return world.run(log_in(SERVER, challenge or Challenge(), OAuth(**settings), known))
+def attempt(
+    world: FlowEnvironment, challenge: Challenge | None = None, known: SavedLogin | None = None, **settings: Any
+) -> SavedLogin:
+    return world.run_flow(log_in(SERVER, challenge or Challenge(), OAuth(**settings), known))
 
 
-def earlier(issuer: str = ISSUER, **changes: Any) -> Login:
-    client = Registered(issuer=issuer, client_id="earlier", redirect_uris=[REDIRECT])
-    return Login(resource=SERVER, server=AuthorizationServer(**server(issuer)), client=client, **changes)
+def earlier(issuer: str = ISSUER, **changes: Any) -> SavedLogin:
+    client = ClientRegistration(issuer=issuer, client_id="earlier", redirect_uris=[REDIRECT])
+    return SavedLogin(
+        resource=SERVER, server=AuthorizationServerMetadata(**server_metadata(issuer)), client=client, **changes
+    )
 
 
 # The way through
 
 
 def test_a_login_from_a_challenge_to_a_token() -> None:
-    world = guarded()
-    login = attempt(world, parse(f'Bearer resource_metadata="{PRM}", scope="a b"'))
-    assert world.urls == [PRM, ASM, f"{ISSUER}/register", TOKEN]
-    (query,) = world.visited
-    fields = form(world.calls[-1])
+    world = create_working_environment()
+    login = attempt(world, parse_challenge(f'Bearer resource_metadata="{RESOURCE_METADATA_URL}", scope="a b"'))
+    assert world.urls == [RESOURCE_METADATA_URL, SERVER_METADATA_URL, f"{ISSUER}/register", TOKEN]
+    (query,) = world.visited_queries
+    fields = parse_form(world.calls[-1])
     digest = hashlib.sha256(fields["code_verifier"].encode()).digest()
     assert query == {
         "response_type": "code",
@@ -70,36 +86,38 @@ def test_a_login_from_a_challenge_to_a_token() -> None:
 
 def test_no_two_logins_share_a_secret() -> None:
     """A verifier kept where another login could overwrite it made both fail; here each has its own."""
-    worlds = [guarded() for _ in range(50)]
+    worlds = [create_working_environment() for _ in range(50)]
     for world in worlds:
         attempt(world)
-    assert len({world.visited[0]["state"] for world in worlds}) == 50
-    assert len({form(world.calls[-1])["code_verifier"] for world in worlds}) == 50
-    assert all(len(world.visited[0]["state"]) >= 32 for world in worlds)
-    assert all(43 <= len(form(world.calls[-1])["code_verifier"]) <= 128 for world in worlds)
+    assert len({world.visited_queries[0]["state"] for world in worlds}) == 50
+    assert len({parse_form(world.calls[-1])["code_verifier"] for world in worlds}) == 50
+    assert all(len(world.visited_queries[0]["state"]) >= 32 for world in worlds)
+    assert all(43 <= len(parse_form(world.calls[-1])["code_verifier"]) <= 128 for world in worlds)
 
 
 def test_an_endpoint_with_a_query_keeps_it() -> None:
-    world = guarded(**{ASM: server(authorization_endpoint=f"{ISSUER}/go?tenant=7")})
+    world = create_working_environment(
+        **{SERVER_METADATA_URL: server_metadata(authorization_endpoint=f"{ISSUER}/go?tenant=7")}
+    )
     attempt(world)
-    assert world.visited[0]["tenant"] == "7"
-    assert world.visited[0]["response_type"] == "code"
+    assert world.visited_queries[0]["tenant"] == "7"
+    assert world.visited_queries[0]["response_type"] == "code"
 
 
 def test_what_is_known_saves_registering_again() -> None:
-    world = guarded()
+    world = create_working_environment()
     assert attempt(world, known=earlier()).client.client_id == "earlier"
-    assert world.known == [[REDIRECT]]
+    assert world.known_redirect_uris == [[REDIRECT]]
     assert f"{ISSUER}/register" not in world.urls
 
 
 def test_a_server_that_moved_is_registered_with_anew() -> None:
     moved = "https://new.example.com"
-    world = guarded(
+    world = create_working_environment(
         **{
-            PRM: resource(authorization_servers=[moved]),
-            f"{moved}/.well-known/oauth-authorization-server": server(moved),
-            f"{moved}/register": answer({"client_id": "there"}, 201),
+            RESOURCE_METADATA_URL: resource_metadata(authorization_servers=[moved]),
+            f"{moved}/.well-known/oauth-authorization-server": server_metadata(moved),
+            f"{moved}/register": json_answer({"client_id": "there"}, 201),
             f"{moved}/token": {"access_token": "t", "token_type": "Bearer"},
         }
     )
@@ -110,33 +128,33 @@ def test_a_server_that_moved_is_registered_with_anew() -> None:
 
 def test_the_issuer_wanted_or_known_is_chosen_of_several() -> None:
     other = "https://other.example.com"
-    listed = {PRM: resource(authorization_servers=[other, ISSUER])}
-    assert attempt(guarded(**listed), issuer=ISSUER).server.issuer == ISSUER
-    assert attempt(guarded(**listed), known=earlier()).server.issuer == ISSUER
-    world = guarded(**listed)
+    listed = {RESOURCE_METADATA_URL: resource_metadata(authorization_servers=[other, ISSUER])}
+    assert attempt(create_working_environment(**listed), issuer=ISSUER).server.issuer == ISSUER
+    assert attempt(create_working_environment(**listed), known=earlier()).server.issuer == ISSUER
+    world = create_working_environment(**listed)
     with pytest.raises(LoginFailed, match=r"other\.example\.com") as caught:
         attempt(world)
     assert caught.value.hint is None
 
 
 def test_an_authorization_server_that_was_left_out_is_hinted_at() -> None:
-    here = PRM.partition("/.well-known")[0]
+    here = RESOURCE_METADATA_URL.partition("/.well-known")[0]
     with pytest.raises(LoginFailed, match=r"mcp\.example\.com") as caught:
-        attempt(guarded(**{PRM: resource(authorization_servers=[here])}))
+        attempt(create_working_environment(**{RESOURCE_METADATA_URL: resource_metadata(authorization_servers=[here])}))
     assert "otherwise=authority" in str(caught.value.hint)
 
 
 def test_without_any_metadata_the_server_guards_itself() -> None:
     origin = "https://mcp.example.com"
-    world = World(
+    world = FlowEnvironment(
         {
-            f"{origin}/register": answer({"client_id": "c"}),
+            f"{origin}/register": json_answer({"client_id": "c"}),
             f"{origin}/token": {"access_token": "t", "token_type": "bearer"},
         }
     )
     login = attempt(world)
     assert login.server.assumed
-    assert world.visited[0]["resource"] == SERVER
+    assert world.visited_queries[0]["resource"] == SERVER
 
 
 @pytest.mark.parametrize(
@@ -148,8 +166,10 @@ def test_without_any_metadata_the_server_guards_itself() -> None:
 )
 def test_the_resource_is_named_canonically(url: str, said: str) -> None:
     origin = url[: url.index("com") + 3]
-    world = World({f"{origin}/register": answer({"client_id": "c"}), f"{origin}/token": {"access_token": "t"}})
-    assert world.run(log_in(url, Challenge(), OAuth(), None)).resource == said
+    world = FlowEnvironment(
+        {f"{origin}/register": json_answer({"client_id": "c"}), f"{origin}/token": {"access_token": "t"}}
+    )
+    assert world.run_flow(log_in(url, Challenge(), OAuth(), None)).resource == said
 
 
 # What ends it before it begins
@@ -158,37 +178,46 @@ def test_the_resource_is_named_canonically(url: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({PRM: resource(authorization_servers=[])}, "authorization server"),
-        ({PRM: resource(authorization_servers=["javascript:alert(1)"])}, "javascript:alert(1)"),
-        ({PRM: resource(authorization_servers=["https://[::1"])}, "https://[::1"),
-        ({PRM: resource(authorization_servers=[""])}, "authorization server"),
-        ({PRM: resource(resource="https://evil.example/mcp")}, "https://evil.example/mcp"),
-        ({ASM: answer({}, 404)}, ISSUER),
-        ({ASM: server("https://evil.example")}, "https://evil.example"),
-        ({ASM: server(code_challenge_methods_supported=None)}, "PKCE"),
-        ({ASM: server(code_challenge_methods_supported=["plain"])}, "PKCE"),
-        ({ASM: server(code_challenge_methods_supported=None, assumed=True)}, "PKCE"),
-        ({ASM: server(authorization_endpoint=None)}, "authorization endpoint"),
-        ({ASM: server(authorization_endpoint="javascript:alert(1)")}, "authorization endpoint"),
-        ({ASM: server(authorization_endpoint="file:///bin/sh")}, "authorization endpoint"),
-        ({ASM: server(authorization_endpoint="http://login.example.com/authorize")}, "authorization endpoint"),
-        ({ASM: server(token_endpoint=None)}, "token endpoint"),
-        ({ASM: server(token_endpoint="http://login.example.com/token")}, "token endpoint"),
+        ({RESOURCE_METADATA_URL: resource_metadata(authorization_servers=[])}, "authorization server"),
+        (
+            {RESOURCE_METADATA_URL: resource_metadata(authorization_servers=["javascript:alert(1)"])},
+            "javascript:alert(1)",
+        ),
+        ({RESOURCE_METADATA_URL: resource_metadata(authorization_servers=["https://[::1"])}, "https://[::1"),
+        ({RESOURCE_METADATA_URL: resource_metadata(authorization_servers=[""])}, "authorization server"),
+        ({RESOURCE_METADATA_URL: resource_metadata(resource="https://evil.example/mcp")}, "https://evil.example/mcp"),
+        ({SERVER_METADATA_URL: json_answer({}, 404)}, ISSUER),
+        ({SERVER_METADATA_URL: server_metadata("https://evil.example")}, "https://evil.example"),
+        ({SERVER_METADATA_URL: server_metadata(code_challenge_methods_supported=None)}, "PKCE"),
+        ({SERVER_METADATA_URL: server_metadata(code_challenge_methods_supported=["plain"])}, "PKCE"),
+        ({SERVER_METADATA_URL: server_metadata(code_challenge_methods_supported=None, assumed=True)}, "PKCE"),
+        ({SERVER_METADATA_URL: server_metadata(authorization_endpoint=None)}, "authorization endpoint"),
+        (
+            {SERVER_METADATA_URL: server_metadata(authorization_endpoint="javascript:alert(1)")},
+            "authorization endpoint",
+        ),
+        ({SERVER_METADATA_URL: server_metadata(authorization_endpoint="file:///bin/sh")}, "authorization endpoint"),
+        (
+            {SERVER_METADATA_URL: server_metadata(authorization_endpoint="http://login.example.com/authorize")},
+            "authorization endpoint",
+        ),
+        ({SERVER_METADATA_URL: server_metadata(token_endpoint=None)}, "token endpoint"),
+        ({SERVER_METADATA_URL: server_metadata(token_endpoint="http://login.example.com/token")}, "token endpoint"),
     ],
 )
 def test_what_cannot_be_trusted_ends_it(changes: dict[str, Any], why: str) -> None:
-    world = guarded(**changes)
+    world = create_working_environment(**changes)
     with pytest.raises(LoginFailed, match=re.escape(why)):
         attempt(world)
-    assert not world.sent_to(TOKEN)
-    assert "token" in why or not world.visited
+    assert not world.calls_to(TOKEN)
+    assert "token" in why or not world.visited_queries
 
 
 # What comes back
 
 
-def described(**changes: Any) -> AuthorizationServer:
-    return AuthorizationServer(**server(**changes))
+def described(**changes: Any) -> AuthorizationServerMetadata:
+    return AuthorizationServerMetadata(**server_metadata(**changes))
 
 
 @pytest.mark.parametrize("advertised", [True, False])
@@ -243,20 +272,22 @@ def test_a_redirect_without_a_code_is_none(redirect: dict[str, str]) -> None:
 
 
 def test_a_code_never_travels_after_a_bad_redirect() -> None:
-    world = guarded()
+    world = create_working_environment()
     world.redirect = {"code": "stolen", "state": "another"}
     with pytest.raises(LoginFailed):
         attempt(world)
-    assert not world.sent_to(TOKEN)
+    assert not world.calls_to(TOKEN)
 
 
 # Scopes
 
 
-def scopes(header: str = "Bearer", known: Login | None = None, **changes: Any) -> list[str] | None:
+def scopes(header: str = "Bearer", known: SavedLogin | None = None, **changes: Any) -> list[str] | None:
     listed, offered = changes.pop("listed", None), changes.pop("offered", None)
-    document = ProtectedResource(SERVER, [ISSUER], listed)
-    return choose_scopes(parse(header), document, described(scopes_supported=offered), OAuth(**changes), known)
+    document = ProtectedResourceMetadata(SERVER, [ISSUER], listed)
+    return choose_scopes(
+        parse_challenge(header), document, described(scopes_supported=offered), OAuth(**changes), known
+    )
 
 
 def test_scopes_come_from_the_challenge_then_from_the_resource() -> None:
@@ -284,7 +315,7 @@ def test_offline_access_is_asked_for_only_where_it_is_offered() -> None:
     assert scopes('Bearer scope="a"', offered=["a"]) == ["a"]
     assert scopes('Bearer scope="a"', offered=["offline_access"], offline=False) == ["a"]
     assert choose_scopes(
-        parse("Bearer scope=a"),
+        parse_challenge("Bearer scope=a"),
         None,
         described(scopes_supported=["offline_access"]),
         ClientCredentials(client_id="c", client_secret="s"),
@@ -293,13 +324,13 @@ def test_offline_access_is_asked_for_only_where_it_is_offered() -> None:
 
 
 def test_offline_access_asks_for_consent() -> None:
-    world = guarded(**{ASM: server(scopes_supported=["offline_access"])})
-    attempt(world, parse('Bearer scope="a"'))
-    assert world.visited[0]["scope"] == "a offline_access"
-    assert world.visited[0]["prompt"] == "consent"
-    world = guarded()
-    attempt(world, parse('Bearer scope="a"'))
-    assert "prompt" not in world.visited[0]
+    world = create_working_environment(**{SERVER_METADATA_URL: server_metadata(scopes_supported=["offline_access"])})
+    attempt(world, parse_challenge('Bearer scope="a"'))
+    assert world.visited_queries[0]["scope"] == "a offline_access"
+    assert world.visited_queries[0]["prompt"] == "consent"
+    world = create_working_environment()
+    attempt(world, parse_challenge('Bearer scope="a"'))
+    assert "prompt" not in world.visited_queries[0]
 
 
 # DPoP
@@ -319,14 +350,16 @@ def test_a_key_is_used_where_it_is_wanted(
     challenge: str, document: dict[str, Any], wanted: bool | None, bound_to_key: bool
 ) -> None:
     kind = "DPoP" if bound_to_key else "Bearer"
-    world = guarded(**{PRM: resource(**document), TOKEN: {"access_token": "t", "token_type": kind}})
-    login = attempt(world, parse(challenge), dpop=wanted)
+    world = create_working_environment(
+        **{RESOURCE_METADATA_URL: resource_metadata(**document), TOKEN: {"access_token": "t", "token_type": kind}}
+    )
+    login = attempt(world, parse_challenge(challenge), dpop=wanted)
     assert (login.key is not None) is bound_to_key
     assert ("dpop" in world.calls[-1].headers) is bound_to_key
 
 
 def test_a_key_is_kept_from_login_to_login() -> None:
-    world = guarded(**{TOKEN: {"access_token": "t", "token_type": "DPoP"}})
+    world = create_working_environment(**{TOKEN: {"access_token": "t", "token_type": "DPoP"}})
     first = attempt(world, dpop=True)
     assert attempt(world, dpop=True, known=first).key == first.key
 
@@ -348,12 +381,14 @@ def test_a_key_is_kept_from_login_to_login() -> None:
     ],
 )
 def test_a_stored_login_is_for_one_server_and_client(url: str, settings: OAuth, good: bool) -> None:
-    assert bound(earlier(), url, settings) is good
+    assert is_login_for(earlier(), url, settings) is good
 
 
 def test_a_stored_login_with_a_mangled_resource_is_for_nobody() -> None:
-    login = Login(resource="https://[::1", server=described(), client=Registered(issuer=ISSUER, client_id="c"))
-    assert not bound(login, SERVER, OAuth())
+    login = SavedLogin(
+        resource="https://[::1", server=described(), client=ClientRegistration(issuer=ISSUER, client_id="c")
+    )
+    assert not is_login_for(login, SERVER, OAuth())
 
 
 # A client with a key
@@ -364,70 +399,78 @@ def test_a_client_with_a_key_proves_itself_by_it(by_document: bool) -> None:
     key = ECKey.generate_key("P-384")
     who = {"client_metadata_url": "https://my.app/client.json"} if by_document else {"client_id": "mine"}
     settings = OAuth(private_key=key.as_pem(private=True).decode(), **who)
-    world = guarded(**{ASM: server(client_id_metadata_document_supported=True)})
-    login: Login = world.run(log_in(SERVER, Challenge(), settings, None))
+    world = create_working_environment(
+        **{SERVER_METADATA_URL: server_metadata(client_id_metadata_document_supported=True)}
+    )
+    login: SavedLogin = world.run_flow(log_in(SERVER, Challenge(), settings, None))
     name = next(iter(who.values()))
-    sent = form(world.sent_to(f"{ISSUER}/token")[0])
+    sent = parse_form(world.calls_to(f"{ISSUER}/token")[0])
     claims = jwt.decode(sent["client_assertion"], key, algorithms=["ES384"]).claims
     assert (claims["iss"], claims["sub"], claims["aud"]) == (name, name, ISSUER)
     assert (sent["client_id"], login.client.method) == (name, "private_key_jwt")
     token = Token(access_token="old", refresh_token="r")
-    world.run(refresh(replace(login, token=token), signer_of(settings)))
-    again = form(world.sent_to(f"{ISSUER}/token")[1])
+    world.run_flow(refresh_login(replace(login, token=token), get_signer(settings)))
+    again = parse_form(world.calls_to(f"{ISSUER}/token")[1])
     assert jwt.decode(again["client_assertion"], key, algorithms=["ES384"]).claims["jti"] != claims["jti"]
 
 
 def test_what_was_given_without_an_issuer_stays_with_the_first() -> None:
     """A server that names another authorization server later does not get the secret there."""
     settings = OAuth(client_id="mine", client_secret="s3cret")
-    known: Login = guarded().run(log_in(SERVER, Challenge(), settings, None))
+    known: SavedLogin = create_working_environment().run_flow(log_in(SERVER, Challenge(), settings, None))
     other = "https://other.example"
-    world = guarded(
+    world = create_working_environment(
         **{
-            PRM: resource(authorization_servers=[other]),
-            f"{other}/.well-known/oauth-authorization-server": server(other),
+            RESOURCE_METADATA_URL: resource_metadata(authorization_servers=[other]),
+            f"{other}/.well-known/oauth-authorization-server": server_metadata(other),
             f"{other}/token": {"access_token": "x", "token_type": "Bearer"},
         }
     )
     with pytest.raises(LoginFailed, match=r"https://login\.example\.com.*https://other\.example"):
-        world.run(log_in(SERVER, Challenge(), settings, known))
-    assert not world.visited
-    assert not world.sent_to(f"{other}/token")
+        world.run_flow(log_in(SERVER, Challenge(), settings, known))
+    assert not world.visited_queries
+    assert not world.calls_to(f"{other}/token")
 
 
-@pytest.mark.parametrize("nothing", [HttpAnswer(0, why="no answer came in time"), HttpAnswer(503)], ids=["0", "503"])
-@pytest.mark.parametrize("where", [PRM, ASM], ids=["resource", "server"])
-def test_what_cannot_be_fetched_is_not_taken_for_what_is_not_there(where: str, nothing: HttpAnswer) -> None:
+@pytest.mark.parametrize(
+    "nothing", [HTTPResponse(0, error="no answer came in time"), HTTPResponse(503)], ids=["0", "503"]
+)
+@pytest.mark.parametrize("where", [RESOURCE_METADATA_URL, SERVER_METADATA_URL], ids=["resource", "server"])
+def test_what_cannot_be_fetched_is_not_taken_for_what_is_not_there(where: str, nothing: HTTPResponse) -> None:
     """Without a document weaker rules would hold, which a failing network must not choose."""
-    world = guarded(**{where: nothing})
+    world = create_working_environment(**{where: nothing})
     with pytest.raises(LoginFailed, match=f"{re.escape(where)}.*(no answer came in time|503)"):
         attempt(world)
-    assert not world.visited
-    assert not world.sent_to(f"{ISSUER}/register")
+    assert not world.visited_queries
+    assert not world.calls_to(f"{ISSUER}/register")
 
 
 def test_another_place_may_have_the_document_that_cannot_be_fetched_at_one() -> None:
     root = "https://mcp.example.com/.well-known/oauth-protected-resource"
-    world = guarded(**{PRM: HttpAnswer(0), root: resource()})
+    world = create_working_environment(**{RESOURCE_METADATA_URL: HTTPResponse(0), root: resource_metadata()})
     assert attempt(world).server.issuer == ISSUER
 
 
 def test_the_rule_of_old_needs_a_server_that_answers() -> None:
     old = "https://mcp.example.com/.well-known/oauth-authorization-server"
     with pytest.raises(LoginFailed, match=re.escape(old)):
-        attempt(World({old: HttpAnswer(0)}))
+        attempt(FlowEnvironment({old: HTTPResponse(0)}))
 
 
 def test_why_a_document_cannot_be_fetched_comes_with_what_to_try() -> None:
     with pytest.raises(LoginFailed) as failed:
-        attempt(guarded(**{ASM: HttpAnswer(0, why="it is in this network", hint="say local=True")}))
+        attempt(
+            create_working_environment(
+                **{SERVER_METADATA_URL: HTTPResponse(0, error="it is in this network", hint="say local=True")}
+            )
+        )
     assert "it is in this network" in str(failed.value)
     assert failed.value.hint == "say local=True"
 
 
 def test_a_login_is_for_its_server_however_its_port_is_said() -> None:
-    login = attempt(guarded())
+    login = attempt(create_working_environment())
     for url in (SERVER, "https://mcp.example.com:443/mcp", "https://MCP.example.com/mcp"):
-        assert bound(login, url, OAuth())
+        assert is_login_for(login, url, OAuth())
     for url in ("https://mcp.example.com:8443/mcp", "http://mcp.example.com/mcp", "https://x.example.com/mcp"):
-        assert not bound(login, url, OAuth())
+        assert not is_login_for(login, url, OAuth())

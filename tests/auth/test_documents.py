@@ -8,18 +8,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auth.world import ASM, ISSUER, PRM, SERVER, World, answer, resource, server
-from dovetail.auth.documents import (
-    AuthorizationServer,
-    ProtectedResource,
-    assumed_server,
-    check_resource,
-    resource_document,
-    secure,
-    server_document,
-    web_address,
+from auth.world import (
+    ISSUER,
+    RESOURCE_METADATA_URL,
+    SERVER,
+    SERVER_METADATA_URL,
+    FlowEnvironment,
+    json_answer,
+    resource_metadata,
+    server_metadata,
 )
-from dovetail.auth.flow import HttpAnswer
+from dovetail.auth.documents import (
+    AuthorizationServerMetadata,
+    ProtectedResourceMetadata,
+    check_resource,
+    discover_fallback_server,
+    fetch_resource_metadata,
+    fetch_server_metadata,
+    is_secure_url,
+    parse_web_url,
+)
+from dovetail.auth.flow import HTTPResponse
 from dovetail.errors import LoginFailed
 
 # The protected resource
@@ -41,55 +50,64 @@ from dovetail.errors import LoginFailed
     ],
 )
 def test_the_well_known_places_of_a_resource(url: str, places: list[str]) -> None:
-    world = World()
-    assert world.run(resource_document(url, None)) is None
+    world = FlowEnvironment()
+    assert world.run_flow(fetch_resource_metadata(url, None)) is None
     assert world.urls == ["https://a.example" + place for place in places]
 
 
 def test_the_place_named_comes_first_and_is_enough() -> None:
-    world = World({"https://mcp.example.com/here": resource()})
-    assert world.run(resource_document(SERVER, "https://mcp.example.com/here")).resource == SERVER
+    world = FlowEnvironment({"https://mcp.example.com/here": resource_metadata()})
+    assert world.run_flow(fetch_resource_metadata(SERVER, "https://mcp.example.com/here")).resource == SERVER
     assert world.urls == ["https://mcp.example.com/here"]
 
 
 def test_a_named_place_where_nothing_is_does_not_end_the_search() -> None:
-    world = World({PRM: resource()})
-    assert world.run(resource_document(SERVER, "https://proxy.internal/here")).resource == SERVER
+    world = FlowEnvironment({RESOURCE_METADATA_URL: resource_metadata()})
+    assert world.run_flow(fetch_resource_metadata(SERVER, "https://proxy.internal/here")).resource == SERVER
 
 
-@pytest.mark.parametrize("bad", [answer([]), answer({"resource": 7}), HttpAnswer(200, {}, b"<html>"), answer({}, 500)])
-def test_what_is_no_document_is_passed_over(bad: HttpAnswer) -> None:
+@pytest.mark.parametrize(
+    "bad", [json_answer([]), json_answer({"resource": 7}), HTTPResponse(200, {}, b"<html>"), json_answer({}, 500)]
+)
+def test_what_is_no_document_is_passed_over(bad: HTTPResponse) -> None:
     root = "https://mcp.example.com/.well-known/oauth-protected-resource"
-    world = World({PRM: bad, root: resource(resource="https://mcp.example.com")})
-    assert world.run(resource_document(SERVER, None)).resource == "https://mcp.example.com"
+    world = FlowEnvironment({RESOURCE_METADATA_URL: bad, root: resource_metadata(resource="https://mcp.example.com")})
+    assert world.run_flow(fetch_resource_metadata(SERVER, None)).resource == "https://mcp.example.com"
 
 
 @pytest.mark.parametrize(
     "bad",
     [
-        answer([]), answer({"resource": 7}), answer({}), HttpAnswer(200, {}, b"<html>"), HttpAnswer(204),
-        HttpAnswer(307, {"location": PRM + "/x"}), HttpAnswer(302), HttpAnswer(429), HttpAnswer(408), HttpAnswer(503),
+        json_answer([]), json_answer({"resource": 7}), json_answer({}), HTTPResponse(200, {}, b"<html>"),
+        HTTPResponse(204),
+        HTTPResponse(307, {"location": RESOURCE_METADATA_URL + "/x"}), HTTPResponse(302),
+        HTTPResponse(429), HTTPResponse(408), HTTPResponse(503),
     ],
 )  # fmt: skip
-def test_what_may_be_a_document_is_not_taken_for_none(bad: HttpAnswer) -> None:
+def test_what_may_be_a_document_is_not_taken_for_none(bad: HTTPResponse) -> None:
     """Else whoever gets a server to answer so once would have logins go by the rules of 2025-03."""
-    with pytest.raises(LoginFailed, match=re.escape(PRM)):
-        World({PRM: bad}).run(resource_document(SERVER, None))
+    with pytest.raises(LoginFailed, match=re.escape(RESOURCE_METADATA_URL)):
+        FlowEnvironment({RESOURCE_METADATA_URL: bad}).run_flow(fetch_resource_metadata(SERVER, None))
     old = "https://mcp.example.com/.well-known/oauth-authorization-server"
     with pytest.raises(LoginFailed, match=re.escape(old)):
-        World({old: bad}).run(assumed_server(SERVER))
+        FlowEnvironment({old: bad}).run_flow(discover_fallback_server(SERVER))
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 410])
 def test_a_server_may_say_that_there_is_none(status: int) -> None:
-    assert World({PRM: HttpAnswer(status)}).run(resource_document(SERVER, None)) is None
+    assert (
+        FlowEnvironment({RESOURCE_METADATA_URL: HTTPResponse(status)}).run_flow(fetch_resource_metadata(SERVER, None))
+        is None
+    )
 
 
 def test_what_is_needed_by_nobody_may_be_of_any_kind() -> None:
-    odd = resource(scopes_supported="read", dpop_bound_access_tokens_required="x", x=[])
-    assert World({PRM: odd}).run(resource_document(SERVER, None)) == ProtectedResource(SERVER, [ISSUER])
-    odd = server(scopes_supported=7, registration_endpoint=[], userinfo_endpoint={})
-    found = World({ASM: odd}).run(server_document(ISSUER))
+    odd = resource_metadata(scopes_supported="read", dpop_bound_access_tokens_required="x", x=[])
+    assert FlowEnvironment({RESOURCE_METADATA_URL: odd}).run_flow(
+        fetch_resource_metadata(SERVER, None)
+    ) == ProtectedResourceMetadata(SERVER, [ISSUER])
+    odd = server_metadata(scopes_supported=7, registration_endpoint=[], userinfo_endpoint={})
+    found = FlowEnvironment({SERVER_METADATA_URL: odd}).run_flow(fetch_server_metadata(ISSUER))
     assert (found.issuer, found.scopes_supported, found.registration_endpoint) == (ISSUER, None, None)
 
 
@@ -98,7 +116,7 @@ def test_what_is_needed_by_nobody_may_be_of_any_kind() -> None:
     [SERVER, SERVER + "/", "https://mcp.example.com", "https://MCP.example.com/", "https://mcp.example.com:443/mcp"],
 )
 def test_a_resource_that_is_the_server_or_holds_it(said: str) -> None:
-    assert check_resource(ProtectedResource(said), SERVER).resource == said
+    assert check_resource(ProtectedResourceMetadata(said), SERVER).resource == said
 
 
 @pytest.mark.parametrize(
@@ -120,7 +138,7 @@ def test_a_resource_that_is_the_server_or_holds_it(said: str) -> None:
 )
 def test_a_resource_that_is_another(said: str) -> None:
     with pytest.raises(LoginFailed) as refused:
-        check_resource(ProtectedResource(said), SERVER)
+        check_resource(ProtectedResourceMetadata(said), SERVER)
     assert said in str(refused.value)
     assert said in str(refused.value.hint)
 
@@ -154,30 +172,42 @@ def test_a_resource_that_is_another(said: str) -> None:
     ],
 )
 def test_the_well_known_places_of_an_authorization_server(issuer: str, places: list[str]) -> None:
-    world = World()
-    assert world.run(server_document(issuer)) is None
+    world = FlowEnvironment()
+    assert world.run_flow(fetch_server_metadata(issuer)) is None
     assert world.urls == ["https://a.example" + place for place in places]
     for place in places:
-        assert World({"https://a.example" + place: server(issuer)}).run(server_document(issuer)).issuer == issuer
+        assert (
+            FlowEnvironment({"https://a.example" + place: server_metadata(issuer)})
+            .run_flow(fetch_server_metadata(issuer))
+            .issuer
+            == issuer
+        )
 
 
 @pytest.mark.parametrize("said", [ISSUER + "/", ISSUER.upper(), ISSUER + ":443", "https://evil.example", ""])
 def test_an_issuer_is_compared_to_the_letter(said: str) -> None:
     with pytest.raises(LoginFailed, match=f"{re.escape(ISSUER)}.*{re.escape(said)}"):
-        World({ASM: server() | {"issuer": said}}).run(server_document(ISSUER))
+        FlowEnvironment({SERVER_METADATA_URL: server_metadata() | {"issuer": said}}).run_flow(
+            fetch_server_metadata(ISSUER)
+        )
 
 
 def test_a_document_cannot_say_that_it_is_none() -> None:
     """What we make up for servers without documents is not checked for PKCE."""
-    assert World({ASM: server(assumed=True)}).run(server_document(ISSUER)).assumed is False
+    assert (
+        FlowEnvironment({SERVER_METADATA_URL: server_metadata(assumed=True)})
+        .run_flow(fetch_server_metadata(ISSUER))
+        .assumed
+        is False
+    )
 
 
 # Without resource metadata: the rules of 2025-03
 
 
 def test_a_server_without_any_document_has_default_places() -> None:
-    world = World()
-    assert world.run(assumed_server(SERVER)) == AuthorizationServer(
+    world = FlowEnvironment()
+    assert world.run_flow(discover_fallback_server(SERVER)) == AuthorizationServerMetadata(
         issuer="https://mcp.example.com",
         authorization_endpoint="https://mcp.example.com/authorize",
         token_endpoint="https://mcp.example.com/token",
@@ -189,9 +219,9 @@ def test_a_server_without_any_document_has_default_places() -> None:
 
 @pytest.mark.parametrize("issuer", ["https://mcp.example.com", "https://mcp.example.com/"])
 def test_a_server_may_be_its_own_authorization_server(issuer: str) -> None:
-    found = server(issuer, assumed=True)
+    found = server_metadata(issuer, assumed=True)
     place = "https://mcp.example.com/.well-known/oauth-authorization-server"
-    assert World({place: found}).run(assumed_server(SERVER)).issuer == issuer
+    assert FlowEnvironment({place: found}).run_flow(discover_fallback_server(SERVER)).issuer == issuer
 
 
 @pytest.mark.parametrize("issuer", [ISSUER, "https://mcp.example.com/mcp", "https://mcp.example.com//"])
@@ -199,7 +229,7 @@ def test_a_server_cannot_speak_for_another_issuer(issuer: str) -> None:
     """Credentials are kept by issuer: whoever could claim one would be shown them."""
     place = "https://mcp.example.com/.well-known/oauth-authorization-server"
     with pytest.raises(LoginFailed, match=rf"https://mcp\.example\.com.*{re.escape(issuer)}"):
-        World({place: server(issuer)}).run(assumed_server(SERVER))
+        FlowEnvironment({place: server_metadata(issuer)}).run_flow(discover_fallback_server(SERVER))
 
 
 # Addresses
@@ -207,7 +237,7 @@ def test_a_server_cannot_speak_for_another_issuer(issuer: str) -> None:
 
 @pytest.mark.parametrize("url", ["https://a.example/x", "http://localhost:1/", "http://127.0.0.1/", "http://[::1]:9/x"])
 def test_where_credentials_may_go(url: str) -> None:
-    assert secure(url)
+    assert is_secure_url(url)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +249,7 @@ def test_where_credentials_may_go(url: str) -> None:
     ],
 )  # fmt: skip
 def test_where_credentials_may_not_go(url: str) -> None:
-    assert not secure(url)
+    assert not is_secure_url(url)
 
 
 URLS = st.one_of(
@@ -231,7 +261,7 @@ URLS = st.one_of(
 
 @given(URLS)
 def test_no_address_is_too_odd(url: str) -> None:
-    assert web_address(url) is None or not secure(url) or url.lower().lstrip().startswith("http")
+    assert parse_web_url(url) is None or not is_secure_url(url) or url.lower().lstrip().startswith("http")
 
 
 JSON = st.recursive(
@@ -245,7 +275,11 @@ FIELDS = st.sampled_from(["resource", "authorization_servers", "scopes_supported
 @given(st.dictionaries(FIELDS, JSON | st.lists(URLS)))
 def test_no_document_is_too_odd(document: dict[str, Any]) -> None:
     """Whatever a server publishes, the search ends with a document, with nothing, or with a refusal."""
-    world = World({PRM: document, ASM: document})
-    for flow in (resource_document(SERVER, None), server_document(ISSUER), assumed_server(SERVER)):
+    world = FlowEnvironment({RESOURCE_METADATA_URL: document, SERVER_METADATA_URL: document})
+    for flow in (
+        fetch_resource_metadata(SERVER, None),
+        fetch_server_metadata(ISSUER),
+        discover_fallback_server(SERVER),
+    ):
         with contextlib.suppress(LoginFailed):
-            world.run(flow)
+            world.run_flow(flow)

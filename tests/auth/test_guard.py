@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auth.issuing import ISSUER, NOW, RESOURCE, UNREADABLE, Issuer, drive
+from auth.issuing import ISSUER, NOW, RESOURCE, UNREADABLE, Issuer, run_flow
 from dovetail.auth import proofs
-from dovetail.auth.challenge import parse
-from dovetail.auth.claims import scopes_of
-from dovetail.auth.flow import HttpAnswer, HttpCall
-from dovetail.auth.guard import Guard, Head, guard_for
-from dovetail.auth.place import Place, host_name, public, seen
-from dovetail.auth.possession import Possession
+from dovetail.auth.challenge import parse_challenge
+from dovetail.auth.claims import parse_scopes
+from dovetail.auth.flow import HTTPRequest, HTTPResponse
+from dovetail.auth.guard import Guard, RequestHead, create_guard
+from dovetail.auth.place import ServerLocation, location_from_public_url, location_from_request, parse_host_name
+from dovetail.auth.possession import DPoPChecker
 from dovetail.auth.verify import IntrospectionVerifier, JwtVerifier, StaticTokens
 from dovetail.errors import Denied
 from dovetail.protocol.principal import Principal
@@ -27,14 +27,14 @@ def issuer() -> Issuer:
     return Issuer()
 
 
-def head(authorization: str | None, dpop: str | None = None, **changes: Any) -> Head:
-    facts = {"method": "POST", "url": RESOURCE, "resource": RESOURCE, "metadata": METADATA} | changes
-    return Head(authorization=authorization, dpop=dpop, **facts)
+def head(authorization: str | None, dpop: str | None = None, **changes: Any) -> RequestHead:
+    facts = {"method": "POST", "url": RESOURCE, "resource": RESOURCE, "metadata_url": METADATA} | changes
+    return RequestHead(authorization=authorization, dpop_proof=dpop, **facts)
 
 
 def denied(guard: Guard, authorization: str | None, dpop: str | None = None, **changes: Any) -> Denied:
     with pytest.raises(Denied) as refusal:
-        drive(guard.admit(head(authorization, dpop, **changes)))
+        run_flow(guard.admit(head(authorization, dpop, **changes)))
     return refusal.value
 
 
@@ -42,7 +42,7 @@ def test_without_credentials_the_way_to_some_is_told() -> None:
     guard = Guard(StaticTokens({"t": "ada"}), scopes=["files:read", "mail"], authorization_servers=[ISSUER])
     for authorization in (None, "", "Basic YTpi", "Bearers t"):
         refusal = denied(guard, authorization)
-        said = parse(refusal.challenge)
+        said = parse_challenge(refusal.challenge)
         assert refusal.status == 401
         assert said.error is None
         assert said.resource_metadata == METADATA
@@ -54,7 +54,7 @@ def test_without_credentials_the_way_to_some_is_told() -> None:
 )
 def test_malformed_credentials(authorization: str) -> None:
     refusal = denied(Guard(StaticTokens({"t": "ada"})), authorization)
-    assert (refusal.status, parse(refusal.challenge).error) == (400, "invalid_request")
+    assert (refusal.status, parse_challenge(refusal.challenge).error) == (400, "invalid_request")
 
 
 @given(st.text())
@@ -66,30 +66,30 @@ def test_a_challenge_is_one_header_whatever_came(authorization: str) -> None:
 
 def test_the_scheme_has_no_case() -> None:
     guard = Guard(StaticTokens({"t": "ada"}))
-    assert drive(guard.admit(head("bEARER t"))) == "ada"
+    assert run_flow(guard.admit(head("bEARER t"))) == "ada"
 
 
 def test_a_wrong_token_is_invalid() -> None:
     refusal = denied(Guard(StaticTokens({"t": "ada"})), "Bearer x")
-    assert (refusal.status, parse(refusal.challenge).error) == (401, "invalid_token")
+    assert (refusal.status, parse_challenge(refusal.challenge).error) == (401, "invalid_token")
 
 
 def test_a_token_for_another_server(issuer: Issuer) -> None:
     guard = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks()))
     token = issuer.token()
-    assert drive(guard.admit(head(f"Bearer {token}"))).subject == "ada"
+    assert run_flow(guard.admit(head(f"Bearer {token}"))).subject == "ada"
     refusal = denied(guard, f"Bearer {token}", resource="https://mcp.example/other")
-    assert (refusal.status, parse(refusal.challenge).error) == (401, "invalid_token")
+    assert (refusal.status, parse_challenge(refusal.challenge).error) == (401, "invalid_token")
     elsewhere = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks(), audience=["api://other"]))
     assert denied(elsewhere, f"Bearer {token}").status == 401
     configured = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks(), audience="api://mine"))
-    assert drive(configured.admit(head(f"Bearer {issuer.token(aud='api://mine')}"))).subject == "ada"
+    assert run_flow(configured.admit(head(f"Bearer {issuer.token(aud='api://mine')}"))).subject == "ada"
 
 
 def test_missing_scopes_are_told_all_at_once(issuer: Issuer) -> None:
     guard = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks()), scopes=["files:read", "files:write"])
     refusal = denied(guard, f"Bearer {issuer.token()}")
-    said = parse(refusal.challenge)
+    said = parse_challenge(refusal.challenge)
     assert (refusal.status, said.error) == (403, "insufficient_scope")
     assert said.scopes == ("files:read", "files:write")
     assert said.resource_metadata == METADATA
@@ -101,7 +101,7 @@ def test_broad_scopes_include_narrow_ones() -> None:
         scopes=["files:read"],
         implied={"all": ["files", "all"], "files": ["files:read"]},
     )
-    found = drive(guard.admit(head("Bearer t")))
+    found = run_flow(guard.admit(head("Bearer t")))
     assert found.scopes == {"all", "files", "files:read"}
     assert (found, found.subject, found.claims) == ("ada", "ada", {"x": 1})
 
@@ -115,9 +115,9 @@ def test_several_verifiers_and_one_that_cannot_be_asked(issuer: Issuer) -> None:
         StaticTokens({"t": "bob"}),
         asking,
     )
-    assert drive(guard.admit(head(f"Bearer {issuer.token()}"))) == f"{ISSUER}#ada"
-    assert drive(guard.admit(head(f"Bearer {other.token()}"))) == f"{other.url}#ada"
-    assert drive(guard.admit(head("Bearer t"))) == "bob"
+    assert run_flow(guard.admit(head(f"Bearer {issuer.token()}"))) == f"{ISSUER}#ada"
+    assert run_flow(guard.admit(head(f"Bearer {other.token()}"))) == f"{other.url}#ada"
+    assert run_flow(guard.admit(head("Bearer t"))) == "bob"
     # A token of one issuer signed by the other is nobody's; where nobody who knows can be reached: not 401, not served.
     forged = other.token(iss=ISSUER)
     for token, status in ((forged, 401), ("unknown", 503)):
@@ -135,19 +135,19 @@ def test_a_forged_issuer(issuer: Issuer) -> None:
 def test_an_outage_refuses_but_does_not_condemn(issuer: Issuer) -> None:
     guard = Guard(JwtVerifier(issuer=ISSUER))
     with pytest.raises(Denied) as refusal:
-        drive(guard.admit(head(f"Bearer {issuer.token()}")), lambda _: HttpAnswer(0))
+        run_flow(guard.admit(head(f"Bearer {issuer.token()}")), lambda _: HTTPResponse(0))
     assert refusal.value.status == 503
 
 
 def test_what_auth_may_be() -> None:
     one = StaticTokens({"t": "ada"})
-    assert isinstance(guard_for(one), Guard)
-    assert isinstance(guard_for([one, one]), Guard)
+    assert isinstance(create_guard(one), Guard)
+    assert isinstance(create_guard([one, one]), Guard)
     guard = Guard(one)
-    assert guard_for(guard) is guard
+    assert create_guard(guard) is guard
     for wrong in ("oauth", 3, [one, "x"], object()):
         with pytest.raises(TypeError, match=r"Guard\(\.\.\.\), JwtVerifier"):
-            guard_for(wrong)
+            create_guard(wrong)
     with pytest.raises(ValueError, match="JwtVerifier"):
         Guard()
     for scope in ("two words", 'quo"te', "", "back\\slash", "caf\u00e9"):
@@ -175,19 +175,19 @@ def test_a_token_that_names_its_issuer_is_shown_to_no_other(issuer: Issuer) -> N
     for old in (IntrospectionVerifier(**elsewhere), IntrospectionVerifier(**elsewhere, issuer="https://old.example")):
         guard, shown = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks()), old), list[str]()
 
-        def web(call: HttpCall, shown: list[str] = shown) -> HttpAnswer:
+        def web(call: HTTPRequest, shown: list[str] = shown) -> HTTPResponse:
             shown.append(call.url)
-            return HttpAnswer(200, {}, b'{"active": false}')
+            return HTTPResponse(200, {}, b'{"active": false}')
 
         with pytest.raises(Denied):
-            drive(guard.admit(head(f"Bearer {other.token(iss=ISSUER)}")), web)
+            run_flow(guard.admit(head(f"Bearer {other.token(iss=ISSUER)}")), web)
         assert not shown
         for _ in range(3):
             with pytest.raises(Denied):
-                drive(guard.admit(head("Bearer opaque")), web)
+                run_flow(guard.admit(head("Bearer opaque")), web)
         assert shown == ["https://old.example/i"]  # what is not active is not asked about again at once
         with pytest.raises(Denied):
-            drive(guard.admit(head("Bearer opaque")), web, now=NOW + 6)
+            run_flow(guard.admit(head("Bearer opaque")), web, now=NOW + 6)
         assert len(shown) == 2
 
 
@@ -196,7 +196,7 @@ def test_a_token_that_names_its_issuer_is_shown_to_no_other(issuer: Issuer) -> N
 
 @pytest.fixture(scope="module")
 def key() -> dict[str, Any]:
-    return proofs.new_key()
+    return proofs.generate_key()
 
 
 def thumbprint(key: dict[str, Any]) -> str:
@@ -211,10 +211,10 @@ def bound(issuer: Issuer, key: dict[str, Any]) -> str:
 
 def test_a_bound_token_with_its_proof(issuer: Issuer, key: dict[str, Any]) -> None:
     guard, token = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks())), bound(issuer, key)
-    proof = proofs.dpop(key, "POST", RESOURCE + "?x=1", NOW, token=token)
-    assert drive(guard.admit(head(f"DPoP {token}", proof))).subject == "ada"
+    proof = proofs.create_dpop_proof(key, "POST", RESOURCE + "?x=1", NOW, token=token)
+    assert run_flow(guard.admit(head(f"DPoP {token}", proof))).subject == "ada"
     again = denied(guard, f"DPoP {token}", proof)
-    assert (again.status, parse(again.challenge).scheme) == (401, "dpop")
+    assert (again.status, parse_challenge(again.challenge).scheme) == (401, "dpop")
 
 
 @pytest.mark.parametrize(
@@ -222,8 +222,8 @@ def test_a_bound_token_with_its_proof(issuer: Issuer, key: dict[str, Any]) -> No
 )
 def test_a_bound_token_without_its_proof(issuer: Issuer, key: dict[str, Any], flaw: str) -> None:
     guard, token = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks())), bound(issuer, key)
-    proof: str | None = proofs.dpop(
-        proofs.new_key() if flaw == "other key" else key,
+    proof: str | None = proofs.create_dpop_proof(
+        proofs.generate_key() if flaw == "other key" else key,
         "GET" if flaw == "other method" else "POST",
         "https://other.example/mcp" if flaw == "other url" else RESOURCE,
         NOW + {"old": -100, "early": 100}.get(flaw, 0),
@@ -232,7 +232,7 @@ def test_a_bound_token_without_its_proof(issuer: Issuer, key: dict[str, Any], fl
     if flaw == "none":
         proof = None
     refusal = denied(guard, f"{'Bearer' if flaw == 'bearer' else 'DPoP'} {token}", proof)
-    assert (refusal.status, parse(refusal.challenge).error) == (401, "invalid_token")
+    assert (refusal.status, parse_challenge(refusal.challenge).error) == (401, "invalid_token")
 
 
 def test_other_bindings_are_refused_for_they_cannot_be_checked(issuer: Issuer) -> None:
@@ -243,7 +243,7 @@ def test_other_bindings_are_refused_for_they_cannot_be_checked(issuer: Issuer) -
 
 def test_an_unbound_token_is_not_made_better_by_a_proof(issuer: Issuer, key: dict[str, Any]) -> None:
     guard, token = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks())), issuer.token()
-    proof = proofs.dpop(key, "POST", RESOURCE, NOW, token=token)
+    proof = proofs.create_dpop_proof(key, "POST", RESOURCE, NOW, token=token)
     assert denied(guard, f"DPoP {token}", proof).status == 401
 
 
@@ -251,14 +251,14 @@ def test_binding_can_be_required_and_nonces_too(issuer: Issuer, key: dict[str, A
     guard = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks()), dpop=True, dpop_nonces=True)
     assert denied(guard, f"Bearer {issuer.token()}").challenge.startswith("DPoP ")
     token = bound(issuer, key)
-    refusal = denied(guard, f"DPoP {token}", proofs.dpop(key, "POST", RESOURCE, NOW, token=token))
-    assert parse(refusal.challenge).error == "use_dpop_nonce"
+    refusal = denied(guard, f"DPoP {token}", proofs.create_dpop_proof(key, "POST", RESOURCE, NOW, token=token))
+    assert parse_challenge(refusal.challenge).error == "use_dpop_nonce"
     assert refusal.nonce
-    good = proofs.dpop(key, "POST", RESOURCE, NOW, token=token, nonce=refusal.nonce)
-    assert drive(guard.admit(head(f"DPoP {token}", good))).subject == "ada"
-    stale = proofs.dpop(key, "POST", RESOURCE, NOW + 900, token=token, nonce=refusal.nonce)
+    good = proofs.create_dpop_proof(key, "POST", RESOURCE, NOW, token=token, nonce=refusal.nonce)
+    assert run_flow(guard.admit(head(f"DPoP {token}", good))).subject == "ada"
+    stale = proofs.create_dpop_proof(key, "POST", RESOURCE, NOW + 900, token=token, nonce=refusal.nonce)
     with pytest.raises(Denied) as late:
-        drive(guard.admit(head(f"DPoP {bound(issuer, key)}", stale)), now=NOW + 900)
+        run_flow(guard.admit(head(f"DPoP {bound(issuer, key)}", stale)), now=NOW + 900)
     assert late.value.status == 401
 
 
@@ -267,9 +267,11 @@ def test_processes_with_one_secret_take_one_anothers_nonces(issuer: Issuer, key:
         return Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks()), dpop_nonces=True, secret=secret)
 
     token, shared = bound(issuer, key), "a secret of many letters"
-    nonce = denied(guard(shared), f"DPoP {token}", proofs.dpop(key, "POST", RESOURCE, NOW, token=token)).nonce
-    proof = proofs.dpop(key, "POST", RESOURCE, NOW, token=token, nonce=nonce)
-    assert drive(guard(shared).admit(head(f"DPoP {token}", proof))).subject == "ada"
+    nonce = denied(
+        guard(shared), f"DPoP {token}", proofs.create_dpop_proof(key, "POST", RESOURCE, NOW, token=token)
+    ).nonce
+    proof = proofs.create_dpop_proof(key, "POST", RESOURCE, NOW, token=token, nonce=nonce)
+    assert run_flow(guard(shared).admit(head(f"DPoP {token}", proof))).subject == "ada"
     assert denied(guard(None), f"DPoP {token}", proof).nonce != nonce
     with pytest.raises(ValueError, match="16"):
         guard("short")
@@ -290,7 +292,7 @@ def test_a_proof_made_with_a_private_key_in_it_or_without_any(key: dict[str, Any
     for header, with_key in bad:
         proof = jwt.encode(header, facts, with_key, algorithms=["ES256", "HS256"])
         with pytest.raises(Exception, match="DPoP"):
-            Possession().check(proof, method="POST", url=RESOURCE, token=None, now=NOW)
+            DPoPChecker().check(proof, method="POST", url=RESOURCE, token=None, now=NOW)
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
@@ -301,12 +303,12 @@ def test_a_proof_that_cannot_be_read_is_none(issuer: Issuer, name: str) -> None:
     payload = UNREADABLE[name]
     if name == "surrogate":
         payload = b'{"htm":"POST","htu":"%s","iat":%d,"jti":"\\ud800","ath":"%s"}'
-        payload %= (RESOURCE.encode(), int(NOW), proofs.digest("tok").encode())
-    refusal = denied(guard, "DPoP tok", issuer.signed(header, payload))
-    assert (refusal.status, parse(refusal.challenge).error) == (401, "invalid_token")
+        payload %= (RESOURCE.encode(), int(NOW), proofs.sha256_base64url("tok").encode())
+    refusal = denied(guard, "DPoP tok", issuer.sign_payload(header, payload))
+    assert (refusal.status, parse_challenge(refusal.challenge).error) == (401, "invalid_token")
     deep = {**header, "x": UNREADABLE["deep"].decode(), "y": nested(950)}
     with ThreadPoolExecutor(1) as thread:  # whose stack is empty, so that json can write what it could hardly read here
-        proof = thread.submit(issuer.signed, deep, b"{}").result()
+        proof = thread.submit(issuer.sign_payload, deep, b"{}").result()
     assert denied(guard, "DPoP tok", proof).status == 401
 
 
@@ -319,17 +321,19 @@ def nested(levels: int) -> Any:
 
 def test_the_memory_of_proofs_is_bounded(key: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     from dovetail.auth import possession
-    from dovetail.auth.claims import Unavailable
+    from dovetail.auth.claims import VerificationUnavailable
 
     monkeypatch.setattr(possession, "MAX_REMEMBERED_PROOFS", 3)
-    one = Possession()
+    one = DPoPChecker()
 
     def show(now: float) -> None:
-        one.check(proofs.dpop(key, "POST", RESOURCE, now), method="POST", url=RESOURCE, token=None, now=now)
+        one.check(
+            proofs.create_dpop_proof(key, "POST", RESOURCE, now), method="POST", url=RESOURCE, token=None, now=now
+        )
 
     for _ in range(3):
         show(NOW)
-    with pytest.raises(Unavailable):  # refused rather than forgotten
+    with pytest.raises(VerificationUnavailable):  # refused rather than forgotten
         show(NOW)
     show(NOW + 200)  # those are over
 
@@ -359,25 +363,25 @@ def test_the_memory_of_proofs_is_bounded(key: dict[str, Any], monkeypatch: pytes
     ],
 )
 def test_the_place_behind_a_public_url(url: str, path: str, resource: str, metadata: str) -> None:
-    place = public(url, path)
-    assert (place.resource, place.metadata) == (resource, metadata)
+    place = location_from_public_url(url, path)
+    assert (place.resource, place.metadata_url) == (resource, metadata)
 
 
 def test_the_place_as_seen() -> None:
-    assert seen("http", "127.0.0.1", 8000, "", "/mcp").resource == "http://127.0.0.1:8000/mcp"
-    assert seen("https", "::1", 443, "/x/", "/mcp").resource == "https://[::1]/x/mcp"
-    assert host_name(b"LOCALHOST:99") == "localhost"
-    assert host_name(b"[::1]:99") == "::1"
+    assert location_from_request("http", "127.0.0.1", 8000, "", "/mcp").resource == "http://127.0.0.1:8000/mcp"
+    assert location_from_request("https", "::1", 443, "/x/", "/mcp").resource == "https://[::1]/x/mcp"
+    assert parse_host_name(b"LOCALHOST:99") == "localhost"
+    assert parse_host_name(b"[::1]:99") == "::1"
 
 
 def test_where_the_document_is_given_out() -> None:
-    place = Place("https://x.example/a", "/mcp")
+    place = ServerLocation("https://x.example/a", "/mcp")
     well_known = "/.well-known/oauth-protected-resource"
-    assert place.describes(well_known)
-    assert place.describes(well_known + "/mcp")
-    assert place.describes(well_known + "/a/mcp")
+    assert place.serves_metadata_at(well_known)
+    assert place.serves_metadata_at(well_known + "/mcp")
+    assert place.serves_metadata_at(well_known + "/a/mcp")
     for other in ("/mcp", well_known + "/b/mcp", well_known + "x", "/.well-known/openid-configuration"):
-        assert not place.describes(other)
+        assert not place.serves_metadata_at(other)
 
 
 def test_without_an_issuer_nobody_is_led_to_a_login() -> None:
@@ -397,4 +401,4 @@ def test_a_scope_is_one_word() -> None:
     with pytest.raises(ValueError, match="'read write'"):
         Principal("ada", scopes=["read write"])
     assert Principal("ada", scopes="read write").scopes == {"read", "write"}
-    assert scopes_of({"scp": ["a", "b c", ""]}, ("scp",)) == {"a"}
+    assert parse_scopes({"scp": ["a", "b c", ""]}, ("scp",)) == {"a"}

@@ -6,15 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auth.world import ISSUER, SERVER, server
-from dovetail.auth.documents import AuthorizationServer
-from dovetail.auth.login import Login, Registered, Token
+from auth.world import ISSUER, SERVER, server_metadata
+from dovetail.auth.documents import AuthorizationServerMetadata
+from dovetail.auth.login import ClientRegistration, SavedLogin, Token
 from dovetail.auth.settings import Bearer, ClientCredentials, DeviceLogin, EnterpriseLogin, OAuth, WorkloadIdentity
 
-LOGIN = Login(
+LOGIN = SavedLogin(
     resource=SERVER,
-    server=AuthorizationServer(**server(scopes_supported=["a"])),
-    client=Registered(issuer=ISSUER, client_id="c", client_secret="s3cret", redirect_uris=["http://127.0.0.1:1/"]),
+    server=AuthorizationServerMetadata(**server_metadata(scopes_supported=["a"])),
+    client=ClientRegistration(
+        issuer=ISSUER, client_id="c", client_secret="s3cret", redirect_uris=["http://127.0.0.1:1/"]
+    ),
     token=Token(access_token="s3cret", expires_at=5.5, refresh_token="s3cret", scope="a"),
     scopes=["a", "b"],
     key={"kty": "EC", "d": "s3cret"},
@@ -22,19 +24,19 @@ LOGIN = Login(
 
 
 def test_everything_comes_back() -> None:
-    assert Login.load(LOGIN.dump()) == LOGIN
+    assert SavedLogin.load(LOGIN.dump()) == LOGIN
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"\xff", b"[" * 100_000, LOGIN.dump()[:-9], b'{"resource": 7}'])
 def test_something_else_is_nothing(data: bytes) -> None:
-    assert Login.load(data) is None
+    assert SavedLogin.load(data) is None
 
 
 @given(st.integers(0, 500), st.binary(max_size=4))
 def test_a_damaged_one_is_nothing_or_whole(at: int, noise: bytes) -> None:
     data = LOGIN.dump()
-    found = Login.load(data[:at] + noise + data[at:])
-    assert found is None or isinstance(found, Login)
+    found = SavedLogin.load(data[:at] + noise + data[at:])
+    assert found is None or isinstance(found, SavedLogin)
 
 
 @pytest.mark.parametrize(
@@ -42,13 +44,13 @@ def test_a_damaged_one_is_nothing_or_whole(at: int, noise: bytes) -> None:
     [(None, 1e12, True), (100.0, 69.0, True), (100.0, 70.0, False), (100.0, 200.0, False)],
 )
 def test_a_token_is_renewed_before_it_ends(expires_at: float | None, now: float, fresh: bool) -> None:
-    assert Token(access_token="a", expires_at=expires_at).fresh(now) is fresh
+    assert Token(access_token="a", expires_at=expires_at).is_fresh(now) is fresh
 
 
 def test_a_token_can_be_used_to_its_end() -> None:
-    assert Token(access_token="a", expires_at=100.0).usable(99.0)
-    assert not Token(access_token="a", expires_at=100.0).usable(100.0)
-    assert Token(access_token="a").usable(1e12)
+    assert Token(access_token="a", expires_at=100.0).is_usable(99.0)
+    assert not Token(access_token="a", expires_at=100.0).is_usable(100.0)
+    assert Token(access_token="a").is_usable(1e12)
 
 
 @pytest.mark.parametrize(

@@ -22,23 +22,23 @@ def s256(text: str) -> str:
 
 
 def test_a_pkce_pair_is_by_the_book() -> None:
-    verifier, challenge = proofs.challenge_pair()
+    verifier, challenge = proofs.create_pkce_pair()
     assert re.fullmatch(r"[A-Za-z0-9\-._~]{43,128}", verifier)
     assert challenge == s256(verifier)
-    assert len({proofs.challenge_pair()[0] for _ in range(100)}) == 100
+    assert len({proofs.create_pkce_pair()[0] for _ in range(100)}) == 100
 
 
 def test_a_proof_names_its_request_and_its_key() -> None:
-    key = proofs.new_key()
-    proof = jwt.decode(proofs.dpop(key, "POST", URL, 1234.9), ECKey.import_key(key), algorithms=["ES256"])
+    key = proofs.generate_key()
+    proof = jwt.decode(proofs.create_dpop_proof(key, "POST", URL, 1234.9), ECKey.import_key(key), algorithms=["ES256"])
     assert proof.header["typ"] == "dpop+jwt"
     assert proof.header["alg"] == "ES256"
     assert proof.claims | {"jti": ""} == {"jti": "", "htm": "POST", "htu": "https://mcp.example.com/mcp", "iat": 1234}
 
 
 def test_a_proof_shows_the_public_key_alone() -> None:
-    key = proofs.new_key()
-    proof = jwt.decode(proofs.dpop(key, "GET", URL, 0.0), ECKey.import_key(key))
+    key = proofs.generate_key()
+    proof = jwt.decode(proofs.create_dpop_proof(key, "GET", URL, 0.0), ECKey.import_key(key))
     shown: dict[str, Any] = proof.header["jwk"]
     assert "d" in key
     assert {"kty": shown["kty"], "crv": shown["crv"], "x": shown["x"], "y": shown["y"]} == {
@@ -48,20 +48,26 @@ def test_a_proof_shows_the_public_key_alone() -> None:
 
 
 def test_a_proof_of_a_token_holds_its_digest() -> None:
-    key = proofs.new_key()
-    claims = jwt.decode(proofs.dpop(key, "GET", URL, 0.0, nonce="n", token="tok"), ECKey.import_key(key)).claims
+    key = proofs.generate_key()
+    claims = jwt.decode(
+        proofs.create_dpop_proof(key, "GET", URL, 0.0, nonce="n", token="tok"), ECKey.import_key(key)
+    ).claims
     assert (claims["nonce"], claims["ath"]) == ("n", s256("tok"))
 
 
 def test_no_two_proofs_are_the_same() -> None:
-    key = proofs.new_key()
+    key = proofs.generate_key()
     signer = ECKey.import_key(key)
-    assert len({jwt.decode(proofs.dpop(key, "GET", URL, 0.0), signer).claims["jti"] for _ in range(50)}) == 50
+    assert (
+        len({jwt.decode(proofs.create_dpop_proof(key, "GET", URL, 0.0), signer).claims["jti"] for _ in range(50)}) == 50
+    )
 
 
 def test_a_proof_is_of_one_key() -> None:
     with pytest.raises(BadSignatureError):
-        jwt.decode(proofs.dpop(proofs.new_key(), "GET", URL, 0.0), ECKey.import_key(proofs.new_key()))
+        jwt.decode(
+            proofs.create_dpop_proof(proofs.generate_key(), "GET", URL, 0.0), ECKey.import_key(proofs.generate_key())
+        )
 
 
 @pytest.mark.parametrize(
@@ -77,7 +83,7 @@ def test_a_proof_is_of_one_key() -> None:
 )
 def test_an_assertion_says_who_for_whom_and_how_long(said: str | None, algorithm: str, key: Any) -> None:
     pem = key.as_pem(private=True).decode()
-    signed = proofs.client_assertion(Signer(pem, said), "me", "https://login.example.com", 1000.0)
+    signed = proofs.create_client_assertion(Signer(pem, said), "me", "https://login.example.com", 1000.0)
     claims = jwt.decode(signed, key, algorithms=[algorithm]).claims
     assert claims | {"jti": ""} == {
         "iss": "me", "sub": "me", "aud": "https://login.example.com", "iat": 1000, "exp": 1300, "jti": "",
@@ -96,4 +102,4 @@ def test_an_assertion_says_who_for_whom_and_how_long(said: str | None, algorithm
 )
 def test_a_key_that_cannot_be_used_is_told(pem: str, algorithm: str | None, why: str) -> None:
     with pytest.raises(LoginFailed, match=why):
-        proofs.client_assertion(Signer(pem, algorithm), "me", "https://login.example.com", 1000.0)
+        proofs.create_client_assertion(Signer(pem, algorithm), "me", "https://login.example.com", 1000.0)

@@ -8,12 +8,12 @@ import pytest
 from joserfc import jws, jwt
 from joserfc.jwk import ECKey, OctKey
 
-from auth.desk import HOME, ISSUER, Browser, Desk, said
+from auth.desk import ISSUER, REDIRECT_URI, Browser, ServerHarness, decode_body
 from auth.issuing import UNREADABLE
-from dovetail.auth.flow import HttpAnswer
-from dovetail.auth.proofs import client_assertion
+from dovetail.auth.flow import HTTPResponse
+from dovetail.auth.proofs import create_client_assertion
 from dovetail.auth.server.clients import known_client
-from dovetail.auth.server.proving import BY_ASSERTION
+from dovetail.auth.server.proving import JWT_BEARER_ASSERTION
 from dovetail.auth.settings import Signer
 from dovetail.wire.codec import encode
 
@@ -25,7 +25,7 @@ def jwks(*keys: Any) -> dict[str, Any]:
     return {"keys": [{**key.as_dict(private=False), "kid": key.thumbprint()} for key in keys]}
 
 
-def assertion(desk: Desk, client: str, key: Any = KEY, *, alg: str = "ES256", **changes: Any) -> str:
+def assertion(desk: ServerHarness, client: str, key: Any = KEY, *, alg: str = "ES256", **changes: Any) -> str:
     claims = {
         "iss": client, "sub": client, "aud": ISSUER, "jti": f"j{desk.now}", "iat": int(desk.now),
         "exp": int(desk.now) + 60,
@@ -34,44 +34,44 @@ def assertion(desk: Desk, client: str, key: Any = KEY, *, alg: str = "ES256", **
     return jwt.encode({"alg": alg}, claims, key, algorithms=[alg])
 
 
-def ask(desk: Desk, client: str, proof: str | None, **fields: str) -> Any:
+def ask(desk: ServerHarness, client: str, proof: str | None, **fields: str) -> Any:
     """What comes of a code, shown with this proof."""
     browser = Browser(desk)
     form = {
         "grant_type": "authorization_code",
-        "code": browser.code(client_id=client, redirect_uri=HOME),
+        "code": browser.request_code(client_id=client, redirect_uri=REDIRECT_URI),
         "code_verifier": browser.verifier,
     }
     if proof is not None:
-        form |= {"client_assertion_type": BY_ASSERTION, "client_assertion": proof}
+        form |= {"client_assertion_type": JWT_BEARER_ASSERTION, "client_assertion": proof}
     return desk.post("/token", form | fields)
 
 
-def with_document(**changes: Any) -> Desk:
-    desk = Desk()
+def with_document(**changes: Any) -> ServerHarness:
+    desk = ServerHarness()
     about = {
-        "client_id": DOCUMENT, "client_name": "App", "redirect_uris": [HOME],
+        "client_id": DOCUMENT, "client_name": "App", "redirect_uris": [REDIRECT_URI],
         "token_endpoint_auth_method": "private_key_jwt", "jwks_uri": KEYS,
     } | changes  # fmt: skip
-    desk.documents[DOCUMENT] = HttpAnswer(200, {}, encode({k: v for k, v in about.items() if v is not None}))
-    desk.documents[KEYS] = HttpAnswer(200, {}, encode(jwks(KEY)))
+    desk.documents[DOCUMENT] = HTTPResponse(200, {}, encode({k: v for k, v in about.items() if v is not None}))
+    desk.documents[KEYS] = HTTPResponse(200, {}, encode(jwks(KEY)))
     return desk
 
 
-def known() -> tuple[Desk, str]:
-    return Desk(clients=(known_client("app", redirect_uris=[HOME], keys=jwks(KEY)),)), "app"
+def known() -> tuple[ServerHarness, str]:
+    return ServerHarness(clients=(known_client("app", redirect_uris=[REDIRECT_URI], keys=jwks(KEY)),)), "app"
 
 
-def registered() -> tuple[Desk, str]:
-    desk = Desk()
-    about = {"redirect_uris": [HOME], "token_endpoint_auth_method": "private_key_jwt", "jwks": jwks(KEY)}
-    made = said(desk.register(about))
+def registered() -> tuple[ServerHarness, str]:
+    desk = ServerHarness()
+    about = {"redirect_uris": [REDIRECT_URI], "token_endpoint_auth_method": "private_key_jwt", "jwks": jwks(KEY)}
+    made = decode_body(desk.register(about))
     assert "client_secret" not in made
     assert made["jwks"]["keys"]
     return desk, made["client_id"]
 
 
-def described() -> tuple[Desk, str]:
+def described() -> tuple[ServerHarness, str]:
     return with_document(), DOCUMENT
 
 
@@ -79,14 +79,14 @@ EVERY_WAY = pytest.mark.parametrize("way", [known, registered, described])
 
 
 def test_it_is_offered() -> None:
-    metadata = said(Desk().ask("GET", "/.well-known/oauth-authorization-server"))
+    metadata = decode_body(ServerHarness().send_request("GET", "/.well-known/oauth-authorization-server"))
     assert "private_key_jwt" in metadata["token_endpoint_auth_methods_supported"]
     assert "ES256" in metadata["token_endpoint_auth_signing_alg_values_supported"]
     assert not [one for one in metadata["token_endpoint_auth_signing_alg_values_supported"] if one.startswith("HS")]
 
 
 @EVERY_WAY
-def test_a_client_proves_itself_by_its_key(way: Callable[[], tuple[Desk, str]]) -> None:
+def test_a_client_proves_itself_by_its_key(way: Callable[[], tuple[ServerHarness, str]]) -> None:
     desk, client = way()
     assert ask(desk, client, assertion(desk, client)).status == 200
     assert ask(desk, client, assertion(desk, client, jti="2", aud=[ISSUER + "/token"]), client_id=client).status == 200
@@ -105,12 +105,12 @@ def test_an_assertion_that_cannot_be_read(name: str) -> None:
 
 def test_what_our_own_client_sends_is_taken() -> None:
     desk, client = known()
-    proof = client_assertion(Signer(KEY.as_pem(private=True).decode()), client, ISSUER, desk.now)
+    proof = create_client_assertion(Signer(KEY.as_pem(private=True).decode()), client, ISSUER, desk.now)
     tokens = ask(desk, client, proof)
     assert tokens.status == 200
-    again = client_assertion(Signer(KEY.as_pem(private=True).decode()), client, ISSUER, desk.now)
-    form = {"grant_type": "refresh_token", "refresh_token": said(tokens)["refresh_token"]}
-    proved = {"client_assertion_type": BY_ASSERTION, "client_assertion": again}
+    again = create_client_assertion(Signer(KEY.as_pem(private=True).decode()), client, ISSUER, desk.now)
+    form = {"grant_type": "refresh_token", "refresh_token": decode_body(tokens)["refresh_token"]}
+    proved = {"client_assertion_type": JWT_BEARER_ASSERTION, "client_assertion": again}
     assert desk.post("/token", form | {"client_id": client}).status == 401
     assert desk.post("/token", form | proved).status == 200
 
@@ -135,23 +135,23 @@ def test_what_our_own_client_sends_is_taken() -> None:
     ],
     ids=lambda flaw: "-".join(f"{name}={str(value)[:12]}" for name, value in flaw.items()),
 )
-def test_a_flawed_assertion_is_not_taken(way: Callable[[], tuple[Desk, str]], flaw: dict[str, Any]) -> None:
+def test_a_flawed_assertion_is_not_taken(way: Callable[[], tuple[ServerHarness, str]], flaw: dict[str, Any]) -> None:
     desk, client = way()
     answer = ask(desk, client, assertion(desk, client, **flaw), client_id=client)
-    assert (answer.status, said(answer)["error"]) == (401, "invalid_client")
+    assert (answer.status, decode_body(answer)["error"]) == (401, "invalid_client")
 
 
 @EVERY_WAY
-def test_an_assertion_is_good_once(way: Callable[[], tuple[Desk, str]]) -> None:
+def test_an_assertion_is_good_once(way: Callable[[], tuple[ServerHarness, str]]) -> None:
     desk, client = way()
     proof = assertion(desk, client)
     assert ask(desk, client, proof).status == 200
     answer = ask(desk, client, proof)
-    assert (answer.status, said(answer)["error"]) == (401, "invalid_client")
+    assert (answer.status, decode_body(answer)["error"]) == (401, "invalid_client")
 
 
 @EVERY_WAY
-def test_without_one_there_is_nothing(way: Callable[[], tuple[Desk, str]]) -> None:
+def test_without_one_there_is_nothing(way: Callable[[], tuple[ServerHarness, str]]) -> None:
     desk, client = way()
     assert ask(desk, client, None, client_id=client).status == 401
     assert ask(desk, client, None, client_id=client, client_secret="x").status == 401
@@ -164,7 +164,7 @@ def test_without_one_there_is_nothing(way: Callable[[], tuple[Desk, str]]) -> No
 
 
 def test_a_client_without_a_key_cannot_bring_one() -> None:
-    desk = Desk()
+    desk = ServerHarness()
     assert ask(desk, "editor", assertion(desk, "editor"), client_id="editor").status == 401
 
 
@@ -172,14 +172,16 @@ def test_keys_turn() -> None:
     desk = with_document()
     assert ask(desk, DOCUMENT, assertion(desk, DOCUMENT)).status == 200
     assert ask(desk, DOCUMENT, assertion(desk, DOCUMENT, jti="2")).status == 200
-    assert desk.fetched.count(KEYS) == 1
-    desk.documents[KEYS] = HttpAnswer(200, {}, encode(jwks(OTHER)))
+    assert desk.fetched_urls.count(KEYS) == 1
+    desk.documents[KEYS] = HTTPResponse(200, {}, encode(jwks(OTHER)))
     assert ask(desk, DOCUMENT, assertion(desk, DOCUMENT, OTHER, jti="3")).status == 200
     assert ask(desk, DOCUMENT, assertion(desk, DOCUMENT, KEY, jti="4")).status == 401
 
 
-@pytest.mark.parametrize("answer", [HttpAnswer(0), HttpAnswer(404), HttpAnswer(200, {}, b"[]"), HttpAnswer(302)])
-def test_keys_that_cannot_be_fetched(answer: HttpAnswer) -> None:
+@pytest.mark.parametrize(
+    "answer", [HTTPResponse(0), HTTPResponse(404), HTTPResponse(200, {}, b"[]"), HTTPResponse(302)]
+)
+def test_keys_that_cannot_be_fetched(answer: HTTPResponse) -> None:
     desk = with_document()
     desk.documents[KEYS] = answer
     assert ask(desk, DOCUMENT, assertion(desk, DOCUMENT)).status == 401
@@ -201,20 +203,24 @@ def test_keys_that_cannot_be_fetched(answer: HttpAnswer) -> None:
 )
 def test_keys_that_cannot_be_used(changes: dict[str, Any]) -> None:
     desk = with_document(**changes)
-    assert Browser(desk).open(client_id=DOCUMENT, redirect_uri=HOME).status == 400
-    about = {"redirect_uris": [HOME], "token_endpoint_auth_method": "private_key_jwt", "jwks_uri": KEYS} | changes
+    assert Browser(desk).open(client_id=DOCUMENT, redirect_uri=REDIRECT_URI).status == 400
+    about = {
+        "redirect_uris": [REDIRECT_URI],
+        "token_endpoint_auth_method": "private_key_jwt",
+        "jwks_uri": KEYS,
+    } | changes
     assert desk.register({name: value for name, value in about.items() if value is not None}).status == 400
 
 
 def test_private_parts_are_not_kept() -> None:
-    desk = Desk()
-    about = {"redirect_uris": [HOME], "token_endpoint_auth_method": "private_key_jwt"}
-    made = said(desk.register(about | {"jwks": {"keys": [KEY.as_dict(private=True)]}}))
+    desk = ServerHarness()
+    about = {"redirect_uris": [REDIRECT_URI], "token_endpoint_auth_method": "private_key_jwt"}
+    made = decode_body(desk.register(about | {"jwks": {"keys": [KEY.as_dict(private=True)]}}))
     assert "d" not in made["jwks"]["keys"][0]
 
 
 def test_a_known_client_has_one_proof() -> None:
     with pytest.raises(ValueError, match=r"client_secret=.*keys="):
-        known_client("x", redirect_uris=[HOME], client_secret="s", keys=jwks(KEY))
+        known_client("x", redirect_uris=[REDIRECT_URI], client_secret="s", keys=jwks(KEY))
     with pytest.raises(ValueError, match=r"keys.*JWK"):
-        known_client("x", redirect_uris=[HOME], keys="nonsense")
+        known_client("x", redirect_uris=[REDIRECT_URI], keys="nonsense")

@@ -6,31 +6,31 @@ from typing import Any
 
 import pytest
 
-from auth.world import ISSUER, REDIRECT, World, answer, server
-from dovetail.auth.documents import AuthorizationServer
-from dovetail.auth.login import Registered
-from dovetail.auth.registration import choose_method, identify
+from auth.world import ISSUER, REDIRECT, FlowEnvironment, json_answer, server_metadata
+from dovetail.auth.documents import AuthorizationServerMetadata
+from dovetail.auth.login import ClientRegistration
+from dovetail.auth.registration import choose_auth_method, identify_client
 from dovetail.auth.settings import DeviceLogin, OAuth
 from dovetail.errors import LoginFailed
 
 DOCUMENT = "https://my.app/client.json"
-EARLIER = Registered(issuer=ISSUER, client_id="earlier", redirect_uris=[REDIRECT])
+EARLIER = ClientRegistration(issuer=ISSUER, client_id="earlier", redirect_uris=[REDIRECT])
 
 
-def described(**changes: Any) -> AuthorizationServer:
-    return AuthorizationServer(**server(**changes))
+def described(**changes: Any) -> AuthorizationServerMetadata:
+    return AuthorizationServerMetadata(**server_metadata(**changes))
 
 
 def found(
     settings: OAuth | DeviceLogin,
-    known: Registered | None = None,
-    world: World | None = None,
+    known: ClientRegistration | None = None,
+    world: FlowEnvironment | None = None,
     redirect: str = REDIRECT,
     scopes: Sequence[str] = (),
     **changes: Any,
-) -> tuple[Registered, list[dict[str, Any]]]:
-    world = world or World({f"{ISSUER}/register": answer({"client_id": "new"}, 201)})
-    client = world.run(identify(described(**changes), settings, known, redirect, scopes))
+) -> tuple[ClientRegistration, list[dict[str, Any]]]:
+    world = world or FlowEnvironment({f"{ISSUER}/register": json_answer({"client_id": "new"}, 201)})
+    client = world.run_flow(identify_client(described(**changes), settings, known, redirect, scopes))
     return client, [json.loads(call.body) for call in world.calls]
 
 
@@ -54,17 +54,17 @@ def test_then_an_earlier_registration() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        Registered(issuer="https://other.example", client_id="x", redirect_uris=[REDIRECT]),
-        Registered(issuer=ISSUER + "/", client_id="x", redirect_uris=[REDIRECT]),
-        Registered(issuer=ISSUER, client_id="x", redirect_uris=["http://127.0.0.1:1/callback"]),
-        Registered(issuer=ISSUER, client_id="x", redirect_uris=[REDIRECT], refused=True),
-        Registered(issuer=ISSUER, client_id="x", redirect_uris=[REDIRECT], given=True),
+        ClientRegistration(issuer="https://other.example", client_id="x", redirect_uris=[REDIRECT]),
+        ClientRegistration(issuer=ISSUER + "/", client_id="x", redirect_uris=[REDIRECT]),
+        ClientRegistration(issuer=ISSUER, client_id="x", redirect_uris=["http://127.0.0.1:1/callback"]),
+        ClientRegistration(issuer=ISSUER, client_id="x", redirect_uris=[REDIRECT], refused=True),
+        ClientRegistration(issuer=ISSUER, client_id="x", redirect_uris=[REDIRECT], given=True),
         None,
     ],
 )
-def test_else_a_new_one(other: Registered | None) -> None:
+def test_else_a_new_one(other: ClientRegistration | None) -> None:
     client, sent = found(OAuth(client_name="me"), other, scopes=["a", "b"])
-    assert client == Registered(issuer=ISSUER, client_id="new", redirect_uris=[REDIRECT])
+    assert client == ClientRegistration(issuer=ISSUER, client_id="new", redirect_uris=[REDIRECT])
     assert sent == [
         {
             "client_name": "me",
@@ -79,12 +79,12 @@ def test_else_a_new_one(other: Registered | None) -> None:
 
 
 def test_a_client_that_wants_more_scopes_than_it_may_ask_for_is_registered_anew() -> None:
-    known = Registered(issuer=ISSUER, client_id="earlier", redirect_uris=[REDIRECT], scopes=["a", "b"])
+    known = ClientRegistration(issuer=ISSUER, client_id="earlier", redirect_uris=[REDIRECT], scopes=["a", "b"])
     assert found(OAuth(), known, scopes=["b"])[0].client_id == "earlier"
     client, sent = found(OAuth(), known, scopes=["b", "c"])
     assert (client.client_id, sent[0]["scope"]) == ("new", "b c")
     assert "scope" not in found(OAuth())[1][0]
-    limiting = World({f"{ISSUER}/register": answer({"client_id": "new", "scope": "b c"}, 201)})
+    limiting = FlowEnvironment({f"{ISSUER}/register": json_answer({"client_id": "new", "scope": "b c"}, 201)})
     assert found(OAuth(), known, limiting, scopes=["b", "c"])[0].scopes == ["b", "c"]
 
 
@@ -110,11 +110,17 @@ def test_without_a_safe_place_to_register_there_is_a_hint(endpoint: str | None) 
 
 
 @pytest.mark.parametrize(
-    "said", [answer({"error": "invalid_redirect_uri"}, 400), answer({}, 201), answer({"client_id": 7}), answer([], 500)]
+    "said",
+    [
+        json_answer({"error": "invalid_redirect_uri"}, 400),
+        json_answer({}, 201),
+        json_answer({"client_id": 7}),
+        json_answer([], 500),
+    ],
 )
 def test_a_refused_registration_says_so(said: Any) -> None:
     with pytest.raises(LoginFailed, match="registration"):
-        found(OAuth(), world=World({f"{ISSUER}/register": said}))
+        found(OAuth(), world=FlowEnvironment({f"{ISSUER}/register": said}))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +150,7 @@ def test_how_a_new_client_wants_to_prove_itself(offered: list[str] | None, wante
     ],
 )
 def test_how_a_new_client_is_told_to_prove_itself(said: dict[str, Any], method: str) -> None:
-    assert found(OAuth(), world=World({f"{ISSUER}/register": answer(said, 201)}))[0].method == method
+    assert found(OAuth(), world=FlowEnvironment({f"{ISSUER}/register": json_answer(said, 201)}))[0].method == method
 
 
 @pytest.mark.parametrize(
@@ -161,4 +167,4 @@ def test_how_a_new_client_is_told_to_prove_itself(said: dict[str, Any], method: 
 def test_how_a_given_client_proves_itself(
     offered: list[str] | None, has_secret: bool, wanted: str | None, method: str
 ) -> None:
-    assert choose_method(described(token_endpoint_auth_methods_supported=offered), has_secret, wanted) == method
+    assert choose_auth_method(described(token_endpoint_auth_methods_supported=offered), has_secret, wanted) == method

@@ -13,8 +13,8 @@ from dovetail.auth.settings import (
     OAuth,
     Signer,
     WorkloadIdentity,
-    signer_of,
-    words,
+    get_signer,
+    split_scopes,
 )
 
 PEM = "-----BEGIN PRIVATE KEY-----\n…"
@@ -97,11 +97,15 @@ def test_what_can_work_is_not() -> None:
 
 
 def test_scopes_may_be_one_text() -> None:
-    assert words("files:read files:write") == words(["files:read", "files:write"]) == ["files:read", "files:write"]
-    assert words(()) == words("") == []
+    assert (
+        split_scopes("files:read files:write")
+        == split_scopes(["files:read", "files:write"])
+        == ["files:read", "files:write"]
+    )
+    assert split_scopes(()) == split_scopes("") == []
 
 
 def test_a_private_key_signs() -> None:
-    assert signer_of(OAuth()) is None
-    assert signer_of(DeviceLogin()) is None
-    assert signer_of(ClientCredentials(client_id="c", private_key=PEM, algorithm="ES384")) == Signer(PEM, "ES384")
+    assert get_signer(OAuth()) is None
+    assert get_signer(DeviceLogin()) is None
+    assert get_signer(ClientCredentials(client_id="c", private_key=PEM, algorithm="ES384")) == Signer(PEM, "ES384")

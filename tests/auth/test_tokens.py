@@ -10,54 +10,64 @@ from hypothesis import strategies as st
 from joserfc import jwt
 from joserfc.jwk import ECKey
 
-from auth.world import ISSUER, SERVER, Given, World, answer, form, server
+from auth.world import ISSUER, SERVER, FlowEnvironment, Reply, json_answer, parse_form, server_metadata
 from dovetail.auth import proofs
-from dovetail.auth.documents import AuthorizationServer
-from dovetail.auth.flow import HttpAnswer, HttpCall
-from dovetail.auth.login import Login, Registered, Token
-from dovetail.auth.tokens import prove, read_token, refresh, request_token, revoke, seconds
+from dovetail.auth.documents import AuthorizationServerMetadata
+from dovetail.auth.flow import HTTPRequest, HTTPResponse
+from dovetail.auth.login import ClientRegistration, SavedLogin, Token
+from dovetail.auth.tokens import (
+    add_client_authentication,
+    parse_seconds,
+    parse_token,
+    refresh_login,
+    request_token,
+    revoke_login,
+)
 from dovetail.errors import LoginFailed
 from dovetail.wire.shape import replace
 
 TOKEN = f"{ISSUER}/token"
 GOOD = {"access_token": "new", "token_type": "Bearer", "expires_in": 60}
-DESCRIBED = AuthorizationServer(**server())
+DESCRIBED = AuthorizationServerMetadata(**server_metadata())
 
 
-def client(method: str = "none", secret: str | None = None) -> Registered:
-    return Registered(issuer=ISSUER, client_id="me:1", client_secret=secret, method=method)
+def client(method: str = "none", secret: str | None = None) -> ClientRegistration:
+    return ClientRegistration(issuer=ISSUER, client_id="me:1", client_secret=secret, method=method)
 
 
 # Who we are
 
 
 def test_by_basic_authentication_each_half_is_encoded_by_itself() -> None:
-    fields, headers = prove(client("client_secret_basic", "p/w d:é"), {"a": "b"})
+    fields, headers = add_client_authentication(client("client_secret_basic", "p/w d:é"), {"a": "b"})
     assert fields == {"a": "b", "client_id": "me:1"}
     scheme, _, value = headers["authorization"].partition(" ")
     assert (scheme, b64decode(value)) == ("Basic", b"me%3A1:p%2Fw%20d%3A%C3%A9")
 
 
 def test_by_the_form() -> None:
-    assert prove(client("client_secret_post", "s"), {}) == ({"client_id": "me:1", "client_secret": "s"}, {})
+    assert add_client_authentication(client("client_secret_post", "s"), {}) == (
+        {"client_id": "me:1", "client_secret": "s"},
+        {},
+    )
 
 
 def test_by_an_assertion() -> None:
     kind = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
     expected = {"client_id": "me:1", "client_assertion_type": kind, "client_assertion": "jwt"}
-    assert prove(client("private_key_jwt"), {}, "jwt") == (expected, {})
+    assert add_client_authentication(client("private_key_jwt"), {}, "jwt") == (expected, {})
 
 
 @pytest.mark.parametrize("method", ["none", "client_secret_basic", "client_secret_post", "private_key_jwt", "odd"])
 def test_without_a_secret_only_by_name(method: str) -> None:
-    assert prove(client(method), {}) == ({"client_id": "me:1"}, {})
+    assert add_client_authentication(client(method), {}) == ({"client_id": "me:1"}, {})
 
 
 # What comes back
 
 
 def token(**said: Any) -> Token:
-    return read_token(answer(said), 1000.0)
+    return parse_token(json_answer(said), 1000.0)
 
 
 def test_a_whole_response() -> None:
@@ -66,8 +76,8 @@ def test_a_whole_response() -> None:
 
 
 def test_a_short_lived_token_is_not_renewed_at_once() -> None:
-    assert token(access_token="a", expires_in=10).fresh(1004.0)
-    assert not token(access_token="a", expires_in=10).fresh(1005.0)
+    assert token(access_token="a", expires_in=10).is_fresh(1004.0)
+    assert not token(access_token="a", expires_in=10).is_fresh(1005.0)
 
 
 def test_the_least_a_response_may_say() -> None:
@@ -91,7 +101,7 @@ def test_a_token_of_another_type_is_none(kind: Any) -> None:
 @pytest.mark.parametrize("body", [b"", b"[]", b"<html>secret", b"\xff"])
 def test_a_response_that_is_no_document_is_none(body: bytes) -> None:
     with pytest.raises(LoginFailed) as refused:
-        read_token(HttpAnswer(200, {}, body), 0.0)
+        parse_token(HTTPResponse(200, {}, body), 0.0)
     assert "secret" not in str(refused.value)
 
 
@@ -104,7 +114,7 @@ def test_a_response_that_is_no_document_is_none(body: bytes) -> None:
     ],
 )  # fmt: skip
 def test_how_long_is_long(said: Any, meant: float | None) -> None:
-    assert seconds(said) == meant
+    assert parse_seconds(said) == meant
 
 
 @given(
@@ -115,7 +125,7 @@ def test_how_long_is_long(said: Any, meant: float | None) -> None:
 def test_no_response_is_too_odd(said: dict[str, Any]) -> None:
     try:
         body = json.dumps(said | {"access_token": "a", "token_type": "Bearer"}, default=str).encode()
-        found = read_token(HttpAnswer(200, {}, body), 0.0)
+        found = parse_token(HTTPResponse(200, {}, body), 0.0)
     except LoginFailed:
         return
     assert found.expires_at is None or found.expires_at >= 0
@@ -124,35 +134,35 @@ def test_no_response_is_too_odd(said: dict[str, Any]) -> None:
 # Asking
 
 
-def asked(world: World, **options: Any) -> Token:
-    return world.run(request_token(DESCRIBED, client(), {"grant_type": "x"}, **options))
+def asked(world: FlowEnvironment, **options: Any) -> Token:
+    return world.run_flow(request_token(DESCRIBED, client(), {"grant_type": "x"}, **options))
 
 
 def test_a_refusal_is_told_with_its_code() -> None:
     with pytest.raises(LoginFailed, match=r"invalid_grant.*too late") as refused:
-        asked(World({TOKEN: answer({"error": "invalid_grant", "error_description": "too late"}, 400)}))
+        asked(FlowEnvironment({TOKEN: json_answer({"error": "invalid_grant", "error_description": "too late"}, 400)}))
     assert refused.value.reason == "invalid_grant"
 
 
 @pytest.mark.parametrize("status", [201, 301, 302, 307, 308, 500])
 def test_only_200_brings_a_token(status: int) -> None:
-    world = World({TOKEN: answer(GOOD, status, {"location": "https://evil.example/"})})
+    world = FlowEnvironment({TOKEN: json_answer(GOOD, status, {"location": "https://evil.example/"})})
     with pytest.raises(LoginFailed, match=str(status)):
         asked(world)
     assert world.urls == [TOKEN]
 
 
 def test_a_bound_token_is_asked_for_with_a_proof_and_the_nonce_on_demand() -> None:
-    key = proofs.new_key()
+    key = proofs.generate_key()
     sent: list[dict[str, Any]] = []
 
-    def endpoint(call: HttpCall) -> HttpAnswer:
+    def endpoint(call: HTTPRequest) -> HTTPResponse:
         sent.append(jwt.decode(call.headers["dpop"], ECKey.import_key(key)).claims)
         if len(sent) == 1:
-            return answer({"error": "use_dpop_nonce"}, 400, {"dpop-nonce": "n1"})
-        return answer(GOOD | {"token_type": "DPoP"})
+            return json_answer({"error": "use_dpop_nonce"}, 400, {"dpop-nonce": "n1"})
+        return json_answer(GOOD | {"token_type": "DPoP"})
 
-    world = World({TOKEN: endpoint})
+    world = FlowEnvironment({TOKEN: endpoint})
     assert asked(world, key=key).token_type == "DPoP"
     assert [claims.get("nonce") for claims in sent] == [None, "n1"]
     assert all(claims["htu"] == TOKEN and claims["htm"] == "POST" and claims["iat"] == 1000 for claims in sent)
@@ -161,35 +171,35 @@ def test_a_bound_token_is_asked_for_with_a_proof_and_the_nonce_on_demand() -> No
 
 
 def test_a_nonce_is_followed_once() -> None:
-    world = World({TOKEN: answer({"error": "use_dpop_nonce"}, 400, {"dpop-nonce": "n"})})
+    world = FlowEnvironment({TOKEN: json_answer({"error": "use_dpop_nonce"}, 400, {"dpop-nonce": "n"})})
     with pytest.raises(LoginFailed, match="use_dpop_nonce"):
-        asked(world, key=proofs.new_key())
+        asked(world, key=proofs.generate_key())
     assert len(world.calls) == 2
 
 
 @pytest.mark.parametrize(("kind", "with_key"), [("Bearer", True), ("DPoP", False)])
 def test_a_token_bound_otherwise_than_asked_is_not_used(kind: str, with_key: bool) -> None:
     with pytest.raises(LoginFailed, match=kind):
-        asked(World({TOKEN: GOOD | {"token_type": kind}}), key=proofs.new_key() if with_key else None)
+        asked(FlowEnvironment({TOKEN: GOOD | {"token_type": kind}}), key=proofs.generate_key() if with_key else None)
 
 
 # Renewal
 
 
-def held(**changes: Any) -> Login:
+def held(**changes: Any) -> SavedLogin:
     fields: dict[str, Any] = {"access_token": "old", "refresh_token": "r1", "scope": "a", "expires_at": 5.0} | changes
-    return Login(resource=SERVER, server=DESCRIBED, client=client(), token=Token(**fields), scopes=["a"])
+    return SavedLogin(resource=SERVER, server=DESCRIBED, client=client(), token=Token(**fields), scopes=["a"])
 
 
-def renewed(said: Given, login: Login | None = None) -> tuple[Login, World]:
-    world = World({TOKEN: said})
-    return world.run(refresh(login or held())), world
+def renewed(said: Reply, login: SavedLogin | None = None) -> tuple[SavedLogin, FlowEnvironment]:
+    world = FlowEnvironment({TOKEN: said})
+    return world.run_flow(refresh_login(login or held())), world
 
 
 def test_a_rotated_refresh_token_replaces_the_old() -> None:
     login, world = renewed(GOOD | {"refresh_token": "r2", "scope": "b"})
     assert login.token == Token(access_token="new", expires_at=1060.0, refresh_token="r2", scope="b")
-    assert form(world.calls[0]) == {
+    assert parse_form(world.calls[0]) == {
         "grant_type": "refresh_token", "refresh_token": "r1", "resource": SERVER, "client_id": "me:1",
     }  # fmt: skip
 
@@ -208,42 +218,44 @@ def test_without_a_refresh_token_nothing_is_asked() -> None:
 
 
 def test_a_grant_that_is_gone_takes_the_token_with_it() -> None:
-    login, _ = renewed(answer({"error": "invalid_grant"}, 400))
+    login, _ = renewed(json_answer({"error": "invalid_grant"}, 400))
     assert (login.token, login.client.refused, login.scopes) == (None, False, ["a"])
 
 
 @pytest.mark.parametrize("code", ["invalid_client", "unauthorized_client"])
 def test_a_client_that_is_forgotten_is_not_used_again(code: str) -> None:
-    login, _ = renewed(answer({"error": code}, 401))
+    login, _ = renewed(json_answer({"error": code}, 401))
     assert (login.token, login.client.refused) == (None, True)
 
 
-@pytest.mark.parametrize("said", [HttpAnswer(0), answer({}, 503), answer({"error": "temporarily_unavailable"}, 400)])
-def test_a_passing_fault_costs_no_login(said: HttpAnswer) -> None:
+@pytest.mark.parametrize(
+    "said", [HTTPResponse(0), json_answer({}, 503), json_answer({"error": "temporarily_unavailable"}, 400)]
+)
+def test_a_passing_fault_costs_no_login(said: HTTPResponse) -> None:
     with pytest.raises(LoginFailed):
         renewed(said)
 
 
 # The end of it
 
-LOGIN = Login(resource=SERVER, server=DESCRIBED, client=client())
+LOGIN = SavedLogin(resource=SERVER, server=DESCRIBED, client=client())
 
 
 def test_a_login_is_ended_by_its_refresh_token() -> None:
-    world = World({f"{ISSUER}/revoke": answer({})})
+    world = FlowEnvironment({f"{ISSUER}/revoke": json_answer({})})
     server_known = replace(LOGIN.server, revocation_endpoint=f"{ISSUER}/revoke")
     for token, said in (
         (Token(access_token="a", refresh_token="r"), {"token": "r", "token_type_hint": "refresh_token"}),
         (Token(access_token="a"), {"token": "a", "token_type_hint": "access_token"}),
     ):
-        assert world.run(revoke(replace(LOGIN, server=server_known, token=token)))
-        assert form(world.calls[-1]).items() >= said.items()
+        assert world.run_flow(revoke_login(replace(LOGIN, server=server_known, token=token)))
+        assert parse_form(world.calls[-1]).items() >= said.items()
 
 
 @pytest.mark.parametrize("endpoint", [None, "http://login.example.com/revoke"])
 def test_nobody_is_told_in_the_open(endpoint: str | None) -> None:
-    world = World()
+    world = FlowEnvironment()
     known = replace(LOGIN.server, revocation_endpoint=endpoint)
-    assert not world.run(revoke(replace(LOGIN, server=known, token=Token(access_token="a"))))
-    assert not world.run(revoke(replace(LOGIN, token=None)))
+    assert not world.run_flow(revoke_login(replace(LOGIN, server=known, token=Token(access_token="a"))))
+    assert not world.run_flow(revoke_login(replace(LOGIN, token=None)))
     assert not world.calls

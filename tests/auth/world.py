@@ -5,26 +5,26 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from dovetail.auth.flow import Flow, HttpAnswer, HttpCall, Now, Pause, RedirectUri, ShowCode, Visit
+from dovetail.auth.flow import Flow, HTTPRequest, HTTPResponse, Now, OpenBrowser, Pause, ReserveRedirectURI, ShowCode
 
 SERVER = "https://mcp.example.com/mcp"
 ISSUER = "https://login.example.com"
-PRM = "https://mcp.example.com/.well-known/oauth-protected-resource/mcp"
-ASM = "https://login.example.com/.well-known/oauth-authorization-server"
+RESOURCE_METADATA_URL = "https://mcp.example.com/.well-known/oauth-protected-resource/mcp"
+SERVER_METADATA_URL = "https://login.example.com/.well-known/oauth-authorization-server"
 REDIRECT = "http://127.0.0.1:5000/callback"
 
-Given = HttpAnswer | Mapping[str, Any] | Callable[[HttpCall], Any]
+Reply = HTTPResponse | Mapping[str, Any] | Callable[[HTTPRequest], Any]
 
 
-def answer(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpAnswer:
-    return HttpAnswer(status, headers or {}, json.dumps(body).encode())
+def json_answer(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HTTPResponse:
+    return HTTPResponse(status, headers or {}, json.dumps(body).encode())
 
 
-def resource(**changes: Any) -> dict[str, Any]:
+def resource_metadata(**changes: Any) -> dict[str, Any]:
     return {"resource": SERVER, "authorization_servers": [ISSUER]} | changes
 
 
-def server(issuer: str = ISSUER, **changes: Any) -> dict[str, Any]:
+def server_metadata(issuer: str = ISSUER, **changes: Any) -> dict[str, Any]:
     document: dict[str, Any] = {
         "issuer": issuer,
         "authorization_endpoint": f"{issuer}/authorize",
@@ -35,32 +35,32 @@ def server(issuer: str = ISSUER, **changes: Any) -> dict[str, Any]:
     return {name: value for name, value in (document | changes).items() if value is not None}
 
 
-def form(call: HttpCall) -> dict[str, str]:
+def parse_form(call: HTTPRequest) -> dict[str, str]:
     return dict(parse_qsl(call.body.decode(), strict_parsing=True))
 
 
-class World:
+class FlowEnvironment:
     """What answers a flow's wishes, and what it was asked."""
 
-    def __init__(self, places: Mapping[str, Given] | None = None, *, now: float = 1000.0) -> None:
-        self.places: dict[str, Given] = dict(places or {})
+    def __init__(self, replies_by_url: Mapping[str, Reply] | None = None, *, now: float = 1000.0) -> None:
+        self.replies_by_url: dict[str, Reply] = dict(replies_by_url or {})
         self.now = now
-        self.calls: list[HttpCall] = []
-        self.visited: list[dict[str, str]] = []
-        self.shown: list[ShowCode] = []
-        self.paused: list[float] = []
-        self.known: list[list[str]] = []
+        self.calls: list[HTTPRequest] = []
+        self.visited_queries: list[dict[str, str]] = []
+        self.shown_codes: list[ShowCode] = []
+        self.pauses: list[float] = []
+        self.known_redirect_uris: list[list[str]] = []
         self.redirect: dict[str, str] = {"code": "the-code"}
-        self.came_back: Callable[[dict[str, str]], dict[str, str]] = lambda query: {"state": query["state"]}
+        self.make_redirect: Callable[[dict[str, str]], dict[str, str]] = lambda query: {"state": query["state"]}
 
     @property
     def urls(self) -> list[str]:
         return [call.url for call in self.calls]
 
-    def sent_to(self, url: str) -> list[HttpCall]:
+    def calls_to(self, url: str) -> list[HTTPRequest]:
         return [call for call in self.calls if call.url == url]
 
-    def run(self, flow: Flow[Any]) -> Any:
+    def run_flow(self, flow: Flow[Any]) -> Any:
         """What a flow comes to in this world."""
         given: Any = None
         while True:
@@ -68,46 +68,46 @@ class World:
                 wish = flow.send(given)
             except StopIteration as done:
                 return done.value
-            given = self._grant(wish)
+            given = self._handle_wish(wish)
 
-    def _grant(self, wish: Any) -> Any:
+    def _handle_wish(self, wish: Any) -> Any:
         match wish:
-            case HttpCall():
-                return self._call(wish)
+            case HTTPRequest():
+                return self._answer_http_call(wish)
             case Now():
                 return self.now
             case Pause():
-                self.paused.append(wish.seconds)
+                self.pauses.append(wish.seconds)
                 self.now += wish.seconds
                 return None
-            case RedirectUri():
-                self.known.append(list(wish.known))
+            case ReserveRedirectURI():
+                self.known_redirect_uris.append(list(wish.registered_uris))
                 return REDIRECT
-            case Visit():
+            case OpenBrowser():
                 query = dict(parse_qsl(urlsplit(wish.url).query, strict_parsing=True))
                 assert wish.state == query["state"]
-                self.visited.append(query)
-                return self.came_back(query) | self.redirect
+                self.visited_queries.append(query)
+                return self.make_redirect(query) | self.redirect
             case ShowCode():
-                self.shown.append(wish)
+                self.shown_codes.append(wish)
                 return None
             case _:
                 raise AssertionError(f"what is {wish!r}?")
 
-    def _call(self, call: HttpCall) -> HttpAnswer:
+    def _answer_http_call(self, call: HTTPRequest) -> HTTPResponse:
         self.calls.append(call)
-        found = self.places.get(call.url, HttpAnswer(404))
+        found = self.replies_by_url.get(call.url, HTTPResponse(404))
         if callable(found):
             found = found(call)
-        return found if isinstance(found, HttpAnswer) else answer(found)
+        return found if isinstance(found, HTTPResponse) else json_answer(found)
 
 
-def guarded(**changes: Any) -> World:
+def create_working_environment(**changes: Any) -> FlowEnvironment:
     """A world in which everything goes well."""
-    places: dict[str, Given] = {
-        PRM: resource(),
-        ASM: server(),
-        f"{ISSUER}/register": answer({"client_id": "registered"}, 201),
+    places: dict[str, Reply] = {
+        RESOURCE_METADATA_URL: resource_metadata(),
+        SERVER_METADATA_URL: server_metadata(),
+        f"{ISSUER}/register": json_answer({"client_id": "registered"}, 201),
         f"{ISSUER}/token": {"access_token": "the-token", "token_type": "Bearer", "expires_in": 60},
     }
-    return World(places | changes)
+    return FlowEnvironment(places | changes)

@@ -22,18 +22,18 @@ from typing import Any, TypeVar
 
 import pytest
 
-from driver import DRAFT, HANDSHAKE, MODERN, REVISIONS
+from driver import DRAFT, HANDSHAKE, REVISIONS, STATELESS
 
 HERE = Path(__file__).parent
 F = TypeVar("F", bound=Callable[..., Any])
 
-PUBLISHED = (*HANDSHAKE, MODERN)
-SESSIONS = (*HANDSHAKE, DRAFT)  # every revision that shakes hands
+PUBLISHED = (*HANDSHAKE, STATELESS)
+SESSION_REVISIONS = (*HANDSHAKE, DRAFT)  # every revision that shakes hands
 SINCE_2025 = PUBLISHED[1:]
-STREAMS = ("pipe", "unix", "tcp")  # newline-delimited bytes
-EVERYWHERE = ("memory", "pipe", "sse", "http")  # one transport of each kind
-WEB = ("http",)
-ALL_WEB = ("http", "http-stateless")
+STREAM_TRANSPORTS = ("pipe", "unix", "tcp")  # newline-delimited bytes
+MAIN_TRANSPORTS = ("memory", "pipe", "sse", "http")  # one transport of each kind
+HTTP_ONLY = ("http",)
+ALL_HTTP = ("http", "http-stateless")
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Requirement:
 
     id: str
     source: str
-    says: str
+    text: str
     revisions: tuple[str, ...] = REVISIONS
-    transports: tuple[str, ...] = EVERYWHERE
+    transports: tuple[str, ...] = MAIN_TRANSPORTS
 
 
 @functools.cache
@@ -58,10 +58,10 @@ def requirements() -> dict[str, Requirement]:
     return found
 
 
-def possible(revision: str, transport: str) -> bool:
+def is_supported(revision: str, transport: str) -> bool:
     """Whether a client of the revision can be met on the transport."""
     if transport == "sse":  # the transport of the first revision; nothing since 2026 speaks it
-        return revision != MODERN
+        return revision != STATELESS
     # A revision without a version header cannot be told apart where nothing is remembered.
     return transport != "http-stateless" or revision != "2024-11-05"
 
@@ -82,7 +82,7 @@ def requirement(
         match "revision" in wanted, "transport" in wanted:
             case True, True:
                 names = "revision, transport"
-                cases = [(one, other) for one in chosen for other in carried if possible(one, other)]
+                cases = [(one, other) for one in chosen for other in carried if is_supported(one, other)]
             case True, False:
                 names, cases = "revision", chosen
             case False, True:

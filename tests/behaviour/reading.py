@@ -30,14 +30,14 @@ def error_text(result: Any) -> str:
     return result["content"][0]["text"]
 
 
-async def refused(request: Awaitable[Any]) -> PeerError:
+async def expect_error(request: Awaitable[Any]) -> PeerError:
     """The error a request is answered with."""
     with pytest.raises(PeerError) as caught:
         await request
     return caught.value
 
 
-async def names(peer: Peer, method: str) -> list[str]:
+async def list_names(peer: Peer, method: str) -> list[str]:
     """What a list method names, page by page, in order."""
     field = {"resources/templates/list": "resourceTemplates"}.get(method, method.partition("/")[0])
     found: list[str] = []

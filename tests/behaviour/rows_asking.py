@@ -1,12 +1,12 @@
 """Requirements on asking the client, on what is remembered between rounds, on subscriptions and mirrored headers."""
 
-from behaviour.manifest import SESSIONS, Requirement
-from driver import DRAFT, MODERN
+from behaviour.manifest import SESSION_REVISIONS, Requirement
+from driver import DRAFT, STATELESS
 
 CHEAP = ("memory", "pipe")
 STREAMED = ("memory", "pipe", "sse", "http")
-FORMS = ("2025-06-18", "2025-11-25", MODERN, DRAFT)  # where users can be asked at all
-ALONE = (MODERN,)
+FORMS = ("2025-06-18", "2025-11-25", STATELESS, DRAFT)  # where users can be asked at all
+ALONE = (STATELESS,)
 
 ROWS: tuple[Requirement, ...] = (
     Requirement(
@@ -21,7 +21,7 @@ ROWS: tuple[Requirement, ...] = (
         "elicitation#requested-schema",
         "A form speaks of flat fields only: texts with formats and lengths, numbers with bounds, booleans, single and "
         "several choices, titled or not, and defaults.",
-        revisions=("2025-11-25", MODERN),
+        revisions=("2025-11-25", STATELESS),
         transports=CHEAP,
     ),
     Requirement(
@@ -70,14 +70,14 @@ ROWS: tuple[Requirement, ...] = (
         "asking.client-error",
         "elicitation#error-handling",
         "A client that answers with an error fails the question, not the session.",
-        revisions=SESSIONS,
+        revisions=SESSION_REVISIONS,
         transports=STREAMED,
     ),
     Requirement(
         "asking.url",
         "elicitation#url-mode-elicitation-requests",
         "A user can be sent to a page; where the revision wants it, the question has an id of its own.",
-        revisions=("2025-11-25", MODERN),
+        revisions=("2025-11-25", STATELESS),
         transports=CHEAP,
     ),
     Requirement(
@@ -90,7 +90,7 @@ ROWS: tuple[Requirement, ...] = (
         "asking.sample-tools",
         "sampling#sampling-with-tools",
         "A model can be given tools, and the conversation about their use goes on.",
-        revisions=("2025-11-25", MODERN),
+        revisions=("2025-11-25", STATELESS),
         transports=CHEAP,
     ),
     Requirement(
@@ -166,7 +166,7 @@ ROWS: tuple[Requirement, ...] = (
         "asking.sub-capabilities",
         "elicitation#capabilities",
         "Modes of elicitation and tools in sampling need declarations of their own.",
-        revisions=("2025-11-25", MODERN),
+        revisions=("2025-11-25", STATELESS),
         transports=("memory",),
     ),
     Requirement(

@@ -1,12 +1,12 @@
 """Requirements on what a server offers: tools, resources, prompts, completion, logging, progress, lists and changes."""
 
-from behaviour.manifest import PUBLISHED, SESSIONS, Requirement
-from driver import DRAFT, HANDSHAKE, MODERN
+from behaviour.manifest import PUBLISHED, SESSION_REVISIONS, Requirement
+from driver import DRAFT, HANDSHAKE, STATELESS
 
 CHEAP = ("memory", "pipe")  # for what no transport can change
 BOTH = ("memory", "http")
 STREAMED = ("memory", "pipe", "sse", "http")
-SINCE_JUNE = ("2025-06-18", "2025-11-25", MODERN)
+SINCE_JUNE = ("2025-06-18", "2025-11-25", STATELESS)
 
 ROWS: tuple[Requirement, ...] = (
     # Tools
@@ -122,7 +122,7 @@ ROWS: tuple[Requirement, ...] = (
         "structured.any-json",
         "tools#structured-content",
         "In the newest revision structured content is any JSON value, null included, as the schema says it.",
-        revisions=(MODERN,),
+        revisions=(STATELESS,),
         transports=CHEAP,
     ),
     Requirement(
@@ -340,21 +340,21 @@ ROWS: tuple[Requirement, ...] = (
         "logging.session-level",
         "handshake/logging#setting-log-level",
         "A session hears messages at or above the level it set, and of no other session's level.",
-        revisions=SESSIONS,
+        revisions=SESSION_REVISIONS,
         transports=STREAMED,
     ),
     Requirement(
         "logging.request-level",
         "logging#per-request-log-level",
         "A request hears messages at or above the level it names, before its response and on its own stream.",
-        revisions=(MODERN,),
+        revisions=(STATELESS,),
         transports=BOTH,
     ),
     Requirement(
         "logging.silence",
         "logging#per-request-log-level",
         "A request that names no level hears nothing.",
-        revisions=(MODERN,),
+        revisions=(STATELESS,),
         transports=BOTH,
     ),
     Requirement(
@@ -454,28 +454,28 @@ ROWS: tuple[Requirement, ...] = (
         "caching.hints",
         "caching#cacheable-results",
         "Every complete result of a cacheable method says how long it may be kept and by whom; others do not.",
-        revisions=(MODERN,),
+        revisions=(STATELESS,),
         transports=BOTH,
     ),
     Requirement(
         "caching.choice",
         "caching#choosing-a-cache-scope",
         "Hints are set for the server, for a method, or for one resource; the nearest counts.",
-        revisions=(MODERN,),
+        revisions=(STATELESS,),
         transports=("memory",),
     ),
     Requirement(
         "caching.pages",
         "caching#interaction-with-pagination",
         "All pages of a list have the same scope.",
-        revisions=(MODERN,),
+        revisions=(STATELESS,),
         transports=("memory",),
     ),
     Requirement(
         "caching.not-before",
         "handshake/resources#reading-resources",
         "Handshake revisions have no hints.",
-        revisions=SESSIONS,
+        revisions=SESSION_REVISIONS,
         transports=CHEAP,
     ),
     Requirement(
@@ -489,7 +489,7 @@ ROWS: tuple[Requirement, ...] = (
         "changes.registration",
         "tools#list-changed-notification",
         "Registering or removing a tool, resource, template or prompt is told to every session, and the list is new.",
-        revisions=SESSIONS,
+        revisions=SESSION_REVISIONS,
         transports=STREAMED,
     ),
     Requirement(
@@ -502,14 +502,14 @@ ROWS: tuple[Requirement, ...] = (
         "changes.ready-first",
         "handshake/lifecycle#initialization",
         "A session hears of no change before it said it is initialized.",
-        revisions=SESSIONS,
+        revisions=SESSION_REVISIONS,
         transports=CHEAP,
     ),
     Requirement(
         "changes.updated",
         "handshake/resources#subscriptions",
         "A session hears of updates to the resources it subscribed to, and of no other.",
-        revisions=SESSIONS,
+        revisions=SESSION_REVISIONS,
         transports=STREAMED,
     ),
     Requirement(
@@ -523,14 +523,14 @@ ROWS: tuple[Requirement, ...] = (
         "changes.unsubscribed",
         "handshake/resources#subscriptions",
         "After unsubscribing there is silence.",
-        revisions=SESSIONS,
+        revisions=SESSION_REVISIONS,
         transports=STREAMED,
     ),
     Requirement(
         "changes.collected",
         "house",
         "What a session missed while it did not listen is told once when it does, each thing once.",
-        revisions=SESSIONS,
+        revisions=SESSION_REVISIONS,
         transports=("http",),
     ),
 )

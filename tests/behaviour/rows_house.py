@@ -1,7 +1,7 @@
 """Requirements on errors, on what surrounds a request, and on the life of a server."""
 
 from behaviour.manifest import PUBLISHED, Requirement
-from driver import DRAFT, MODERN
+from driver import DRAFT, STATELESS
 
 BOTH = ("memory", "http")
 STREAMED = ("memory", "pipe", "sse", "http")
@@ -18,7 +18,7 @@ ROWS: tuple[Requirement, ...] = (
         "errors.contained",
         "house",
         "Nothing an author raises, of any kind, ends the server, the session or another call.",
-        revisions=("2025-11-25", MODERN),
+        revisions=("2025-11-25", STATELESS),
         transports=STREAMED,
     ),
     Requirement(
@@ -26,7 +26,7 @@ ROWS: tuple[Requirement, ...] = (
         "basic#error-codes",
         "The newest revision uses JSON-RPC's own codes, the three the specification allocates, and codes outside the "
         "reserved range; never a retired one.",
-        revisions=(MODERN,),
+        revisions=(STATELESS,),
         transports=("memory", "http"),
     ),
     Requirement(
@@ -47,42 +47,42 @@ ROWS: tuple[Requirement, ...] = (
         "errors.unsayable",
         "house",
         "A result that has no JSON form is an error of the server.",
-        revisions=("2025-11-25", MODERN),
+        revisions=("2025-11-25", STATELESS),
         transports=BOTH,
     ),
     Requirement(
         "errors.too-large",
         "house",
         "A tool's result beyond the limit is an error that names the limit.",
-        revisions=("2025-11-25", MODERN),
+        revisions=("2025-11-25", STATELESS),
         transports=BOTH,
     ),
     Requirement(
         "errors.timeout",
         "house",
         "A function that takes longer than it may is stopped, its caller told, and the session goes on.",
-        revisions=("2025-11-25", MODERN),
+        revisions=("2025-11-25", STATELESS),
         transports=BOTH,
     ),
     Requirement(
         "errors.busy",
         "house",
         "Beyond the limit of calls at work, a call is refused with 429 and a time after which to try again.",
-        revisions=("2025-11-25", MODERN),
+        revisions=("2025-11-25", STATELESS),
         transports=BOTH,
     ),
     Requirement(
         "sync.threads",
         "house",
         "A plain function runs in a thread, with the context of its request, and holds up nobody.",
-        revisions=("2025-11-25", MODERN),
+        revisions=("2025-11-25", STATELESS),
         transports=BOTH,
     ),
     Requirement(
         "sync.inline",
         "house",
         "A plain function declared inline runs on the loop itself.",
-        revisions=(MODERN,),
+        revisions=(STATELESS,),
         transports=("memory",),
     ),
     Requirement(
@@ -127,14 +127,14 @@ ROWS: tuple[Requirement, ...] = (
         "house",
         "The lifespan is entered once, before the first request is served, and left at the end; its value reaches "
         "functions through the context.",
-        revisions=("2025-11-25", MODERN),
+        revisions=("2025-11-25", STATELESS),
         transports=STREAMED,
     ),
     Requirement(
         "lifespan.lazy",
         "house",
         "Where nobody starts the server, the first request enters the lifespan.",
-        revisions=("2025-11-25", MODERN),
+        revisions=("2025-11-25", STATELESS),
         transports=("memory",),
     ),
     Requirement(
@@ -142,7 +142,7 @@ ROWS: tuple[Requirement, ...] = (
         "house",
         "Each event loop has its own lifespan: the first user there opens it, the last client closes it, and one that "
         "was closed is opened again.",
-        revisions=("2025-11-25", MODERN),
+        revisions=("2025-11-25", STATELESS),
         transports=("memory",),
     ),
     Requirement(
@@ -150,7 +150,7 @@ ROWS: tuple[Requirement, ...] = (
         "house",
         "A lifespan that fails at its start makes every request an error and is logged; one that fails at its end is "
         "logged.",
-        revisions=("2025-11-25", MODERN),
+        revisions=("2025-11-25", STATELESS),
         transports=("memory",),
     ),
 )

@@ -10,19 +10,19 @@ import pytest
 
 from dovetail import Context, Server
 from dovetail.errors import PeerError
-from rawhttp import PATIENCE
+from rawhttp import TIMEOUT_S
 
 
-class Stage:
+class ControlledServer:
     """The server and what its tools reported, each under the name given in the call."""
 
     def __init__(self, **options: Any) -> None:
         self.app = Server("stage", **({"version": "1.0"} | options))
-        self.ends: dict[str, str] = {}
-        self._begun: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        self._free: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        self._over: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        self._threads: defaultdict[str, threading.Event] = defaultdict(threading.Event)
+        self.outcomes: dict[str, str] = {}
+        self._started_events: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._release_events: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._ended_events: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._thread_release_events: defaultdict[str, threading.Event] = defaultdict(threading.Event)
         self.app.add_tool(self.echo)
         self.app.add_tool(self.wait)
         self.app.add_tool(self.talk)
@@ -46,10 +46,10 @@ class Stage:
     def block(self, name: str) -> str:
         """Holds its thread until released."""
         loop = self._loop
-        loop.call_soon_threadsafe(self._begun[name].set)
-        self._threads[name].wait(PATIENCE)
-        self.ends[name] = "finished"
-        loop.call_soon_threadsafe(self._over[name].set)
+        loop.call_soon_threadsafe(self._started_events[name].set)
+        self._thread_release_events[name].wait(TIMEOUT_S)
+        self.outcomes[name] = "finished"
+        loop.call_soon_threadsafe(self._ended_events[name].set)
         return f"{name} is done"
 
     async def count(self, to: int, ctx: Context) -> str:
@@ -60,47 +60,47 @@ class Stage:
 
     async def play(self, name: str) -> str:
         """Report the beginning, wait to be released, report the end."""
-        self._begun[name].set()
+        self._started_events[name].set()
         try:
-            await self._free[name].wait()
+            await self._release_events[name].wait()
         except asyncio.CancelledError:
-            self.ends[name] = "cancelled"
+            self.outcomes[name] = "cancelled"
             raise
         else:
-            self.ends[name] = "finished"
+            self.outcomes[name] = "finished"
         finally:
-            self._over[name].set()
+            self._ended_events[name].set()
         return f"{name} is done"
 
     # What the test calls
 
-    async def begun(self, name: str) -> None:
+    async def wait_until_started(self, name: str) -> None:
         """Wait until the call of this name is at work."""
         self._loop = asyncio.get_running_loop()
-        async with asyncio.timeout(PATIENCE):
-            await self._begun[name].wait()
+        async with asyncio.timeout(TIMEOUT_S):
+            await self._started_events[name].wait()
 
-    def here(self) -> None:
+    def remember_loop(self) -> None:
         """Remember the loop, for tools that run in threads."""
         self._loop = asyncio.get_running_loop()
 
     def over(self, name: str) -> None:
         """Say that a call of this name has ended."""
-        self._over[name].set()
+        self._ended_events[name].set()
 
     def release(self, name: str) -> None:
         """Let the call of this name finish."""
-        self._free[name].set()
-        self._threads[name].set()
+        self._release_events[name].set()
+        self._thread_release_events[name].set()
 
-    async def ended(self, name: str) -> str:
+    async def wait_until_ended(self, name: str) -> str:
         """Wait until the call is over; how it ended."""
-        async with asyncio.timeout(PATIENCE):
-            await self._over[name].wait()
-        return self.ends[name]
+        async with asyncio.timeout(TIMEOUT_S):
+            await self._ended_events[name].wait()
+        return self.outcomes[name]
 
 
-def call(tool: str, **arguments: Any) -> dict[str, Any]:
+def call_params(tool: str, **arguments: Any) -> dict[str, Any]:
     """The params of a tools/call."""
     return {"name": tool, "arguments": arguments}
 
@@ -110,7 +110,7 @@ def text(result: Any) -> str:
     return result["content"][0]["text"]
 
 
-async def refused(work: Awaitable[Any]) -> Any:
+async def expect_error(work: Awaitable[Any]) -> Any:
     """The error a request is answered with."""
     with pytest.raises(PeerError) as caught:
         await work

@@ -11,7 +11,7 @@ import pytest
 from msgspec import Meta
 
 from behaviour.manifest import requirement
-from behaviour.reading import PNG, call, error_text, refused, text
+from behaviour.reading import PNG, call, error_text, expect_error, text
 from dovetail import (
     CallToolResult,
     Context,
@@ -30,7 +30,7 @@ from dovetail import (
 from dovetail.wire.content import ToolResultContent, ToolUseContent
 from dovetail.wire.sampling import ModelHint, ModelPreferences, SamplingMessage, ToolChoice
 from dovetail.wire.tools import Tool
-from driver import DRAFT, MODERN, connect
+from driver import DRAFT, STATELESS, connect
 from mentions import mentions
 
 ALL = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}, "context": {}}, "roots": {"listChanged": True}}
@@ -77,10 +77,10 @@ async def test_tools_prompts_and_resources_ask_the_user(revision: str, transport
         assert prompt["messages"][0]["content"]["text"] == "Hello Ada"
         resource = await peer.call("resources/read", {"uri": "x:deep/secret"})
         assert resource["contents"][0]["text"] == "deep 3"
-        assert peer.rounds == (2 if revision == MODERN else 1)
+        assert peer.rounds == (2 if revision == STATELESS else 1)
         asked = [method for method, _ in peer.questions]
         name = "elicitation/createDialog" if revision == DRAFT else "elicitation/create"
-        assert asked == ([] if revision == MODERN else [name] * 3)
+        assert asked == ([] if revision == STATELESS else [name] * 3)
 
 
 class Color(Enum):
@@ -194,7 +194,7 @@ async def test_the_june_revision_spells_choices_its_own_way(revision: str, trans
         titled = {"type": "string", "enum": ["r", "db"], "enumNames": ["Red", "Dark blue"]}
         schema = {"type": "object", "properties": {"value": titled}, "required": ["value"]}
         assert seen == [{"message": "Which?", "requestedSchema": schema}]
-        assert (await refused(call(peer, "many"))).code == -32602
+        assert (await expect_error(call(peer, "many"))).code == -32602
         assert len(seen) == 1
 
 
@@ -222,7 +222,7 @@ async def test_declining_and_dismissing_are_told_apart(revision: str, transport:
                 peer.call("prompts/get", {"name": "greet"}),
                 peer.call("resources/read", {"uri": "x:a/secret"}),
             ):
-                assert str(error()) in (await refused(request)).message
+                assert str(error()) in (await expect_error(request)).message
 
 
 @pytest.mark.parametrize(
@@ -246,9 +246,9 @@ async def test_declining_and_dismissing_are_told_apart(revision: str, transport:
 async def test_an_answer_that_does_not_fit_never_reaches_the_author(reply: Any, revision: str, transport: str) -> None:
     answer = {"elicitation/create": lambda params: reply}
     async with connect(server(), transport, revision, capabilities=ALL, answer=answer) as peer:
-        error = await refused(call(peer, "book", flight="SK1"))
+        error = await expect_error(call(peer, "book", flight="SK1"))
         assert error.code == -32602
-        assert (await refused(peer.request("tools/call", {"name": "none"}))).code in (-32602, -32003)
+        assert (await expect_error(peer.request("tools/call", {"name": "none"}))).code in (-32602, -32003)
 
 
 @requirement("asking.client-error")
@@ -298,7 +298,7 @@ async def test_a_user_is_sent_to_a_page(revision: str, transport: str) -> None:
         assert (await call(peer, "login"))["isError"]
     ids = [params.pop("elicitationId", None) for params in seen]
     assert seen == [{"mode": "url", "message": "Please log in", "url": "https://example.com/login?state=1"}] * 3
-    if revision == MODERN:
+    if revision == STATELESS:
         assert ids == [None] * 3
     else:
         assert len(set(ids)) == 3
@@ -477,7 +477,7 @@ async def test_questions_asked_together_go_out_together(revision: str, transport
         out += 1
         if out == 3:
             all_out.set()
-        if revision != MODERN:
+        if revision != STATELESS:
             await asyncio.wait_for(all_out.wait(), 5)
         return result
 
@@ -488,7 +488,7 @@ async def test_questions_asked_together_go_out_together(revision: str, transport
     }
     async with connect(app, transport, revision, capabilities=ALL, answer=answer) as peer:
         assert text(await call(peer, "survey")) == "Ada haha file:///r"
-        assert peer.rounds == (2 if revision == MODERN else 1)
+        assert peer.rounds == (2 if revision == STATELESS else 1)
         assert out == 3
 
 
@@ -536,7 +536,7 @@ async def test_when_one_fails_the_others_are_withdrawn(revision: str, transport:
         result = await call(peer, "both")
         assert "no roots today" in error_text(result)
         (form,) = [one for one in peer.messages if str(one.get("method")).startswith("elicitation/")]
-        assert (await peer.next_notice("notifications/cancelled"))["requestId"] == form["id"]
+        assert (await peer.next_notification("notifications/cancelled"))["requestId"] == form["id"]
 
 
 @requirement("asking.rounds")
@@ -568,7 +568,7 @@ async def test_a_function_asks_again_and_again(revision: str, transport: str) ->
     async with connect(app, transport, revision, capabilities=ALL, answer={"elicitation/create": answer}) as peer:
         assert text(await call(peer, "guess")) == "name-0 name-1"
         assert asked == ["How many?", "Name 0?", "Name 1?", "Are they ['name-0', 'name-1']?"]
-        assert len(runs) == peer.rounds == (5 if revision == MODERN else 1)
+        assert len(runs) == peer.rounds == (5 if revision == STATELESS else 1)
 
 
 @requirement("asking.once")
@@ -623,7 +623,7 @@ async def test_an_author_drives_the_rounds(revision: str, transport: str) -> Non
     }
     async with connect(app, transport, revision, capabilities=ALL, answer=answer) as peer:
         assert text(await call(peer, "steps")) == "asked \u00fc twice: ['name?', 'color?']"
-        assert peer.rounds == (3 if revision == MODERN else 1)
+        assert peer.rounds == (3 if revision == STATELESS else 1)
 
 
 @requirement("asking.state-only")
@@ -639,7 +639,7 @@ async def test_a_round_may_ask_for_nothing(revision: str, transport: str) -> Non
 
     async with connect(app, transport, revision) as peer:
         assert text(await call(peer, "slowly")) == "after 3"
-        if revision == MODERN:
+        if revision == STATELESS:
             assert peer.rounds == 4
             (first,) = [one["result"] for one in peer.messages[:1]]
             assert "inputRequests" not in first
@@ -674,13 +674,13 @@ def needy() -> Server:
 async def test_what_was_not_declared_is_not_asked(revision: str, transport: str) -> None:
     async with connect(needy(), transport, revision) as peer:
         for tool, arguments in (("ask", ["form", "model", "roots"]), ("explicit", ["form", "model", "roots"])):
-            error = await refused(call(peer, tool, what=arguments))
-            assert error.code == (-32021 if revision == MODERN else -32602)
+            error = await expect_error(call(peer, tool, what=arguments))
+            assert error.code == (-32021 if revision == STATELESS else -32602)
             wanted = {"elicitation": {"form": {}}, "sampling": {}, "roots": {}}
             assert error.data == {"requiredCapabilities": wanted}
-            if transport == "http" and revision == MODERN:
+            if transport == "http" and revision == STATELESS:
                 assert error.status == 400  # type: ignore[attr-defined]
-        error = await refused(call(peer, "require"))
+        error = await expect_error(call(peer, "require"))
         assert error.data == {"requiredCapabilities": {"sampling": {}, "roots": {}, "elicitation": {"url": {}}}}
         assert peer.questions == []
     async with connect(needy(), transport, revision, capabilities=ALL) as peer:
@@ -715,8 +715,8 @@ async def test_modes_and_tools_need_their_own_word(revision: str, transport: str
                 if missing is None:
                     assert text(await call(peer, tool, what=what)) == "asked", (declared, what)
                 else:
-                    error = await refused(call(peer, tool, what=what))
-                    assert error.code == (-32021 if revision == MODERN else -32602)
+                    error = await expect_error(call(peer, tool, what=what))
+                    assert error.code == (-32021 if revision == STATELESS else -32602)
                     assert error.data == {"requiredCapabilities": missing}, (declared, what)
 
 
@@ -727,7 +727,7 @@ async def test_what_a_revision_does_not_have_is_not_asked(revision: str, transpo
     async with connect(app, transport, revision, capabilities=ALL) as peer:
         for what in refusals:
             for tool in ("ask", "explicit"):
-                assert (await refused(call(peer, tool, what=what))).code == -32602, what
+                assert (await expect_error(call(peer, tool, what=what))).code == -32602, what
         assert peer.questions == []
 
 
@@ -735,7 +735,7 @@ async def test_what_a_revision_does_not_have_is_not_asked(revision: str, transpo
 async def test_an_answer_of_plain_json_cannot_ask(revision: str, transport: str) -> None:
     async with connect(needy(), transport, revision, capabilities=ALL, options={"responses": "json"}) as peer:
         for tool in ("ask", "explicit"):
-            error = await refused(call(peer, tool, what=["form"]))
+            error = await expect_error(call(peer, tool, what=["form"]))
             assert error.code == -32602
             assert "elicitation" in error.data["requiredCapabilities"]
 
@@ -744,7 +744,7 @@ async def test_an_answer_of_plain_json_cannot_ask(revision: str, transport: str)
 async def test_without_a_session_nobody_is_asked(revision: str, transport: str) -> None:
     async with connect(needy(), transport, revision, capabilities=ALL) as peer:
         for tool in ("ask", "explicit"):
-            error = await refused(call(peer, tool, what=["form"]))
+            error = await expect_error(call(peer, tool, what=["form"]))
             assert error.code == -32602
             assert "elicitation" in error.data["requiredCapabilities"]
 
@@ -778,7 +778,7 @@ async def test_malformed_answers_are_an_error(revision: str, transport: str) -> 
             {"requestState": {}},
             {"requestState": ["x"], "inputResponses": {}},
         ):
-            assert (await refused(peer.request("tools/call", params | given))).code == -32602, given
+            assert (await expect_error(peer.request("tools/call", params | given))).code == -32602, given
 
 
 @requirement("asking.no-requests")
@@ -829,7 +829,7 @@ async def test_a_question_of_a_cancelled_call_is_withdrawn(revision: str, transp
         await asyncio.wait_for(asked.get(), 5)
         (question,) = [one for one in peer.messages if one.get("method") == "elicitation/create"]
         await peer.cancel(pending.id)
-        assert (await peer.next_notice("notifications/cancelled"))["requestId"] == question["id"]
+        assert (await peer.next_notification("notifications/cancelled"))["requestId"] == question["id"]
         await peer.request("ping")
         assert not [one for one in peer.messages if one.get("id") == pending.id and "result" in one]
 

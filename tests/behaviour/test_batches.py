@@ -5,10 +5,10 @@ import json
 from typing import Any
 
 from behaviour.manifest import requirement
-from behaviour.stage import Stage, call, text
+from behaviour.stage import ControlledServer, call_params, text
 from dovetail import Limits
-from driver import MODERN, Peer, connect
-from rawhttp import PATIENCE
+from driver import STATELESS, Peer, connect
+from rawhttp import TIMEOUT_S
 
 
 def member(id: int | str | None, method: str, params: Any = None) -> dict[str, Any]:
@@ -35,10 +35,10 @@ async def send_silently(peer: Peer, *messages: Any) -> None:
 
 @requirement("batch.answered")
 async def test_all_requests_of_a_batch_are_answered_in_one_array(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         reply = await send(
             peer,
-            member(1, "tools/call", call("echo", text="one")),
+            member(1, "tools/call", call_params("echo", text="one")),
             member(None, "notifications/unknown"),
             member("two", "ping"),
             member(3, "tools/list"),
@@ -54,11 +54,11 @@ async def test_all_requests_of_a_batch_are_answered_in_one_array(revision: str, 
 
 @requirement("batch.errors")
 async def test_what_is_wrong_in_a_batch_is_answered_by_itself(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         reply = await send(
             peer,
             member(1, "no/such"),
-            member(2, "tools/call", call("echo", text="two")),
+            member(2, "tools/call", call_params("echo", text="two")),
             member(3, "tools/call", {"name": "no-such"}),
             5,
             {"jsonrpc": "2.0", "id": None, "method": "ping"},
@@ -84,7 +84,7 @@ async def test_what_is_wrong_in_a_batch_is_answered_by_itself(revision: str, tra
 
 @requirement("batch.silent")
 async def test_a_batch_without_requests_is_not_answered(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         before = len(peer.messages)
         await send_silently(peer, member(None, "notifications/unknown"), {"jsonrpc": "2.0", "id": 1, "result": {}})
         assert await peer.request("ping") == {}
@@ -93,7 +93,7 @@ async def test_a_batch_without_requests_is_not_answered(revision: str, transport
 
 @requirement("batch.empty")
 async def test_an_empty_batch_is_an_error(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         reply = await send(peer)
         assert reply.status in (None, 400)
         assert reply.code == -32600
@@ -101,46 +101,46 @@ async def test_an_empty_batch_is_an_error(revision: str, transport: str) -> None
 
 @requirement("batch.parallel")
 async def test_the_members_of_a_batch_run_side_by_side(revision: str, transport: str) -> None:
-    stage = Stage()
+    stage = ControlledServer()
     async with connect(stage.app, transport, revision) as peer:
         names = ("a", "b", "c")
         sending = asyncio.get_running_loop().create_task(
-            send(peer, *(member(name, "tools/call", call("wait", name=name)) for name in names))
+            send(peer, *(member(name, "tools/call", call_params("wait", name=name)) for name in names))
         )
         for name in names:
-            await stage.begun(name)
+            await stage.wait_until_started(name)
         if transport != "http":
             assert await peer.request("ping") == {}, "and others are served meanwhile"
         for name in reversed(names):
             stage.release(name)
-        reply = await asyncio.wait_for(sending, PATIENCE)
+        reply = await asyncio.wait_for(sending, TIMEOUT_S)
         assert {answer["id"] for answer in reply.message} == set(names)
 
 
 @requirement("batch.cancelled")
 async def test_a_member_that_is_cancelled_keeps_nobody_waiting(revision: str, transport: str) -> None:
-    stage = Stage()
+    stage = ControlledServer()
     async with connect(stage.app, transport, revision) as peer:
         sending = asyncio.get_running_loop().create_task(
             send(
                 peer,
-                member(1, "tools/call", call("wait", name="gone")),
-                member(2, "tools/call", call("wait", name="stays")),
+                member(1, "tools/call", call_params("wait", name="gone")),
+                member(2, "tools/call", call_params("wait", name="stays")),
             )
         )
-        await stage.begun("gone")
-        await stage.begun("stays")
+        await stage.wait_until_started("gone")
+        await stage.wait_until_started("stays")
         await peer.cancel(1)
-        assert await stage.ended("gone") == "cancelled"
+        assert await stage.wait_until_ended("gone") == "cancelled"
         stage.release("stays")
-        reply = await asyncio.wait_for(sending, PATIENCE)
+        reply = await asyncio.wait_for(sending, TIMEOUT_S)
         assert [answer["id"] for answer in reply.message] == [2]
 
 
 @requirement("batch.progress")
 async def test_what_a_member_says_on_the_way_comes_before_the_array(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
-        params = call("count", to=2) | {"_meta": {"progressToken": "p"}}
+    async with connect(ControlledServer().app, transport, revision) as peer:
+        params = call_params("count", to=2) | {"_meta": {"progressToken": "p"}}
         data = json.dumps([member(1, "tools/call", params), member(2, "ping")]).encode()
         if transport == "http":
             reply = await peer.raw(data)
@@ -154,7 +154,7 @@ async def test_what_a_member_says_on_the_way_comes_before_the_array(revision: st
 
 @requirement("batch.limit")
 async def test_a_batch_is_no_way_around_the_limit(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         reply = await send(peer, *(member(number, "ping") for number in range(257)))
         assert reply.code == -32600
         assert await peer.request("ping") == {}
@@ -162,12 +162,12 @@ async def test_a_batch_is_no_way_around_the_limit(revision: str, transport: str)
 
 @requirement("batch.limit")
 async def test_members_count_as_requests_in_flight(revision: str, transport: str) -> None:
-    stage = Stage(limits=Limits(calls_per_connection=2))
+    stage = ControlledServer(limits=Limits(calls_per_connection=2))
     async with connect(stage.app, transport, revision) as peer:
-        held = [peer.start("tools/call", call("wait", name=name)) for name in ("a", "b")]
+        held = [peer.start("tools/call", call_params("wait", name=name)) for name in ("a", "b")]
         for name in ("a", "b"):
-            await stage.begun(name)
-        reply = await send(peer, member("c", "tools/call", call("wait", name="c")))
+            await stage.wait_until_started(name)
+        reply = await send(peer, member("c", "tools/call", call_params("wait", name="c")))
         assert [answer["error"]["code"] for answer in reply.message] == [429]
         for name, pending in zip(("a", "b"), held, strict=True):
             stage.release(name)
@@ -176,10 +176,10 @@ async def test_members_count_as_requests_in_flight(revision: str, transport: str
 
 @requirement("batch.refused")
 async def test_other_revisions_have_no_batches(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         batch = [{"jsonrpc": "2.0", "id": 1} | peer.message("tools/list", {})]
         for sent in (batch, batch * 2, []):
-            headers = {"mcp-protocol-version": revision, "mcp-method": "tools/list"} if revision == MODERN else {}
+            headers = {"mcp-protocol-version": revision, "mcp-method": "tools/list"} if revision == STATELESS else {}
             reply = await peer.raw(json.dumps(sent).encode(), headers=headers)
             assert reply.status == (400 if transport == "http" else None)
             assert reply.code == -32600
@@ -189,7 +189,7 @@ async def test_other_revisions_have_no_batches(revision: str, transport: str) ->
 @requirement("batch.first")
 async def test_a_session_is_not_opened_within_a_batch(revision: str, transport: str) -> None:
     params = {"protocolVersion": revision, "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-    async with connect(Stage().app, transport, revision, handshake=False) as peer:
+    async with connect(ControlledServer().app, transport, revision, handshake=False) as peer:
         reply = await send(peer, member(1, "initialize", params), member(2, "tools/list"))
         assert reply.status in (None, 400)
         assert reply.code == -32600

@@ -5,9 +5,9 @@ import threading
 from collections.abc import Callable
 
 from behaviour.manifest import requirement
-from behaviour.reading import names
+from behaviour.reading import list_names
 from dovetail import Server
-from driver import MODERN, Peer, another, connect
+from driver import STATELESS, Peer, connect, connect_again
 
 TOOLS = "notifications/tools/list_changed"
 PROMPTS = "notifications/prompts/list_changed"
@@ -24,10 +24,10 @@ def server() -> Server:
 
 async def listen(peer: Peer) -> None:
     """Hear of everything, where that has to be asked for."""
-    if peer.revision == MODERN:
+    if peer.revision == STATELESS:
         wanted = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
         peer.start("subscriptions/listen", {"notifications": wanted | {"resourceSubscriptions": ["x:a"]}})
-        await peer.next_notice("notifications/subscriptions/acknowledged")
+        await peer.next_notification("notifications/subscriptions/acknowledged")
     else:
         await peer.request("resources/subscribe", {"uri": "x:a"})
     peer.notices.clear()
@@ -47,13 +47,13 @@ async def test_what_is_added_and_removed_is_told_to_every_session(revision: str,
         (lambda: app.remove_resource("x:new/{v}"), RESOURCES, "resources/templates/list", []),
     ]
     async with connect(app, transport, revision) as peer:
-        async with another(peer) if transport == "http" else connect(app, "memory", revision) as other:
+        async with connect_again(peer) if transport == "http" else connect(app, "memory", revision) as other:
             for change, notice, method, expected in steps:
-                await names(peer, method)
+                await list_names(peer, method)
                 change()
                 for one in (peer, other):
-                    assert await one.next_notice(notice) == {}
-                    assert await names(one, method) == expected
+                    assert await one.next_notification(notice) == {}
+                    assert await list_names(one, method) == expected
             assert len(other.notices) == len(steps)
         assert [method for method, _ in peer.notices] == [notice for _, notice, _, _ in steps]
 
@@ -73,10 +73,10 @@ async def test_a_change_may_come_from_a_thread(revision: str, transport: str) ->
         thread = threading.Thread(target=change)
         thread.start()
         for notice in (TOOLS, UPDATED, PROMPTS, RESOURCES):
-            await peer.next_notice(notice)
+            await peer.next_notification(notice)
         await asyncio.to_thread(thread.join)
         assert [method for method, _ in peer.notices] == [TOOLS, UPDATED, PROMPTS, RESOURCES]
-        assert await names(peer, "prompts/list") == ["from-a-thread"]
+        assert await list_names(peer, "prompts/list") == ["from-a-thread"]
 
 
 @requirement("changes.ready-first")
@@ -91,7 +91,7 @@ async def test_nothing_is_told_before_the_session_is_ready(revision: str, transp
         await peer.notify("notifications/initialized")
         await peer.request("ping")
         app.changed("prompts")
-        await peer.next_notice(PROMPTS)
+        await peer.next_notification(PROMPTS)
         assert len(peer.notices) == 1
 
 
@@ -102,15 +102,15 @@ async def test_updates_are_told_to_those_who_subscribed(revision: str, transport
         app.updated("x:a")
         assert await peer.request("resources/subscribe", {"uri": "x:a"}) == {}
         assert await peer.request("resources/subscribe", {"uri": "x:a"}) == {}
-        async with another(peer) if transport == "http" else connect(app, "memory", revision) as other:
+        async with connect_again(peer) if transport == "http" else connect(app, "memory", revision) as other:
             await other.request("resources/subscribe", {"uri": "x:b"})
             for uri in ("x:c", "x:A", "x:b", "x:a"):
                 app.updated(uri)
-            assert await peer.next_notice(UPDATED) == {"uri": "x:a"}
-            assert await other.next_notice(UPDATED) == {"uri": "x:b"}
+            assert await peer.next_notification(UPDATED) == {"uri": "x:a"}
+            assert await other.next_notification(UPDATED) == {"uri": "x:b"}
             app.changed("tools")
-            await peer.next_notice(TOOLS)
-            await other.next_notice(TOOLS)
+            await peer.next_notification(TOOLS)
+            await other.next_notification(TOOLS)
             assert len(other.notices) == 2
         assert len(peer.notices) == 2
 
@@ -121,22 +121,22 @@ async def test_notices_have_the_subscribers_spelling(revision: str, transport: s
     app.add_resource(lambda: "x", "notes://today/%C3%A9")
     spelled = ["NOTES://tod%61y/%c3%a9", "notes://Today/%C3%a9"]
     async with connect(app, transport, revision) as peer:
-        if revision == MODERN:
+        if revision == STATELESS:
             peer.start("subscriptions/listen", {"notifications": {"resourceSubscriptions": spelled}})
-            await peer.next_notice("notifications/subscriptions/acknowledged")
+            await peer.next_notification("notifications/subscriptions/acknowledged")
         else:
             for uri in spelled:
                 await peer.request("resources/subscribe", {"uri": uri})
         app.updated("notes://today/%C3%A9")
-        assert [(await peer.next_notice(UPDATED))["uri"] for _ in spelled] == spelled
-        if revision != MODERN:
+        assert [(await peer.next_notification(UPDATED))["uri"] for _ in spelled] == spelled
+        if revision != STATELESS:
             await peer.request("resources/unsubscribe", {"uri": spelled[0]})
             app.updated("notes://today/%C3%A9")
-            assert (await peer.next_notice(UPDATED))["uri"] == spelled[1]
+            assert (await peer.next_notification(UPDATED))["uri"] == spelled[1]
             await peer.request("resources/unsubscribe", {"uri": "notes://today/%C3%A9"})
             app.updated("notes://today/%C3%A9")
             app.changed("resources")
-            await peer.next_notice(RESOURCES)
+            await peer.next_notification(RESOURCES)
             assert [method for method, _ in peer.notices if method == UPDATED] == [UPDATED] * 3
 
 
@@ -150,11 +150,11 @@ async def test_after_unsubscribing_there_is_silence(revision: str, transport: st
         assert await peer.request("resources/unsubscribe", {"uri": "x:never"}) == {}
         app.updated("x:a")
         app.updated("x:b")
-        assert await peer.next_notice(UPDATED) == {"uri": "x:b"}
+        assert await peer.next_notification(UPDATED) == {"uri": "x:b"}
         await peer.request("resources/unsubscribe", {"uri": "x:b"})
         app.updated("x:b")
         app.changed("tools")
-        await peer.next_notice(TOOLS)
+        await peer.next_notification(TOOLS)
         assert [method for method, _ in peer.notices] == [UPDATED, TOOLS]
 
 
@@ -171,7 +171,7 @@ async def test_what_was_missed_is_told_once(revision: str, transport: str) -> No
         assert peer.notices == [], "nothing but the GET stream carries what nobody asked for"
         await peer.listen()
         for notice in (TOOLS, PROMPTS, UPDATED):
-            await peer.next_notice(notice)
+            await peer.next_notification(notice)
         app.changed("resources")
-        await peer.next_notice(RESOURCES)
+        await peer.next_notification(RESOURCES)
         assert len(peer.notices) == 4

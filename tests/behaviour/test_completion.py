@@ -4,7 +4,7 @@ from enum import Enum
 from typing import Any, Literal
 
 from behaviour.manifest import requirement
-from behaviour.reading import refused
+from behaviour.reading import expect_error
 from dovetail import Completion, Server
 from driver import connect
 
@@ -128,7 +128,7 @@ async def test_what_is_unknown_cannot_be_completed(revision: str, transport: str
             {"ref": {"type": "ref/prompt", "name": "trip"}, "argument": {"name": "city", "value": 5}},
             prompt("city", "O", context={"arguments": {"mode": 5}}),
         ):
-            assert (await refused(peer.request("completion/complete", params))).code == -32602, params
+            assert (await expect_error(peer.request("completion/complete", params))).code == -32602, params
 
 
 @requirement("completion.capability")
@@ -144,4 +144,4 @@ async def test_completions_are_declared_where_there_are_any(revision: str, trans
         opened = peer.opened or await peer.request("server/discover")
         assert "completions" not in opened["capabilities"]
         params = {"ref": {"type": "ref/prompt", "name": "free"}, "argument": {"name": "a", "value": ""}}
-        assert (await refused(peer.request("completion/complete", params))).code == -32601
+        assert (await expect_error(peer.request("completion/complete", params))).code == -32601

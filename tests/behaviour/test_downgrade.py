@@ -5,7 +5,7 @@ from typing import Any
 from behaviour.manifest import requirement
 from behaviour.reading import PNG, WAV, call
 from dovetail import AudioContent, Icon, ImageContent, PromptMessage, ResourceLink, Server
-from driver import DRAFT, MODERN, connect
+from driver import DRAFT, STATELESS, connect
 
 ICONS = [Icon(src="https://example.com/i.png")]
 LINK = ResourceLink(uri="file:///a.txt", name="a", title="The letter A", icons=ICONS)
@@ -67,7 +67,7 @@ async def test_descriptions_hold_only_what_the_revision_knows(revision: str, tra
         (template,) = (await peer.request("resources/templates/list"))["resourceTemplates"]
     for listed in (prompt, fixed, template):
         assert ("title" in listed) == ("_meta" in listed) == (revision not in ("2024-11-05", "2025-03-26")), listed
-        assert ("icons" in listed) == (revision in ("2025-11-25", MODERN, DRAFT)), listed
+        assert ("icons" in listed) == (revision in ("2025-11-25", STATELESS, DRAFT)), listed
 
 
 @requirement("downgrade.identity")
@@ -75,10 +75,10 @@ async def test_the_server_introduces_itself_in_the_words_of_the_revision(revisio
     known = {"name": "old", "version": "1.2.3"}
     if revision not in ("2024-11-05", "2025-03-26"):
         known["title"] = "Old Server"
-    if revision in ("2025-11-25", MODERN, DRAFT):
+    if revision in ("2025-11-25", STATELESS, DRAFT):
         known |= {"description": "Speaks all", "websiteUrl": "https://example.com"}
     async with connect(server(), transport, revision) as peer:
-        if revision == MODERN:
+        if revision == STATELESS:
             result = await peer.request("server/discover")
             assert result["_meta"]["io.modelcontextprotocol/serverInfo"] == known
         else:
@@ -92,7 +92,7 @@ async def test_results_say_what_they_are_only_where_that_is_known(revision: str,
         results += [await call(peer, "everything"), await peer.request("resources/read", {"uri": "x:fixed"})]
         results.append(await peer.request("prompts/get", {"name": "prompt", "arguments": {"topic": "x"}}))
     for result in results:
-        if revision == MODERN:
+        if revision == STATELESS:
             assert result["resultType"] == "complete"
             assert result["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == "old"
         else:

@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 
 from behaviour.manifest import requirement
-from behaviour.stage import Stage, call, refused, text
+from behaviour.stage import ControlledServer, call_params, expect_error, text
 from dovetail import Context, Server
 from driver import DRAFT, connect
 
@@ -50,7 +50,7 @@ async def test_the_dialect_is_echoed_by_its_name(transport: str) -> None:
 @requirement("draft.progress")
 async def test_progress_is_told_by_request_id_in_an_object(transport: str) -> None:
     async with connect(full(), transport, DRAFT) as peer:
-        assert text(await peer.request("tools/call", call("working"), id="op-1")) == "done"
+        assert text(await peer.request("tools/call", call_params("working"), id="op-1")) == "done"
         assert peer.notices == [
             (
                 "notifications/progress",
@@ -70,7 +70,7 @@ async def test_a_question_to_the_user_is_a_dialog(transport: str) -> None:
 
     answers = {"elicitation/createDialog": answer}
     async with connect(full(), transport, DRAFT, capabilities={"elicitation": {}}, answer=answers) as peer:
-        assert text(await peer.request("tools/call", call("booking"))) == "12"
+        assert text(await peer.request("tools/call", call_params("booking"))) == "12"
         assert [method for method, _ in peer.questions] == ["elicitation/createDialog"]
         assert len(asked) == 1
 
@@ -95,20 +95,20 @@ async def test_errors_have_the_codes_of_the_dialect(transport: str) -> None:
             ("no/such", {}, -32601),
             ("tools/call", {"name": 5}, -32602),
         ):
-            exc = await refused(peer.request(method, params, id="failed"))
+            exc = await expect_error(peer.request(method, params, id="failed"))
             assert exc.code == code, method
             assert peer.messages[-1]["id"] == "failed"
 
 
 @requirement("draft.duplicate")
 async def test_an_id_in_flight_has_a_code_of_its_own(transport: str) -> None:
-    stage = Stage()
+    stage = ControlledServer()
     async with connect(stage.app, transport, DRAFT) as peer:
-        first = peer.start("tools/call", call("wait", name="w"), id=9)
-        await stage.begun("w")
+        first = peer.start("tools/call", call_params("wait", name="w"), id=9)
+        await stage.wait_until_started("w")
         await asyncio.sleep(0)
         peer.ignore(9)
-        again = json.dumps({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": call("echo", text="x")})
+        again = json.dumps({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": call_params("echo", text="x")})
         assert (await peer.raw(again.encode())).code == -32001
         peer.expect(first)
         stage.release("w")
@@ -130,6 +130,6 @@ async def test_the_dialect_is_spoken_to_those_who_name_it_only(transport: str) -
         assert DRAFT not in (await peer.request("server/discover"))["supportedVersions"]
         headers = {"mcp-protocol-version": DRAFT} if transport == "http" else {}
         meta = {"io.modelcontextprotocol/protocolVersion": DRAFT}
-        exc = await refused(peer.request("tools/list", meta=meta, headers=headers))
+        exc = await expect_error(peer.request("tools/list", meta=meta, headers=headers))
         assert exc.code == -32022
         assert DRAFT not in exc.data["supported"]

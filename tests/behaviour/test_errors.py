@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from behaviour.manifest import requirement
-from behaviour.reading import call, error_text, refused, text
+from behaviour.reading import call, error_text, expect_error, text
 from dovetail import CallToolResult, Context, Limits, PeerError, Server, TextContent
-from driver import MODERN, connect
+from driver import STATELESS, connect
 
 REFERENCE = re.compile(r"\b[0-9a-f]{8}\b")
 PRIVATE = "password is hunter2"
@@ -66,7 +66,7 @@ async def test_an_unforeseen_failure_is_masked_and_logged_once(
                 said.append(error_text(result))
                 assert tool in said[-1]
             for method, params in REQUESTS:
-                error = await refused(peer.request(method, params))
+                error = await expect_error(peer.request(method, params))
                 assert error.code == -32603
                 assert error.data is None
                 said.append(error.message)
@@ -89,7 +89,7 @@ async def test_debug_mode_tells_what_failed(revision: str, transport: str, caplo
     async with connect(broken(debug=True), transport, revision) as peer:
         with caplog.at_level(logging.CRITICAL, "dovetail"):
             told = error_text(await call(peer, "fail"))
-            messages = [(await refused(peer.request(method, params))).message for method, params in REQUESTS]
+            messages = [(await expect_error(peer.request(method, params))).message for method, params in REQUESTS]
     for message in (told, *messages):
         assert f"RuntimeError: {PRIVATE}" in message
         assert REFERENCE.search(message)
@@ -183,9 +183,9 @@ async def test_the_newest_revision_uses_only_the_codes_it_has(
                 ("version", "tools/list", {}, {"revision": "2027-01-01"}),
             ]
             for name, method, params, options in cases:
-                seen[name] = (await refused(peer.request(method, params, **options))).code
+                seen[name] = (await expect_error(peer.request(method, params, **options))).code
             if transport == "http":
-                mismatch = await refused(peer.request("tools/list", headers={"mcp-method": "tools/call"}))
+                mismatch = await expect_error(peer.request("tools/list", headers={"mcp-method": "tools/call"}))
                 assert mismatch.code == -32020
     expected = dict.fromkeys((name for name, *_ in cases), -32602)
     expected |= {"method": -32601, "retired": -32601, "initialize": -32601}
@@ -223,7 +223,7 @@ async def _codes(revision: str, transport: str, caplog: pytest.LogCaptureFixture
                 ("broken", "resources/read", {"uri": "x:broken"}),
                 ("level", "logging/setLevel", {"level": "loud"}),
             ):
-                seen[name] = (await refused(peer.request(method, params))).code
+                seen[name] = (await expect_error(peer.request(method, params))).code
     standard = {"method": -32601, "discover": -32601, "listen": -32601, "again": -32600, "broken": -32603}
     assert seen == dict.fromkeys(seen, -32602) | standard | own
 
@@ -254,7 +254,7 @@ async def test_a_result_without_a_json_form_is_an_error(
                 last = peer.messages[-1]
                 assert "result" in last or last["error"]["code"] == -32603, value
             for which in (0, 3):
-                error = await refused(peer.request("resources/read", {"uri": f"x:{which}"}))
+                error = await expect_error(peer.request("resources/read", {"uri": f"x:{which}"}))
                 assert error.code == -32603
 
 
@@ -269,7 +269,7 @@ async def test_a_result_beyond_the_limit_is_an_error(revision: str, transport: s
     async with connect(app, transport, revision) as peer:
         for meta in (False, True):
             await call(peer, "give", size=700, meta=meta)
-            error = await refused(call(peer, "give", size=1001, meta=meta))
+            error = await expect_error(call(peer, "give", size=1001, meta=meta))
             assert error.code == -32603
             assert "1000" in error.message
 
@@ -321,7 +321,7 @@ async def test_what_takes_too_long_is_stopped(revision: str, transport: str) -> 
                 assert text(await call(peer, "quick")) == "quick"
             assert stopped == ["hang"]
             for method, params in (("resources/read", {"uri": "x:slow"}), ("prompts/get", {"name": "prompt"})):
-                error = await refused(peer.request(method, params))
+                error = await expect_error(peer.request(method, params))
                 assert error.code == -32603
             assert text(await call(peer, "quick")) == "quick"
     finally:
@@ -343,10 +343,10 @@ async def test_beyond_the_limit_of_calls_the_server_is_busy(revision: str, trans
         waiting = [peer.start("tools/call", {"name": "wait"}) for _ in range(2)]
         for _ in waiting:
             await asyncio.wait_for(began.acquire(), 5)
-        error = await refused(peer.request("tools/call", {"name": "wait"}))
+        error = await expect_error(peer.request("tools/call", {"name": "wait"}))
         assert error.code == 429
         assert error.data["retryAfterMs"] >= 1
-        if transport == "http" and revision == MODERN:
+        if transport == "http" and revision == STATELESS:
             assert error.status == 503  # type: ignore[attr-defined]
             assert int(error.headers["retry-after"]) >= 1  # type: ignore[attr-defined]
         release.set()

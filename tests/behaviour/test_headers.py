@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import pytest
 from msgspec import Meta, Struct
 
-from behaviour.manifest import SESSIONS, requirement
-from behaviour.reading import refused, text
+from behaviour.manifest import SESSION_REVISIONS, requirement
+from behaviour.reading import expect_error, text
 from dovetail import Server
 from driver import Peer, connect
 
@@ -148,7 +148,7 @@ async def test_headers_that_disagree_stop_the_call(transport: str, revision: str
     ran: list[Any] = []
     async with connect(server(ran), transport, revision) as peer:
         for arguments, params in BAD:
-            error = await refused(send(peer, "run", arguments, params))
+            error = await expect_error(send(peer, "run", arguments, params))
             assert error.code == -32020, (arguments, params)
             assert error.status == 400, (arguments, params)  # type: ignore[attr-defined]
     assert ran == []
@@ -177,11 +177,11 @@ async def test_nested_and_absent_values(transport: str, revision: str) -> None:
             ({"hint": None}, {"hint": ""}),
             ({}, {"hint": "null"}),
         ):
-            error = await refused(send(peer, "nested", dict(arguments), dict(params)))
+            error = await expect_error(send(peer, "nested", dict(arguments), dict(params)))
             assert error.code == -32020, (arguments, params)
         where = {"where": {"zone": "z"}}
         assert text(await send(peer, "place", where, {"zone": "z"})) == "placed in z"
-        assert (await refused(send(peer, "place", where, {}))).code == -32020
+        assert (await expect_error(send(peer, "place", where, {}))).code == -32020
 
 
 @requirement("headers.name", "headers.encoding")
@@ -211,7 +211,7 @@ async def test_a_name_that_is_missing_or_another_is_refused(transport: str, revi
             ("tools/call", {}, "run"),
         ]
         for method, params, name in cases:
-            error = await refused(peer.request(method, params, headers={"mcp-name": name}))
+            error = await expect_error(peer.request(method, params, headers={"mcp-name": name}))
             assert error.code == -32020, (method, params, name)
             assert error.status == 400  # type: ignore[attr-defined]
         for method in ("tools/list", "prompts/list"):
@@ -240,7 +240,7 @@ async def test_without_headers_nothing_is_mirrored(revision: str, transport: str
         assert text(result) == "ran in r"
 
 
-@requirement("headers.elsewhere", revisions=SESSIONS, transports=("http",))
+@requirement("headers.elsewhere", revisions=SESSION_REVISIONS, transports=("http",))
 async def test_older_revisions_do_not_mirror(revision: str, transport: str) -> None:
     async with connect(server(), transport, revision) as peer:
         result = await send(peer, "run", {"region": "r", "count": 2}, {"region": "other"}, **{"mcp-name": "other"})

@@ -18,11 +18,11 @@ import pytest
 
 from behaviour import programs
 from behaviour.manifest import requirement
-from behaviour.stage import Stage, call, refused, text
+from behaviour.stage import ControlledServer, call_params, expect_error, text
 from dovetail import Context, Limits, Server
 from dovetail.errors import Busy, InsufficientScope, MissingCapability, ProtocolError
-from driver import DRAFT, JSON_AND_STREAM, MODERN, Peer, connect, put_down, serving, serving_asgi, spawn
-from rawhttp import PATIENCE, Response, Web
+from driver import DRAFT, JSON_AND_STREAM, STATELESS, Peer, connect, serve, serve_asgi, spawn, stop_process
+from rawhttp import TIMEOUT_S, HttpServerAddress, Response
 
 
 async def post(peer: Peer, message: dict[str, Any], **headers: str | None) -> Any:
@@ -33,7 +33,7 @@ async def post(peer: Peer, message: dict[str, Any], **headers: str | None) -> An
 
 
 def echo(peer: Peer, id: int = 1) -> dict[str, Any]:
-    return {"id": id} | peer.message("tools/call", call("echo", text="hi"))
+    return {"id": id} | peer.message("tools/call", call_params("echo", text="hi"))
 
 
 def comments(response: Response) -> int:
@@ -42,7 +42,7 @@ def comments(response: Response) -> int:
 
 @requirement("http.notice")
 async def test_a_notice_is_accepted_with_nothing(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         reply = await post(peer, peer.message("notifications/cancelled", {"requestId": 99}))
         assert (reply.status, reply.body) == (202, b"")
         assert reply.headers.get("content-length", "0") == "0"
@@ -50,7 +50,7 @@ async def test_a_notice_is_accepted_with_nothing(revision: str, transport: str) 
 
 @requirement("http.content-type")
 async def test_the_body_must_be_declared_as_json(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         for wrong in ("text/plain", "application/jsonx", "application/x-www-form-urlencoded", "", None):
             reply = await post(peer, echo(peer), content_type=wrong)
             assert (reply.status, reply.code) == (415, -32600), wrong
@@ -77,12 +77,12 @@ async def test_the_body_must_be_declared_as_json(revision: str, transport: str) 
 async def test_a_reply_is_of_a_kind_the_client_takes(
     revision: str, transport: str, accept: str | None, plain: str, streamed: str
 ) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
-        quick = peer.start("tools/call", call("echo", text="hi"), headers={"accept": accept})
+    async with connect(ControlledServer().app, transport, revision) as peer:
+        quick = peer.start("tools/call", call_params("echo", text="hi"), headers={"accept": accept})
         assert text(await quick) == "hi"
         assert quick.response is not None
         assert quick.response.media_type == plain
-        telling = peer.start("tools/call", call("count", to=3), headers={"accept": accept}, progress_token="p")
+        telling = peer.start("tools/call", call_params("count", to=3), headers={"accept": accept}, progress_token="p")
         assert text(await telling) == "counted to 3"
         assert telling.response is not None
         assert telling.response.media_type == streamed
@@ -91,7 +91,7 @@ async def test_a_reply_is_of_a_kind_the_client_takes(
 
 @requirement("http.not-acceptable")
 async def test_a_client_that_takes_neither_kind_is_told(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         for accept in ("text/html", "image/*", "application/json;q=0, text/event-stream;q=0", "x"):
             reply = await post(peer, echo(peer), accept=accept)
             assert (reply.status, reply.code) == (406, -32600), accept
@@ -99,15 +99,15 @@ async def test_a_client_that_takes_neither_kind_is_told(revision: str, transport
 
 @requirement("http.streaming")
 async def test_a_stream_ends_with_the_result(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
-        pending = peer.start("tools/call", call("count", to=3), progress_token=7)
+    async with connect(ControlledServer().app, transport, revision) as peer:
+        pending = peer.start("tools/call", call_params("count", to=3), progress_token=7)
         await pending
         response = await pending.streaming()
         assert response.headers["content-type"] == "text/event-stream"
         assert response.headers["x-accel-buffering"] == "no"
         assert "no-cache" in response.headers["cache-control"]
         assert pending.task is not None
-        await asyncio.wait_for(pending.task, PATIENCE)  # the server closes the stream
+        await asyncio.wait_for(pending.task, TIMEOUT_S)  # the server closes the stream
         messages = [event.message for event in response.events_seen if event.data]
         assert [one.get("method") for one in messages] == ["notifications/progress"] * 3 + [None]
         assert messages[-1]["id"] == pending.id
@@ -115,11 +115,13 @@ async def test_a_stream_ends_with_the_result(revision: str, transport: str) -> N
 
 @requirement("http.one-stream")
 async def test_what_concerns_a_request_is_said_on_its_reply_and_nowhere_else(revision: str, transport: str) -> None:
-    stage = Stage()
+    stage = ControlledServer()
     async with connect(stage.app, transport, revision) as peer:
-        calls = {name: peer.start("tools/call", call("talk", name=name), progress_token=name) for name in ("a", "b")}
+        calls = {
+            name: peer.start("tools/call", call_params("talk", name=name), progress_token=name) for name in ("a", "b")
+        }
         for name in calls:
-            await stage.begun(name)
+            await stage.wait_until_started(name)
             stage.release(name)
         for name, pending in calls.items():
             await pending
@@ -135,32 +137,32 @@ async def test_what_concerns_a_request_is_said_on_its_reply_and_nowhere_else(rev
 
 @requirement("http.keep-alive")
 async def test_a_quiet_stream_is_kept_alive_by_comments(revision: str, transport: str) -> None:
-    stage = Stage(limits=Limits(keep_alive=0.02))
+    stage = ControlledServer(limits=Limits(keep_alive=0.02))
     async with connect(stage.app, transport, revision) as peer:
-        pending = peer.start("tools/call", call("talk", name="t"), progress_token=1)
+        pending = peer.start("tools/call", call_params("talk", name="t"), progress_token=1)
         response = await pending.streaming()
-        await peer.until(lambda: comments(response) >= 3 or None, "a comment")
+        await peer.wait_until(lambda: comments(response) >= 3 or None, "a comment")
         stage.release("t")
         assert text(await pending) == "t is done"
 
 
 @requirement("http.keep-alive")
 async def test_the_stream_of_a_session_is_kept_alive_too() -> None:
-    stage = Stage(limits=Limits(keep_alive=0.02))
+    stage = ControlledServer(limits=Limits(keep_alive=0.02))
     async with connect(stage.app, "http", "2025-11-25") as peer:
         stream = peer.listening
         assert stream is not None
-        await peer.until(lambda: comments(stream) >= 3 or None, "a comment")
+        await peer.wait_until(lambda: comments(stream) >= 3 or None, "a comment")
 
 
 @requirement("http.silent")
 async def test_a_silent_call_becomes_a_stream_with_comments(revision: str, transport: str) -> None:
-    stage = Stage(limits=Limits(keep_alive=0.02))
+    stage = ControlledServer(limits=Limits(keep_alive=0.02))
     async with connect(stage.app, transport, revision) as peer:
-        pending = peer.start("tools/call", call("wait", name="s"))
+        pending = peer.start("tools/call", call_params("wait", name="s"))
         response = await pending.streaming()
         assert (response.status, response.media_type) == (200, "text/event-stream")
-        await peer.until(lambda: comments(response) >= 3 or None, "comments")
+        await peer.wait_until(lambda: comments(response) >= 3 or None, "comments")
         assert not pending.done
         stage.release("s")
         assert text(await pending) == "s is done"
@@ -168,10 +170,10 @@ async def test_a_silent_call_becomes_a_stream_with_comments(revision: str, trans
 
 @requirement("http.silent")
 async def test_a_silent_call_in_a_thread_becomes_a_stream_too(revision: str, transport: str) -> None:
-    stage = Stage(limits=Limits(keep_alive=0.02))
-    stage.here()
+    stage = ControlledServer(limits=Limits(keep_alive=0.02))
+    stage.remember_loop()
     async with connect(stage.app, transport, revision) as peer:
-        pending = peer.start("tools/call", call("block", name="s"))
+        pending = peer.start("tools/call", call_params("block", name="s"))
         assert (await pending.streaming()).media_type == "text/event-stream"
         stage.release("s")
         assert text(await pending) == "s is done"
@@ -180,9 +182,9 @@ async def test_a_silent_call_in_a_thread_becomes_a_stream_too(revision: str, tra
 @requirement("http.silent")
 async def test_where_streams_are_preferred_they_begin_at_once(revision: str, transport: str) -> None:
     """The times are the defaults: a stream that began only with the first comment would be too late for the driver."""
-    stage = Stage()
+    stage = ControlledServer()
     async with connect(stage.app, transport, revision, options={"responses": "sse"}) as peer:
-        pending = peer.start("tools/call", call("wait", name="s"))
+        pending = peer.start("tools/call", call_params("wait", name="s"))
         assert (await pending.streaming()).media_type == "text/event-stream"
         assert not pending.done
         stage.release("s")
@@ -194,16 +196,16 @@ async def test_where_streams_are_preferred_they_begin_at_once(revision: str, tra
 async def test_where_json_is_wanted_a_silent_call_stays_json(
     revision: str, transport: str, option: str, accept: str
 ) -> None:
-    stage = Stage(limits=Limits(keep_alive=0.02))
+    stage = ControlledServer(limits=Limits(keep_alive=0.02))
     async with (
         connect(stage.app, transport, revision, options={"responses": option}) as peer,
         connect(stage.app, transport, revision) as other,
     ):
-        pending = peer.start("tools/call", call("wait", name="s"), headers={"accept": accept})
-        await stage.begun("s")
-        later = other.start("tools/call", call("wait", name="t"))
+        pending = peer.start("tools/call", call_params("wait", name="s"), headers={"accept": accept})
+        await stage.wait_until_started("s")
+        later = other.start("tools/call", call_params("wait", name="t"))
         response = await later.streaming()
-        await other.until(lambda: comments(response) >= 3 or None, "comments")
+        await other.wait_until(lambda: comments(response) >= 3 or None, "comments")
         assert not pending.headed.is_set()
         for name in ("s", "t"):
             stage.release(name)
@@ -217,7 +219,7 @@ async def test_where_json_is_wanted_a_silent_call_stays_json(
 async def test_an_error_after_the_stream_began_is_its_last_event(
     revision: str, transport: str, fault: ProtocolError
 ) -> None:
-    stage = Stage(limits=Limits(keep_alive=0.02))
+    stage = ControlledServer(limits=Limits(keep_alive=0.02))
 
     @stage.app.tool
     async def fail(name: str) -> str:
@@ -225,18 +227,18 @@ async def test_an_error_after_the_stream_began_is_its_last_event(
         raise fault
 
     async with connect(stage.app, transport, revision) as peer:
-        pending = peer.start("tools/call", call("fail", name="s"))
+        pending = peer.start("tools/call", call_params("fail", name="s"))
         response = await pending.streaming()
         stage.release("s")
-        error = await refused(pending)
+        error = await expect_error(pending)
         assert response.status == 200
         assert response.events_seen[-1].message["error"]["code"] == error.code
 
 
 @requirement("http.responses")
 async def test_a_server_may_be_told_to_answer_in_json_only(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision, options={"responses": "json"}) as peer:
-        pending = peer.start("tools/call", call("count", to=3), progress_token=1)
+    async with connect(ControlledServer().app, transport, revision, options={"responses": "json"}) as peer:
+        pending = peer.start("tools/call", call_params("count", to=3), progress_token=1)
         assert text(await pending) == "counted to 3"
         assert pending.response is not None
         assert pending.response.media_type == "application/json"
@@ -245,8 +247,8 @@ async def test_a_server_may_be_told_to_answer_in_json_only(revision: str, transp
 
 @requirement("http.responses")
 async def test_a_server_may_be_told_to_answer_in_streams_only(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision, options={"responses": "sse"}) as peer:
-        pending = peer.start("tools/call", call("echo", text="hi"))
+    async with connect(ControlledServer().app, transport, revision, options={"responses": "sse"}) as peer:
+        pending = peer.start("tools/call", call_params("echo", text="hi"))
         assert text(await pending) == "hi"
         assert pending.response is not None
         assert pending.response.media_type == "text/event-stream"
@@ -254,7 +256,7 @@ async def test_a_server_may_be_told_to_answer_in_streams_only(revision: str, tra
 
 @requirement("http.methods")
 async def test_other_methods_are_not_allowed(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         for method in ("PUT", "PATCH", "OPTIONS", "TRACE"):
             response = await peer.http(method)
             assert response.status == 405, method
@@ -264,12 +266,12 @@ async def test_other_methods_are_not_allowed(revision: str, transport: str) -> N
 
 @requirement("http.path")
 async def test_the_endpoint_is_at_its_path_and_nowhere_else(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision, options={"path": "/deep/er"}) as peer:
-        assert text(await peer.request("tools/call", call("echo", text="hi"))) == "hi"
+    async with connect(ControlledServer().app, transport, revision, options={"path": "/deep/er"}) as peer:
+        assert text(await peer.request("tools/call", call_params("echo", text="hi"))) == "hi"
         peer.path = "/deep/er/"
-        assert text(await peer.request("tools/call", call("echo", text="hi"))) == "hi"
+        assert text(await peer.request("tools/call", call_params("echo", text="hi"))) == "hi"
         peer.path = "/deep/er?x=1"
-        assert text(await peer.request("tools/call", call("echo", text="hi"))) == "hi"
+        assert text(await peer.request("tools/call", call_params("echo", text="hi"))) == "hi"
         for path in ("/", "/mcp", "/deep", "/deep/er/x", "/deep/ER", "/deep/er%2f..", "//deep//er"):
             response = await peer.http("POST", path, peer.headers(echo(peer), revision), b"{}")
             assert response.status == 404, path
@@ -278,24 +280,24 @@ async def test_the_endpoint_is_at_its_path_and_nowhere_else(revision: str, trans
 
 @requirement("http.body-limit")
 async def test_a_body_over_the_limit_is_refused_before_it_is_read(revision: str, transport: str) -> None:
-    async with connect(Stage(limits=Limits(body=5000)).app, transport, revision) as peer:
+    async with connect(ControlledServer(limits=Limits(body=5000)).app, transport, revision) as peer:
         headers = peer.headers(echo(peer), revision)
         large = json.dumps(echo(peer) | {"pad": "x" * 5000}).encode()
         for changed in ({}, {"content-length": None, "transfer-encoding": "chunked"}):
             reply = await peer.raw(large, headers=headers | changed)
             assert (reply.status, reply.code) == (413, -32600), changed
-        assert text(await peer.request("tools/call", call("echo", text="hi"))) == "hi"
+        assert text(await peer.request("tools/call", call_params("echo", text="hi"))) == "hi"
 
 
 @requirement("http.body-limit")
 async def test_a_length_that_is_announced_is_enough_to_be_refused(revision: str, transport: str) -> None:
-    async with connect(Stage(limits=Limits(body=5000)).app, transport, revision) as peer:
+    async with connect(ControlledServer(limits=Limits(body=5000)).app, transport, revision) as peer:
         assert peer.web is not None
         reader, writer = await asyncio.open_connection(peer.web.host, peer.web.port)
         writer.write(
             b"POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 99999\r\n\r\n{"
         )
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             assert (await reader.readline()).split()[1] == b"413"
         writer.close()
         await writer.wait_closed()
@@ -303,7 +305,7 @@ async def test_a_length_that_is_announced_is_enough_to_be_refused(revision: str,
 
 @requirement("http.chunked")
 async def test_a_body_may_come_in_chunks(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         headers = peer.headers(echo(peer), revision) | {"content-length": None, "transfer-encoding": "chunked"}
         reply = await peer.raw(json.dumps({"jsonrpc": "2.0"} | echo(peer)).encode(), headers=headers)
         assert text(reply.message["result"]) == "hi"
@@ -323,7 +325,7 @@ async def deliver(peer: Peer, pieces: list[bytes], *, in_one_read: bool) -> tupl
     assert peer.web is not None
     reader, writer = await asyncio.open_connection(peer.web.host, peer.web.port)
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             for piece in [b"".join(pieces)] if in_one_read else pieces:
                 writer.write(piece)
                 await writer.drain()
@@ -348,14 +350,14 @@ async def test_trailers_are_dropped(revision: str, transport: str, in_one_read: 
         seen.append(set(headers))
         return headers.get(b"x-user")
 
-    stage = Stage()
+    stage = ControlledServer()
 
     @stage.app.tool
     async def header_names(ctx: Context) -> list[str]:
         return [*ctx.headers]
 
     async with connect(stage.app, transport, revision, options={"authenticate": authenticate}) as peer:
-        message = {"id": 1} | peer.message("tools/call", call("header_names"))
+        message = {"id": 1} | peer.message("tools/call", call_params("header_names"))
         pieces = with_trailers(peer, message, b"X-User: admin\r\nAuthorization: Bearer x\r\n")
         status, message = await deliver(peer, pieces, in_one_read=in_one_read)
         assert status == 200, message
@@ -363,10 +365,10 @@ async def test_trailers_are_dropped(revision: str, transport: str, in_one_read: 
         assert all(not {b"x-user", b"authorization"} & names for names in seen)
 
 
-@requirement("http.trailers", revisions=[MODERN])
+@requirement("http.trailers", revisions=[STATELESS])
 @pytest.mark.parametrize("in_one_read", [True, False])
 async def test_a_header_sent_as_a_trailer_is_missing(revision: str, transport: str, in_one_read: bool) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         pieces = with_trailers(peer, echo(peer), b"Mcp-Name: echo\r\n", leave_out="mcp-name")
         status, message = await deliver(peer, pieces, in_one_read=in_one_read)
         assert (status, message["error"]["code"]) == (400, -32020)
@@ -378,7 +380,7 @@ async def test_a_header_sent_as_a_trailer_is_missing(revision: str, transport: s
 async def test_trailers_over_the_limit_are_refused(
     revision: str, transport: str, in_one_read: bool, trailers: bytes
 ) -> None:
-    stage = Stage(limits=Limits(header_block=5000, header=4000))
+    stage = ControlledServer(limits=Limits(header_block=5000, header=4000))
     ran: list[str] = []
 
     @stage.app.middleware
@@ -391,20 +393,20 @@ async def test_trailers_over_the_limit_are_refused(
         status, _ = await deliver(peer, with_trailers(peer, echo(peer), trailers), in_one_read=in_one_read)
         assert status == 431
         assert ran == []
-        assert text(await peer.request("tools/call", call("echo", text="hi"))) == "hi"
+        assert text(await peer.request("tools/call", call_params("echo", text="hi"))) == "hi"
 
 
 @requirement("http.trailers")
 @pytest.mark.parametrize("piece", [b"x-a: b\r\n" * 1000, b"x" * 8000])
 async def test_trailers_without_end_are_not_read_on(revision: str, transport: str, piece: bytes) -> None:
     """Counts what the server accepts: bytes that leave here, with little room for them on the way."""
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         assert peer.web is not None
         reader, writer = await asyncio.open_connection(peer.web.host, peer.web.port)
         writer.write(b"".join(with_trailers(peer, echo(peer), b"")[:2]))
         sent = 0
         with contextlib.suppress(ConnectionError):
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT_S):
                 while sent < 60_000_000 and not reader.at_eof():
                     writer.write(piece)
                     await writer.drain()
@@ -416,7 +418,7 @@ async def test_trailers_without_end_are_not_read_on(revision: str, transport: st
 
 @requirement("http.host")
 async def test_a_request_for_another_host_is_misdirected(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         assert peer.web is not None
         port = peer.web.port
         for wrong in (
@@ -438,7 +440,7 @@ async def test_a_request_for_another_host_is_misdirected(revision: str, transpor
 @requirement("http.host")
 async def test_a_host_may_be_named(revision: str, transport: str) -> None:
     options = {"allowed_hosts": ["a.example"], "public_url": "https://b.example/mcp"}
-    async with connect(Stage().app, transport, revision, options=options) as peer:
+    async with connect(ControlledServer().app, transport, revision, options=options) as peer:
         for right in ("a.example", "A.example", "b.example"):
             assert (await post(peer, echo(peer), host=right)).status == 200, right
         assert (await post(peer, echo(peer), host="c.example")).status == 421
@@ -446,7 +448,7 @@ async def test_a_host_may_be_named(revision: str, transport: str) -> None:
 
 @requirement("http.origin")
 async def test_a_page_of_another_origin_is_forbidden(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         for wrong in (
             "https://evil.example",
             "http://localhost.evil.example",
@@ -468,7 +470,7 @@ async def test_a_page_of_another_origin_is_forbidden(revision: str, transport: s
 
 @requirement("http.origin")
 async def test_the_origin_is_checked_on_every_address(transport: str) -> None:
-    async with connect(Stage().app, transport, "2025-11-25") as peer:
+    async with connect(ControlledServer().app, transport, "2025-11-25") as peer:
         for method, path in (("GET", "/mcp"), ("DELETE", "/mcp"), ("GET", "/sse"), ("POST", "/messages")):
             headers = {"origin": "https://evil.example", "accept": "text/event-stream", "mcp-session-id": peer.session}
             response = await peer.http(method, path, headers)
@@ -480,7 +482,7 @@ async def test_the_origin_is_checked_on_every_address(transport: str) -> None:
 @requirement("http.origin")
 async def test_an_origin_may_be_named(revision: str, transport: str) -> None:
     options = {"allowed_origins": ["https://App.example/"], "public_url": "https://b.example"}
-    async with connect(Stage().app, transport, revision, options=options) as peer:
+    async with connect(ControlledServer().app, transport, revision, options=options) as peer:
         for right in ("https://app.example", "https://b.example"):
             assert (await post(peer, echo(peer), origin=right)).status == 200, right
         for wrong in ("http://app.example", "https://app.example:444", "https://c.example"):
@@ -489,7 +491,7 @@ async def test_an_origin_may_be_named(revision: str, transport: str) -> None:
 
 @requirement("http.once")
 async def test_a_header_that_decides_may_stand_only_once(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         given = [(name, value) for name, value in peer.headers(echo(peer), revision).items() if value is not None]
         body = json.dumps({"jsonrpc": "2.0"} | echo(peer)).encode()
         for twice in (("content-type", "application/json"), ("origin", "http://localhost"), ("mcp-method", "x")):
@@ -501,7 +503,7 @@ async def test_a_header_that_decides_may_stand_only_once(revision: str, transpor
 
 @requirement("http.cors")
 async def test_no_page_may_read_replies_unless_it_was_named(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         reply = await post(peer, echo(peer), origin="http://localhost")
         assert reply.status == 200
         assert not [name for name in reply.headers if name.startswith("access-control")]
@@ -510,7 +512,7 @@ async def test_no_page_may_read_replies_unless_it_was_named(revision: str, trans
 @requirement("http.cors")
 async def test_a_named_page_may_call_and_read(revision: str, transport: str) -> None:
     page = "https://app.example"
-    async with connect(Stage().app, transport, revision, options={"cors": [page]}) as peer:
+    async with connect(ControlledServer().app, transport, revision, options={"cors": [page]}) as peer:
         asked = {
             "origin": page,
             "access-control-request-method": "POST",
@@ -538,7 +540,7 @@ async def test_a_named_page_may_call_and_read(revision: str, transport: str) -> 
 
 @requirement("http.status")
 async def test_errors_have_the_status_of_their_kind(transport: str) -> None:
-    app = Stage().app
+    app = ControlledServer().app
 
     @app.tool
     async def failing() -> str:
@@ -548,7 +550,7 @@ async def test_errors_have_the_status_of_their_kind(transport: str) -> None:
     async def asking(ctx: Context) -> str:
         return str(await ctx.roots())
 
-    async with connect(app, transport, MODERN) as peer:
+    async with connect(app, transport, STATELESS) as peer:
         for method, params, status, code in (
             ("no/such", {}, 404, -32601),
             ("tools/call", {"name": "no-such"}, 400, -32602),
@@ -556,7 +558,7 @@ async def test_errors_have_the_status_of_their_kind(transport: str) -> None:
             ("tools/list", {"cursor": "nonsense"}, 400, -32602),
             ("tools/call", {"name": "asking"}, 400, -32021),
         ):
-            exc = await refused(peer.request(method, params))
+            exc = await expect_error(peer.request(method, params))
             assert (exc.status, exc.code) == (status, code), (method, params)
         pending = peer.start("tools/call", {"name": "failing"})
         assert (await pending)["isError"] is True
@@ -566,19 +568,19 @@ async def test_errors_have_the_status_of_their_kind(transport: str) -> None:
 
 @requirement("http.handshake-status")
 async def test_an_error_within_a_session_is_a_reply_like_any_other(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         for method, params, code in (
             ("no/such", {}, -32601),
             ("tools/call", {"name": "no-such"}, -32003 if revision == DRAFT else -32602),
             ("tools/list", {"cursor": "nonsense"}, -32602),
         ):
-            exc = await refused(peer.request(method, params))
+            exc = await expect_error(peer.request(method, params))
             assert (exc.status, exc.code) == (200, code), method
 
 
 @requirement("http.stateless-handshake")
 async def test_handshake_clients_can_be_served_without_sessions(revision: str, transport: str) -> None:
-    app = Stage().app
+    app = ControlledServer().app
 
     @app.tool
     async def asking(ctx: Context) -> str:
@@ -586,12 +588,12 @@ async def test_handshake_clients_can_be_served_without_sessions(revision: str, t
 
     async with connect(app, transport, revision, capabilities={"roots": {}}) as peer:
         assert peer.session is None
-        assert text(await peer.request("tools/call", call("echo", text="hi"))) == "hi"
-        assert text(await peer.request("tools/call", call("count", to=2), progress_token=1)) == "counted to 2"
+        assert text(await peer.request("tools/call", call_params("echo", text="hi"))) == "hi"
+        assert text(await peer.request("tools/call", call_params("count", to=2), progress_token=1)) == "counted to 2"
         assert len(peer.notices) == 2
         assert await peer.request("ping") == {}
         # There is no way to ask: the answer could come to any process.
-        exc = await refused(peer.request("tools/call", call("asking")))
+        exc = await expect_error(peer.request("tools/call", call_params("asking")))
         assert exc.code == -32602
         assert peer.questions == []
         for method in ("GET", "DELETE"):
@@ -604,20 +606,20 @@ async def test_handshake_clients_can_be_served_without_sessions(revision: str, t
 @requirement("http.modern-only-post")
 async def test_a_stateless_server_refuses_handshake_requests_it_is_sent(transport: str) -> None:
     for options in ({}, {"sessions": False}):
-        async with connect(Stage(revisions=[MODERN]).app, transport, MODERN, options=options) as peer:
+        async with connect(ControlledServer(revisions=[STATELESS]).app, transport, STATELESS, options=options) as peer:
             body = b'{"jsonrpc":"2.0","id":5,"method":"tools/list"}'
             bare = await peer.raw(body)
             assert (bare.status, bare.code) == (400, -32020)
             old = await peer.raw(body, headers={"mcp-protocol-version": "2025-11-25"})
             assert (old.status, old.code) == (400, -32022)
-            assert old.message["error"]["data"]["supported"] == [MODERN]
+            assert old.message["error"]["data"]["supported"] == [STATELESS]
             assert (await peer.raw(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')).status == 400
             assert (await peer.raw(b"[]")).status == 400
 
 
 @requirement("http.modern-only-post")
 async def test_a_server_without_the_unnamed_revision_wants_it_named() -> None:
-    async with connect(Stage(revisions=["2025-11-25"]).app, "http-stateless", "2025-11-25") as peer:
+    async with connect(ControlledServer(revisions=["2025-11-25"]).app, "http-stateless", "2025-11-25") as peer:
         body = b'{"jsonrpc":"2.0","id":5,"method":"tools/list"}'
         assert (await peer.raw(body, headers={"mcp-protocol-version": None})).status == 400
         assert (await peer.raw(body)).status == 200
@@ -639,11 +641,11 @@ async def test_two_servers_stand_side_by_side_under_prefixes(revision: str) -> N
         prefix = "/" + scope["path"].split("/")[1]
         await endpoints[prefix](scope | {"root_path": prefix}, receive, send)
 
-    async with serving_asgi(router, Limits()) as web:
+    async with serve_asgi(router, Limits()) as web:
         for prefix in apps:
             peer = Peer("http", revision, {}, {})
             peer.web, peer.path = web, f"{prefix}/mcp"
-            if revision != MODERN:
+            if revision != STATELESS:
                 await peer.open()
             assert text(await peer.request("tools/call", {"name": "name"})) == prefix
             old = await web.open("GET", f"{prefix}/sse", {"accept": "text/event-stream"})
@@ -685,8 +687,8 @@ async def test_a_mounted_server_needs_no_lifespan_of_its_host(transport: str) ->
         else:
             await endpoint(scope, receive, send)
 
-    async with serving_asgi(router, Limits()) as web:
-        peer = Peer("http", MODERN, {}, {})
+    async with serve_asgi(router, Limits()) as web:
+        peer = Peer("http", STATELESS, {}, {})
         peer.web = web
         assert begun == []
         assert text(await peer.request("tools/call", {"name": "value"})) == "value"
@@ -698,11 +700,11 @@ async def test_a_mounted_server_needs_no_lifespan_of_its_host(transport: str) ->
 
 @requirement("http.health")
 async def test_health_is_told_where_asked_for() -> None:
-    async with connect(Stage().app, "http", MODERN, options={"health": True}) as peer:
+    async with connect(ControlledServer().app, "http", STATELESS, options={"health": True}) as peer:
         for path in ("/live", "/ready"):
             response = await peer.http("GET", path, {"host": "anything.example"})
             assert (response.status, await response.read()) == (200, b"ok")
-    async with connect(Stage().app, "http", MODERN) as peer:
+    async with connect(ControlledServer().app, "http", STATELESS) as peer:
         assert (await peer.collect(await peer.http("GET", "/live"))).status == 404
 
 
@@ -712,7 +714,7 @@ async def test_health_is_told_where_asked_for() -> None:
 async def listening_at(process: asyncio.subprocess.Process) -> int:
     """The port a process says it serves on."""
     assert process.stderr is not None
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while line := await process.stderr.readline():
             if found := re.search(rb"https?://127.0.0.1:(\d+)/mcp", line):
                 return int(found[1])
@@ -725,12 +727,12 @@ async def running(**options: Any) -> AsyncIterator[tuple[asyncio.subprocess.Proc
     try:
         yield process, await listening_at(process)
     finally:
-        await put_down(process)
+        await stop_process(process)
 
 
 def client_of(port: int, revision: str, tls: ssl.SSLContext | None = None) -> Peer:
     peer = Peer("http-stateless", revision, {}, {})
-    peer.web = Web(port, tls=tls)
+    peer.web = HttpServerAddress(port, tls=tls)
     return peer
 
 
@@ -738,8 +740,8 @@ def client_of(port: int, revision: str, tls: ssl.SSLContext | None = None) -> Pe
 async def test_a_process_serves_until_a_signal_comes() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         async with running() as (process, port):
-            peer = client_of(port, MODERN)
-            assert text(await peer.request("tools/call", call("echo", text="hi"))) == "hi"
+            peer = client_of(port, STATELESS)
+            assert text(await peer.request("tools/call", call_params("echo", text="hi"))) == "hi"
             await peer.hang_up()
             process.send_signal(number)
             async with asyncio.timeout(5):
@@ -751,11 +753,11 @@ async def test_a_process_serves_tls(tmp_path: Path) -> None:
     certificate, key = self_signed(tmp_path)
     async with running(ssl_certfile=str(certificate), ssl_keyfile=str(key)) as (_, port):
         trust = ssl.create_default_context(cafile=str(certificate))
-        peer = client_of(port, MODERN, trust)
-        assert text(await peer.request("tools/call", call("echo", text="hi"))) == "hi"
+        peer = client_of(port, STATELESS, trust)
+        assert text(await peer.request("tools/call", call_params("echo", text="hi"))) == "hi"
         await peer.hang_up()
         with pytest.raises(ConnectionError):
-            await client_of(port, MODERN).request("tools/list")
+            await client_of(port, STATELESS).request("tools/list")
 
 
 @requirement("http.workers")
@@ -764,17 +766,17 @@ async def test_several_processes_share_the_work_and_are_replaced() -> None:
         old = client_of(port, "2025-11-25")
         await old.open()
         seen: set[int] = set()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             while len(seen) < 2:
-                for peer in (old, client_of(port, MODERN)):
-                    seen.add(int(text(await peer.request("tools/call", call("pid")))))
+                for peer in (old, client_of(port, STATELESS)):
+                    seen.add(int(text(await peer.request("tools/call", call_params("pid")))))
         assert process.pid not in seen
         victim = seen.pop()
         os.kill(victim, signal.SIGKILL)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             while len(seen) < 2:
                 with contextlib.suppress(ConnectionError, AssertionError):  # this one may have met the one that died
-                    seen.add(int(text(await client_of(port, MODERN).request("tools/call", call("pid")))))
+                    seen.add(int(text(await client_of(port, STATELESS).request("tools/call", call_params("pid")))))
                 seen.discard(victim)
         process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(5):
@@ -798,7 +800,7 @@ def test_a_transport_nobody_knows_is_refused() -> None:
 
 @requirement("http.run")
 async def test_a_port_in_use_is_a_plain_error() -> None:
-    async with serving(Server("x")) as web:
+    async with serve(Server("x")) as web:
         with pytest.raises(OSError, match="in use"):
             await Server("y").serve("http", port=web.port)
 

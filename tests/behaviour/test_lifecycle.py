@@ -5,15 +5,15 @@ import json
 from typing import Any
 
 from behaviour.manifest import requirement
-from behaviour.stage import Stage, call, refused, text
+from behaviour.stage import ControlledServer, call_params, expect_error, text
 from dovetail import Context, Icon, Server
 from driver import CLIENT, HANDSHAKE, Peer, connect
-from rawhttp import PATIENCE
+from rawhttp import TIMEOUT_S
 
 
 @requirement("life.initialize")
 async def test_initialize_tells_who_the_server_is_and_what_it_can(revision: str, transport: str) -> None:
-    app = Stage(
+    app = ControlledServer(
         version="3.1",
         title="The Stage",
         description="for tests",
@@ -40,7 +40,7 @@ async def test_initialize_tells_who_the_server_is_and_what_it_can(revision: str,
 @requirement("life.initialize-params")
 async def test_initialize_with_wrong_params_opens_nothing(revision: str, transport: str) -> None:
     good = {"protocolVersion": revision, "capabilities": {}, "clientInfo": CLIENT}
-    async with connect(Stage().app, transport, revision, handshake=False) as peer:
+    async with connect(ControlledServer().app, transport, revision, handshake=False) as peer:
         for wrong in (
             {},
             {name: value for name, value in good.items() if name != "protocolVersion"},
@@ -51,7 +51,7 @@ async def test_initialize_with_wrong_params_opens_nothing(revision: str, transpo
             good | {"clientInfo": {"name": "x"}},
             good | {"clientInfo": "x"},
         ):
-            exc = await refused(peer.request("initialize", wrong))
+            exc = await expect_error(peer.request("initialize", wrong))
             assert exc.code == -32602, wrong
             assert exc.status == (400 if transport == "http" else None), wrong
         await peer.open()
@@ -60,10 +60,10 @@ async def test_initialize_with_wrong_params_opens_nothing(revision: str, transpo
 
 @requirement("life.first")
 async def test_nothing_but_ping_is_served_before_initialize(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision, handshake=False) as peer:
+    async with connect(ControlledServer().app, transport, revision, handshake=False) as peer:
         assert await peer.request("ping") == {}
         for method in ("tools/list", "logging/setLevel", "shutdown"):
-            exc = await refused(peer.request(method))
+            exc = await expect_error(peer.request(method))
             assert exc.code == -32600
             assert "initialize" in exc.message
         await peer.open()
@@ -72,8 +72,8 @@ async def test_nothing_but_ping_is_served_before_initialize(revision: str, trans
 
 @requirement("life.once")
 async def test_a_connection_is_initialized_once(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
-        exc = await refused(
+    async with connect(ControlledServer().app, transport, revision) as peer:
+        exc = await expect_error(
             peer.request("initialize", {"protocolVersion": revision, "capabilities": {}, "clientInfo": CLIENT})
         )
         assert exc.code == -32600
@@ -82,7 +82,7 @@ async def test_a_connection_is_initialized_once(revision: str, transport: str) -
 
 @requirement("life.initialized-first")
 async def test_a_session_hears_of_changes_only_once_it_is_ready(revision: str, transport: str) -> None:
-    stage = Stage()
+    stage = ControlledServer()
     async with connect(stage.app, transport, revision, handshake=False) as peer:
         await peer.initialize()
         stage.app.changed("tools")
@@ -93,13 +93,13 @@ async def test_a_session_hears_of_changes_only_once_it_is_ready(revision: str, t
             await peer.listen()
         assert await peer.request("ping") == {}
         stage.app.changed("tools")
-        await peer.next_notice("notifications/tools/list_changed")
+        await peer.next_notification("notifications/tools/list_changed")
         assert len(peer.notices) == 1
 
 
 @requirement("life.ping")
 async def test_ping_is_answered_with_nothing(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         assert await peer.request("ping") == {}
         assert await peer.request("ping", {}) == {}
         assert await peer.request("ping", {"_meta": {"com.example/x": 1}}) == {}
@@ -107,13 +107,13 @@ async def test_ping_is_answered_with_nothing(revision: str, transport: str) -> N
 
 @requirement("life.ping")
 async def test_ping_is_answered_while_work_goes_on(revision: str, transport: str) -> None:
-    stage = Stage()
-    stage.here()
+    stage = ControlledServer()
+    stage.remember_loop()
     async with connect(stage.app, transport, revision) as peer:
-        waiting = peer.start("tools/call", call("wait", name="w"))
-        blocking = peer.start("tools/call", call("block", name="b"))
-        await stage.begun("w")
-        await stage.begun("b")
+        waiting = peer.start("tools/call", call_params("wait", name="w"))
+        blocking = peer.start("tools/call", call_params("block", name="b"))
+        await stage.wait_until_started("w")
+        await stage.wait_until_started("b")
         assert await peer.request("ping") == {}
         stage.release("w")
         stage.release("b")
@@ -123,20 +123,20 @@ async def test_ping_is_answered_while_work_goes_on(revision: str, transport: str
 
 @requirement("life.ping-gone")
 async def test_the_stateless_era_has_no_ping(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
-        assert (await refused(peer.request("ping"))).code == -32601
+    async with connect(ControlledServer().app, transport, revision) as peer:
+        assert (await expect_error(peer.request("ping"))).code == -32601
 
 
 @requirement("life.shutdown")
 async def test_shutdown_is_answered_null_and_ends_the_session(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         assert await peer.request("shutdown") is None
         assert peer.messages[-1]["result"] is None
         if transport == "http":
             reply = await peer.raw(b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
             assert reply.status == 404
         else:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT_S):
                 await peer.ended.wait()
 
 
@@ -147,7 +147,7 @@ async def test_shutdown_ends_a_process(revision: str) -> None:
     async with connect(programs.plain, "stdio", revision) as peer:
         assert await peer.request("shutdown") is None
         assert peer.process is not None
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             assert await peer.process.wait() == 0
 
 
@@ -165,12 +165,12 @@ async def test_the_stateless_era_remembers_nothing_of_the_caller(revision: str, 
 
         async def asked(**meta: Any) -> Any:
             changed = {f"io.modelcontextprotocol/{name}": value for name, value in meta.items()}
-            return json.loads(text(await peer.request("tools/call", call("who"), meta=changed)))
+            return json.loads(text(await peer.request("tools/call", call_params("who"), meta=changed)))
 
         assert await asked(clientInfo={"name": "a", "version": "1"}, clientCapabilities={"roots": {}}) == ["a", True]
         assert await asked(clientInfo={"name": "b", "version": "1"}, clientCapabilities={}) == ["b", False]
         assert await asked(clientInfo=None, clientCapabilities={"roots": {}}) == [None, True]
-        exc = await refused(asked(clientCapabilities=None))
+        exc = await expect_error(asked(clientCapabilities=None))
         assert exc.code == -32602
 
 
@@ -185,22 +185,22 @@ async def test_a_handshake_session_remembers_the_caller(revision: str, transport
 
     async with connect(app, transport, revision, capabilities={"roots": {}}) as peer:
         for _ in range(2):
-            told = json.loads(text(await peer.request("tools/call", call("who"))))
+            told = json.loads(text(await peer.request("tools/call", call_params("who"))))
             assert told == ["driver", revision, True]
 
 
 @requirement("life.capabilities")
 async def test_only_what_is_declared_is_served(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         declared = await _capabilities(peer)
         assert declared["tools"] == {"listChanged": True}
         for method in ("resources/list", "resources/templates/list", "prompts/list"):
-            assert (await refused(peer.request(method))).code == -32601, method
-        assert (await refused(peer.request("resources/read", {"uri": "x://y"}))).code == -32601
-        assert (await refused(peer.request("prompts/get", {"name": "x"}))).code == -32601
+            assert (await expect_error(peer.request(method))).code == -32601, method
+        assert (await expect_error(peer.request("resources/read", {"uri": "x://y"}))).code == -32601
+        assert (await expect_error(peer.request("prompts/get", {"name": "x"}))).code == -32601
         if revision in HANDSHAKE:
             for method in ("resources/subscribe", "resources/unsubscribe"):
-                assert (await refused(peer.request(method, {"uri": "x://y"}))).code == -32601, method
+                assert (await expect_error(peer.request(method, {"uri": "x://y"}))).code == -32601, method
 
 
 async def _capabilities(peer: Peer) -> Any:

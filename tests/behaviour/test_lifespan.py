@@ -12,7 +12,7 @@ import pytest
 from behaviour.manifest import requirement
 from behaviour.reading import call, text
 from dovetail import Client, Context, Server
-from driver import MODERN, Peer, another, connect
+from driver import STATELESS, Peer, connect, connect_again
 
 
 def server(steps: list[str]) -> Server:
@@ -51,7 +51,7 @@ async def test_a_lifespan_is_entered_once_and_left_at_the_end(revision: str, tra
         result = await peer.request("resources/read", {"uri": "x:life"})
         assert result["contents"][0]["text"] == "{'answer': 42}"
         if transport == "http":
-            async with another(peer) as other:
+            async with connect_again(peer) as other:
                 await call(other, "look")
                 steps.pop()
         assert steps == ["enter", "call", "call"]
@@ -80,7 +80,7 @@ async def answers(app: Server, revision: str, count: int = 3) -> list[Any]:
 
     peer = Peer("memory", revision, {}, {})
     link = app.link(take)
-    if revision != MODERN:
+    if revision != STATELESS:
         hello = {"protocolVersion": revision, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
         link.receive(json.dumps({"jsonrpc": "2.0", "id": "open", "method": "initialize", "params": hello}).encode())
         link.receive(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from behaviour.manifest import requirement
-from behaviour.reading import call, refused
+from behaviour.reading import call, expect_error
 from dovetail import Context, Server
 from dovetail.errors import Disconnected
-from driver import MODERN, Peer, Pending, connect
+from driver import STATELESS, Peer, Pending, connect
 
 TOOLS = "notifications/tools/list_changed"
 PROMPTS = "notifications/prompts/list_changed"
@@ -40,7 +40,7 @@ def server(*offers: str) -> Server:
 async def listen(peer: Peer, filter: dict[str, Any], id: int | str | None = None) -> Pending:
     """A subscription that has been acknowledged."""
     pending = peer.start("subscriptions/listen", {"notifications": filter}, id=id)
-    await peer.next_notice(ACKNOWLEDGED)
+    await peer.next_notification(ACKNOWLEDGED)
     return pending
 
 
@@ -75,7 +75,7 @@ async def test_a_subscription_is_acknowledged_first(revision: str, transport: st
         ):
             app.changed("tools")
             pending = peer.start("subscriptions/listen", {"notifications": asked}, id=f"s{number}")
-            acknowledged = await peer.next_notice(ACKNOWLEDGED)
+            acknowledged = await peer.next_notification(ACKNOWLEDGED)
             assert acknowledged["notifications"] == honoured
             assert acknowledged["_meta"] == {ID: f"s{number}"}
             assert not pending.done
@@ -93,7 +93,7 @@ async def test_everything_carries_the_subscriptions_id(id: Any, revision: str, t
         await listen(peer, EVERYTHING, id)
         app.changed("tools")
         app.updated("x:a")
-        await peer.next_notice(UPDATED)
+        await peer.next_notification(UPDATED)
         assert heard(peer, id) == [(TOOLS, None), (UPDATED, "x:a")]
         assert len(peer.notices) == 3
 
@@ -118,7 +118,7 @@ async def test_a_subscription_hears_only_what_it_asked_for(revision: str, transp
         app.add_tool(lambda: "x", name="new")
         app.updated("x:a")
         app.changed("prompts")
-        await peer.next_notice(PROMPTS)
+        await peer.next_notification(PROMPTS)
         assert heard(peer, "s") == [(UPDATED, "x:a"), (PROMPTS, None)]
         assert len(peer.notices) == 3
 
@@ -130,10 +130,10 @@ async def test_a_subscriptions_stream_carries_nothing_else(revision: str, transp
         pending = peer.start(
             "subscriptions/listen", {"notifications": EVERYTHING}, progress_token="l", log_level="debug"
         )
-        await peer.next_notice(ACKNOWLEDGED)
+        await peer.next_notification(ACKNOWLEDGED)
         await peer.request("tools/call", {"name": "work"}, progress_token="t", log_level="debug")
         app.changed("tools")
-        await peer.next_notice(TOOLS)
+        await peer.next_notification(TOOLS)
         said = [event.message["method"] for event in (await pending.streaming()).events_seen if event.data]
         assert said == [ACKNOWLEDGED, TOOLS]
 
@@ -150,8 +150,8 @@ async def test_subscriptions_live_side_by_side(revision: str, transport: str) ->
         app.updated("x:a")
         app.updated("x:b")
         for _ in range(4):
-            await peer.next_notice(UPDATED)
-        await peer.next_notice(TOOLS)
+            await peer.next_notification(UPDATED)
+        await peer.next_notification(TOOLS)
         assert heard(peer, "tools") == [(TOOLS, None)]
         assert heard(peer, "both") == [(UPDATED, "x:a"), (UPDATED, "x:b")]
         assert heard(peer, 1) == heard(peer, "1") == [(UPDATED, "x:b")]
@@ -182,7 +182,7 @@ async def test_a_notice_ends_a_subscription(revision: str, transport: str) -> No
         await peer.cancel("gone")
         await until_listeners_are(app, before + 1, peer)
         app.changed("tools")
-        await peer.next_notice(TOOLS)
+        await peer.next_notification(TOOLS)
         await call(peer, "work")
         assert heard(peer, "gone") == []
         assert heard(peer, "kept") == [(TOOLS, None)]
@@ -202,14 +202,14 @@ async def test_a_dropped_connection_ends_a_subscription(revision: str, transport
             await gone
         await until_listeners_are(app, 1, peer)
         app.changed("tools")
-        await peer.next_notice(TOOLS)
+        await peer.next_notification(TOOLS)
         assert heard(peer, "kept") == [(TOOLS, None)]
 
 
 @requirement("listen.not-offered")
 async def test_there_must_be_something_to_hear_of(revision: str, transport: str) -> None:
     async with connect(Server("mute"), transport, revision) as peer:
-        error = await refused(peer.request("subscriptions/listen", {"notifications": {}}))
+        error = await expect_error(peer.request("subscriptions/listen", {"notifications": {}}))
         assert error.code == -32601
     async with connect(server(), transport, revision) as peer:
         for params in (
@@ -220,14 +220,14 @@ async def test_there_must_be_something_to_hear_of(revision: str, transport: str)
             {"notifications": {"resourceSubscriptions": "x:a"}},
             {"notifications": {"resourceSubscriptions": [1]}},
         ):
-            assert (await refused(peer.request("subscriptions/listen", params))).code == -32602, params
+            assert (await expect_error(peer.request("subscriptions/listen", params))).code == -32602, params
         assert peer.notices == []
 
 
 @requirement("listen.silent-without")
 async def test_who_did_not_subscribe_hears_nothing(revision: str, transport: str) -> None:
     app = server()
-    assert revision == MODERN
+    assert revision == STATELESS
     async with connect(app, transport, revision) as peer:
         app.changed("tools")
         app.updated("x:a")

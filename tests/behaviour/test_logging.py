@@ -4,9 +4,9 @@ import asyncio
 from typing import Any
 
 from behaviour.manifest import requirement
-from behaviour.reading import call, refused
+from behaviour.reading import call, expect_error
 from dovetail import Context, Server
-from driver import MODERN, Peer, another, connect
+from driver import STATELESS, Peer, connect, connect_again
 
 LEVELS = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 MESSAGE = "notifications/message"
@@ -59,7 +59,7 @@ async def test_the_level_of_one_session_is_not_anothers(revision: str, transport
     app = server()
     async with connect(app, transport, revision) as peer:
         await peer.request("logging/setLevel", {"level": "emergency"})
-        async with another(peer) if transport == "http" else connect(app, transport, revision) as other:
+        async with connect_again(peer) if transport == "http" else connect(app, transport, revision) as other:
             await other.request("logging/setLevel", {"level": "debug"})
             await call(peer, "talk")
             await call(other, "talk")
@@ -106,20 +106,20 @@ async def test_an_unknown_level_is_an_error(revision: str, transport: str) -> No
     async with connect(server(), transport, revision) as peer:
         wrong: list[Any] = ["verbose", "INFO", "", 3, ["info"], {}, True]
         for level in wrong:
-            if revision == MODERN:
+            if revision == STATELESS:
                 request = peer.request("tools/call", {"name": "talk"}, log_level=level)
             else:
                 request = peer.request("logging/setLevel", {"level": level})
-            assert (await refused(request)).code == -32602, level
-        if revision != MODERN:
-            assert (await refused(peer.request("logging/setLevel", {}))).code == -32602
+            assert (await expect_error(request)).code == -32602, level
+        if revision != STATELESS:
+            assert (await expect_error(peer.request("logging/setLevel", {}))).code == -32602
         assert peer.notices == []
 
 
 @requirement("logging.message")
 async def test_a_message_carries_level_logger_and_data(revision: str, transport: str) -> None:
     async with connect(server(), transport, revision) as peer:
-        level = "debug" if revision == MODERN else None
+        level = "debug" if revision == STATELESS else None
         await peer.request("tools/call", {"name": "data"}, log_level=level)
         assert [params for _, params in peer.notices] == [
             {

@@ -30,7 +30,7 @@ def test_rows_are_well_formed() -> None:
     for row in requirements().values():
         assert re.fullmatch(r"[a-z0-9]+(?:[.-][a-z0-9]+)*", row.id), row.id
         assert row.source == "house" or row.source in anchors, f"{row.id}: no passage {row.source}"
-        assert row.says.endswith("."), f"{row.id}: not a sentence"
+        assert row.text.endswith("."), f"{row.id}: not a sentence"
         assert row.revisions, f"{row.id}: for no revision"
         assert row.transports, f"{row.id}: for no transport"
         assert set(row.revisions) <= set(REVISIONS), row.id

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from behaviour.manifest import requirement
-from behaviour.stage import Stage, call, text
+from behaviour.stage import ControlledServer, call_params, text
 from dovetail import Limits
 from dovetail.errors import PeerError
-from driver import DRAFT, MODERN, Peer, connect
+from driver import DRAFT, STATELESS, Peer, connect
 
 NOT_JSON = {
     "cut-off": b'{"jsonrpc":"2.0","id":1,"method":"ping"',
@@ -61,14 +61,14 @@ def headers_of(peer: Peer, method: str = "tools/list") -> dict[str, str | None]:
 
 async def still_serves(peer: Peer) -> None:
     """The connection is as good as before."""
-    assert text(await peer.request("tools/call", call("echo", text="alive"))) == "alive"
+    assert text(await peer.request("tools/call", call_params("echo", text="alive"))) == "alive"
 
 
 @requirement("msg.id-echo")
 async def test_an_answer_carries_the_very_id_of_its_request(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         for id in (0, -1, 2**53, 10**39, "", "0", "a b", "\u00e9\u4e16", "x" * 256):
-            assert text(await peer.request("tools/call", call("echo", text="hi"), id=id)) == "hi"
+            assert text(await peer.request("tools/call", call_params("echo", text="hi"), id=id)) == "hi"
             with pytest.raises(PeerError):
                 await peer.request("no/such", id=id)
             assert [message["id"] for message in peer.messages[-2:]] == [id, id]
@@ -76,7 +76,7 @@ async def test_an_answer_carries_the_very_id_of_its_request(revision: str, trans
 
 @requirement("msg.id-refused")
 async def test_an_id_of_another_kind_is_refused(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         for id in (None, True, False, 1.5, {}, [1], "x" * 257):
             message = {"jsonrpc": "2.0", "id": id} | peer.message("tools/list", {})
             reply = await peer.raw(json.dumps(message).encode(), headers=headers_of(peer))
@@ -88,12 +88,12 @@ async def test_an_id_of_another_kind_is_refused(revision: str, transport: str) -
 
 @requirement("msg.id-type")
 async def test_a_number_and_its_digits_are_two_ids(revision: str, transport: str) -> None:
-    stage = Stage()
+    stage = ControlledServer()
     async with connect(stage.app, transport, revision) as peer:
-        number = peer.start("tools/call", call("wait", name="number"), id=71)
-        await stage.begun("number")
-        string = peer.start("tools/call", call("wait", name="string"), id="71")
-        await stage.begun("string")
+        number = peer.start("tools/call", call_params("wait", name="number"), id=71)
+        await stage.wait_until_started("number")
+        string = peer.start("tools/call", call_params("wait", name="string"), id="71")
+        await stage.wait_until_started("string")
         stage.release("string")
         assert text(await string) == "string is done"
         assert not number.done
@@ -103,29 +103,29 @@ async def test_a_number_and_its_digits_are_two_ids(revision: str, transport: str
 
 @requirement("msg.id-in-flight")
 async def test_an_id_in_flight_cannot_be_used_again(revision: str, transport: str) -> None:
-    stage = Stage()
+    stage = ControlledServer()
     async with connect(stage.app, transport, revision) as peer:
-        first = peer.start("tools/call", call("wait", name="first"), id=9)
-        await stage.begun("first")
+        first = peer.start("tools/call", call_params("wait", name="first"), id=9)
+        await stage.wait_until_started("first")
         peer.ignore(9)  # so that the refusal is not taken for the answer
-        second = {"jsonrpc": "2.0", "id": 9} | peer.message("tools/call", call("echo", text="x"))
+        second = {"jsonrpc": "2.0", "id": 9} | peer.message("tools/call", call_params("echo", text="x"))
         reply = await peer.raw(json.dumps(second).encode())
         assert reply.code == (-32001 if revision == DRAFT else -32600)
         assert reply.message["id"] == 9
         peer.expect(first)
         stage.release("first")
         assert text(await first) == "first is done"
-        assert text(await peer.request("tools/call", call("echo", text="again"), id=9)) == "again"
+        assert text(await peer.request("tools/call", call_params("echo", text="again"), id=9)) == "again"
 
 
 @requirement("msg.id-own-reply")
 async def test_over_http_each_request_is_answered_on_its_own_reply(revision: str, transport: str) -> None:
-    stage = Stage()
+    stage = ControlledServer()
     async with connect(stage.app, transport, revision) as peer:
-        first = peer.start("tools/call", call("talk", name="first"), id=9, progress_token="a")
-        await stage.begun("first")
-        second = peer.start("tools/call", call("wait", name="second"), id=9)
-        await stage.begun("second")
+        first = peer.start("tools/call", call_params("talk", name="first"), id=9, progress_token="a")
+        await stage.wait_until_started("first")
+        second = peer.start("tools/call", call_params("wait", name="second"), id=9)
+        await stage.wait_until_started("second")
         stage.release("first")
         assert text(await first) == "first is done"
         assert not second.done
@@ -135,9 +135,9 @@ async def test_over_http_each_request_is_answered_on_its_own_reply(revision: str
 
 @requirement("msg.invalid")
 async def test_what_is_no_message_is_refused(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         for case, (sent, id) in NO_MESSAGE.items():
-            if revision == MODERN and isinstance(sent, dict) and "params" not in sent:
+            if revision == STATELESS and isinstance(sent, dict) and "params" not in sent:
                 sent = sent | {"params": peer.message("tools/list", {})["params"]}
             reply = await peer.raw(json.dumps(sent).encode(), headers=headers_of(peer))
             assert reply.status == (400 if transport == "http" else None), case
@@ -148,7 +148,7 @@ async def test_what_is_no_message_is_refused(revision: str, transport: str) -> N
 
 @requirement("msg.parse")
 async def test_what_is_not_json_is_refused(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         for case, data in NOT_JSON.items():
             reply = await peer.raw(data, headers=headers_of(peer))
             assert reply.status == (400 if transport == "http" else None), case
@@ -159,14 +159,14 @@ async def test_what_is_not_json_is_refused(revision: str, transport: str) -> Non
 
 @requirement("msg.parse")
 async def test_an_empty_body_is_not_json(revision: str) -> None:
-    async with connect(Stage().app, "http", revision) as peer:
+    async with connect(ControlledServer().app, "http", revision) as peer:
         reply = await peer.raw(b"", headers=headers_of(peer))
         assert (reply.status, reply.code) == (400, -32700)
 
 
 @requirement("msg.depth")
 async def test_nesting_up_to_the_limit_is_read(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         deep: Any = "x"
         for _ in range(60):
             deep = [deep]
@@ -175,8 +175,8 @@ async def test_nesting_up_to_the_limit_is_read(revision: str, transport: str) ->
 
 @requirement("msg.unknown-fields")
 async def test_members_nobody_knows_are_ignored(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
-        params = call("echo", text="hi") | {"future": {"a": [1]}}
+    async with connect(ControlledServer().app, transport, revision) as peer:
+        params = call_params("echo", text="hi") | {"future": {"a": [1]}}
         message = {"jsonrpc": "2.0", "id": 31, "extra": True, "x": None} | peer.message("tools/call", params)
         message["params"].setdefault("_meta", {})["com.example/unknown"] = {"deep": [None]}
         reply = await peer.raw(json.dumps(message).encode(), headers=peer.headers(message, revision))
@@ -185,12 +185,12 @@ async def test_members_nobody_knows_are_ignored(revision: str, transport: str) -
 
 @requirement("msg.parallel")
 async def test_requests_run_side_by_side_and_are_answered_as_they_finish(revision: str, transport: str) -> None:
-    stage = Stage()
+    stage = ControlledServer()
     async with connect(stage.app, transport, revision) as peer:
         names = [f"call-{number}" for number in range(8)]
-        started = {name: peer.start("tools/call", call("wait", name=name)) for name in names}
+        started = {name: peer.start("tools/call", call_params("wait", name=name)) for name in names}
         for name in names:
-            await stage.begun(name)
+            await stage.wait_until_started(name)
         for name in reversed(names):
             stage.release(name)
             assert text(await started[name]) == f"{name} is done"
@@ -198,11 +198,11 @@ async def test_requests_run_side_by_side_and_are_answered_as_they_finish(revisio
 
 @requirement("msg.parallel")
 async def test_a_thread_at_work_keeps_nobody_waiting(revision: str, transport: str) -> None:
-    stage = Stage()
-    stage.here()
+    stage = ControlledServer()
+    stage.remember_loop()
     async with connect(stage.app, transport, revision) as peer:
-        blocked = peer.start("tools/call", call("block", name="b"))
-        await stage.begun("b")
+        blocked = peer.start("tools/call", call_params("block", name="b"))
+        await stage.wait_until_started("b")
         await still_serves(peer)
         assert not blocked.done
         stage.release("b")
@@ -211,7 +211,7 @@ async def test_a_thread_at_work_keeps_nobody_waiting(revision: str, transport: s
 
 @requirement("msg.notice-silent")
 async def test_a_notice_is_never_answered(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         before = len(peer.messages)
         for method in ("notifications/unknown", "x", "notifications/roots/list_changed", "tools/list"):
             for params in (None, {}, {"progressToken": "nobody", "progress": 1}, {"requestId": {}}):
@@ -222,7 +222,7 @@ async def test_a_notice_is_never_answered(revision: str, transport: str) -> None
 
 @requirement("msg.stray-response")
 async def test_an_answer_nobody_asked_for_is_ignored(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         before = len(peer.messages)
         for stray in (
             {"id": 99, "result": {}},
@@ -242,26 +242,26 @@ async def test_an_answer_nobody_asked_for_is_ignored(revision: str, transport: s
 
 @requirement("msg.response-modern-http")
 async def test_the_stateless_era_takes_no_answers_over_http(revision: str) -> None:
-    async with connect(Stage().app, "http", revision) as peer:
+    async with connect(ControlledServer().app, "http", revision) as peer:
         reply = await peer.raw(b'{"jsonrpc":"2.0","id":1,"result":{}}', headers=headers_of(peer))
         assert (reply.status, reply.code) == (400, -32600)
 
 
 @requirement("msg.method-not-found")
 async def test_an_unknown_method_is_refused_with_its_id(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         with pytest.raises(PeerError) as caught:
             await peer.request("no/such/method", {"x": 1}, id="mine")
         assert caught.value.code == -32601
         assert peer.messages[-1]["id"] == "mine"
-        if transport == "http" and revision == MODERN:
+        if transport == "http" and revision == STATELESS:
             assert caught.value.status == 404  # type: ignore[attr-defined]
         await still_serves(peer)
 
 
 @requirement("msg.framing")
 async def test_lines_may_end_in_crlf_and_empty_ones_mean_nothing(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         data = json.dumps({"jsonrpc": "2.0", "id": 5} | peer.message("tools/list", {})).encode()
         await peer.send_raw(b"\n\r\n\n" + data + b"\r")
         assert (await peer.next_stray())["id"] == 5
@@ -271,8 +271,10 @@ async def test_lines_may_end_in_crlf_and_empty_ones_mean_nothing(revision: str, 
 
 @requirement("msg.framing")
 async def test_bytes_may_come_one_by_one(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
-        message = {"jsonrpc": "2.0", "id": 5} | peer.message("tools/call", call("echo", text="h\u00e9llo\n\u4e16"))
+    async with connect(ControlledServer().app, transport, revision) as peer:
+        message = {"jsonrpc": "2.0", "id": 5} | peer.message(
+            "tools/call", call_params("echo", text="h\u00e9llo\n\u4e16")
+        )
         data = json.dumps(message, ensure_ascii=False).encode() + b"\n"
         writer = peer.writer
         assert writer is not None
@@ -284,14 +286,14 @@ async def test_bytes_may_come_one_by_one(revision: str, transport: str) -> None:
 
 @requirement("msg.framing")
 async def test_no_text_breaks_the_framing(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         for inside in ("a\nb", "a\r\nb", "\u2028\u2029", "\x00\x7f", "\U0001f600", '"\\'):
-            assert text(await peer.request("tools/call", call("echo", text=inside))) == inside
+            assert text(await peer.request("tools/call", call_params("echo", text=inside))) == inside
 
 
 @requirement("msg.line-limit")
 async def test_a_line_over_the_limit_is_skipped_and_said_so(revision: str, transport: str) -> None:
-    async with connect(Stage(limits=Limits(line=2000)).app, transport, revision) as peer:
+    async with connect(ControlledServer(limits=Limits(line=2000)).app, transport, revision) as peer:
         reply = await peer.raw(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "x" * 5000}).encode())
         assert reply.code == -32600
         assert "2000" in reply.message["error"]["message"]
@@ -309,20 +311,20 @@ async def test_a_line_over_the_limit_is_skipped_and_said_so(revision: str, trans
 
 @requirement("msg.large")
 async def test_a_message_of_megabytes_passes(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         large = "0123456789" * 300_000
-        assert text(await peer.request("tools/call", call("echo", text=large))) == large
+        assert text(await peer.request("tools/call", call_params("echo", text=large))) == large
 
 
 @requirement("msg.flood")
 async def test_a_connection_has_a_number_of_requests_in_flight(revision: str, transport: str) -> None:
-    stage = Stage(limits=Limits(calls_per_connection=2))
+    stage = ControlledServer(limits=Limits(calls_per_connection=2))
     async with connect(stage.app, transport, revision) as peer:
-        held = [peer.start("tools/call", call("wait", name=name)) for name in ("a", "b")]
+        held = [peer.start("tools/call", call_params("wait", name=name)) for name in ("a", "b")]
         for name in ("a", "b"):
-            await stage.begun(name)
+            await stage.wait_until_started(name)
         with pytest.raises(PeerError) as caught:
-            await peer.request("tools/call", call("echo", text="x"))
+            await peer.request("tools/call", call_params("echo", text="x"))
         assert caught.value.code == 429
         assert caught.value.data["retryAfterMs"] > 0
         if transport == "http":

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from behaviour.manifest import requirement
-from behaviour.reading import call, refused, text
+from behaviour.reading import call, expect_error, text
 from dovetail import CallToolResult, Context, InvalidParams, Server, TextContent, ToolError
-from driver import MODERN, connect
+from driver import STATELESS, connect
 
 
 def server() -> Server:
@@ -56,7 +56,7 @@ async def test_the_first_registered_stands_outermost(revision: str, transport: s
         assert text(await call(peer, "tool")) == "tool "
         assert steps == ["outer in", "inner in", "inner out", "outer out"]
         steps.clear()
-        await refused(call(peer, "none"))
+        await expect_error(call(peer, "none"))
         assert steps == ["outer in", "inner in", "inner out", "outer out"]
 
 
@@ -72,7 +72,7 @@ async def test_middleware_that_returns_nothing_is_named_in_the_log(
         return None if exchange.method == "tools/call" else result
 
     async with connect(app, transport, revision) as peer:
-        error = await refused(call(peer, "tool"))
+        error = await expect_error(call(peer, "tool"))
     assert error.code == -32603
     assert "forgetful" not in error.message
     (record,) = [one for one in caplog.records if "forgetful" in one.getMessage()]
@@ -110,10 +110,10 @@ async def test_middleware_may_answer_instead(revision: str, transport: str, capl
 
     async with connect(app, transport, revision) as peer:
         assert text(await call(peer, "guarded", word="answer")) == "instead"
-        assert (await refused(call(peer, "guarded", word="refuse"))).message == "not you"
-        assert (await refused(call(peer, "guarded", word="tool error"))).message == "not now"
+        assert (await expect_error(call(peer, "guarded", word="refuse"))).message == "not you"
+        assert (await expect_error(call(peer, "guarded", word="tool error"))).message == "not now"
         with caplog.at_level(logging.CRITICAL, "dovetail"):
-            error = await refused(call(peer, "guarded", word="break"))
+            error = await expect_error(call(peer, "guarded", word="break"))
         assert error.code == -32603
         assert "hunter2" not in error.message
         assert ran == []
@@ -140,7 +140,7 @@ async def test_middleware_sees_who_asks_for_what(revision: str, transport: str) 
     assert exchange.params["arguments"] == {"word": "w"}
     assert exchange.meta["progressToken"] == "t"
     assert exchange.caller.revision == revision
-    assert exchange.caller.stateless == (revision == MODERN)
+    assert exchange.caller.stateless == (revision == STATELESS)
     assert exchange.caller.capabilities.roots is not None
     assert exchange.caller.client.name == "driver"
     assert exchange.caller.principal is None
@@ -171,15 +171,15 @@ async def test_middleware_stands_around_every_method(revision: str, transport: s
             {"ref": {"type": "ref/prompt", "name": "prompt"}, "argument": {"name": "kind", "value": ""}},
         ),
     ]
-    if revision == MODERN:
+    if revision == STATELESS:
         requests.append(("server/discover", {}))
     async with connect(app, transport, revision) as peer:
         seen.clear()
         for method, params in requests:
             await peer.request(method, params)
-        if revision == MODERN:
+        if revision == STATELESS:
             peer.start("subscriptions/listen", {"notifications": {}})
-            await peer.next_notice("notifications/subscriptions/acknowledged")
+            await peer.next_notification("notifications/subscriptions/acknowledged")
             requests.append(("subscriptions/listen", {}))
         assert seen == [method for method, _ in requests]
 

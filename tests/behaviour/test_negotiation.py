@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from behaviour.manifest import requirement
-from behaviour.stage import Stage, call, refused, text
+from behaviour.stage import ControlledServer, call_params, expect_error, text
 from dovetail import Server
 from dovetail.wire.methods import METHODS
-from driver import DRAFT, HANDSHAKE, MODERN, REVISIONS, Peer, connect
+from driver import DRAFT, HANDSHAKE, REVISIONS, STATELESS, Peer, connect
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
@@ -41,14 +41,14 @@ def full(**options: Any) -> Server:
 
 @requirement("neg.echo")
 async def test_a_served_revision_is_agreed_to(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         assert peer.opened["protocolVersion"] == revision
 
 
 @requirement("neg.counter-offer")
 @pytest.mark.parametrize("asked", ["1999-01-01", "2099-12-31", "2026-07-28", "", "DRAFT", "2025-11-25 ", "x" * 5000])
 async def test_another_revision_is_answered_with_the_newest(transport: str, asked: str) -> None:
-    async with connect(Stage().app, transport, NEWEST_HANDSHAKE, handshake=False) as peer:
+    async with connect(ControlledServer().app, transport, NEWEST_HANDSHAKE, handshake=False) as peer:
         result = await peer.initialize(asked)
         assert result["protocolVersion"] == NEWEST_HANDSHAKE
 
@@ -68,7 +68,7 @@ async def test_another_revision_is_answered_with_the_newest(transport: str, aske
 async def test_a_server_offers_only_the_revisions_it_was_given(
     transport: str, served: list[str], asked: str, given: str
 ) -> None:
-    async with connect(Stage(revisions=served).app, transport, NEWEST_HANDSHAKE, handshake=False) as peer:
+    async with connect(ControlledServer(revisions=served).app, transport, NEWEST_HANDSHAKE, handshake=False) as peer:
         assert (await peer.initialize(asked))["protocolVersion"] == given
         await peer.notify("notifications/initialized")
         assert (await peer.request("tools/list"))["tools"]
@@ -83,16 +83,16 @@ def test_revisions_are_checked_when_the_server_is_made() -> None:
 
 @requirement("neg.modern-only-initialize")
 async def test_a_stateless_server_names_its_revisions_to_an_old_client(revision: str, transport: str) -> None:
-    async with connect(Stage(revisions=[MODERN]).app, transport, revision, handshake=False) as peer:
-        exc = await refused(peer.initialize())
-        assert MODERN in exc.message
+    async with connect(ControlledServer(revisions=[STATELESS]).app, transport, revision, handshake=False) as peer:
+        exc = await expect_error(peer.initialize())
+        assert STATELESS in exc.message
         assert exc.status == (400 if transport == "http" else None)
-        assert exc.data["supported"] == [MODERN]
+        assert exc.data["supported"] == [STATELESS]
 
 
 @requirement("neg.modern-only-http")
 async def test_a_server_of_the_stateless_era_has_only_post(transport: str) -> None:
-    async with connect(Stage(revisions=[MODERN]).app, transport, MODERN) as peer:
+    async with connect(ControlledServer(revisions=[STATELESS]).app, transport, STATELESS) as peer:
         for method in ("GET", "DELETE"):
             response = await peer.http(method, headers={"accept": "text/event-stream", "mcp-session-id": "x"})
             assert response.status == 405, method
@@ -105,13 +105,13 @@ async def test_a_server_of_the_stateless_era_has_only_post(transport: str) -> No
 
 @requirement("neg.sessionless")
 async def test_the_stateless_era_ignores_session_and_event_ids(transport: str) -> None:
-    async with connect(Stage().app, transport, MODERN) as peer:
+    async with connect(ControlledServer().app, transport, STATELESS) as peer:
         headers = {"mcp-session-id": "no-such-session", "last-event-id": "1-1"}
-        pending = peer.start("tools/call", call("echo", text="hi"), headers=headers)
+        pending = peer.start("tools/call", call_params("echo", text="hi"), headers=headers)
         assert text(await pending) == "hi"
         assert pending.response is not None
         assert "mcp-session-id" not in pending.response.headers
-        streamed = peer.start("tools/call", call("count", to=1), headers=headers, progress_token=1)
+        streamed = peer.start("tools/call", call_params("count", to=1), headers=headers, progress_token=1)
         await streamed
         assert streamed.response is not None
         assert [event.id for event in streamed.response.events_seen] == [None, None]
@@ -120,10 +120,10 @@ async def test_the_stateless_era_ignores_session_and_event_ids(transport: str) -
 @requirement("neg.discover")
 async def test_discover_tells_everything_at_once(transport: str) -> None:
     app = full(version="2.0", title="Full", instructions="Do.", extensions={"com.example/x": {"on": True}})
-    async with connect(app, transport, MODERN) as peer:
+    async with connect(app, transport, STATELESS) as peer:
         told = await peer.request("server/discover")
         assert told["resultType"] == "complete"
-        assert told["supportedVersions"] == [MODERN, *reversed(HANDSHAKE)]
+        assert told["supportedVersions"] == [STATELESS, *reversed(HANDSHAKE)]
         assert told["instructions"] == "Do."
         assert told["_meta"]["io.modelcontextprotocol/serverInfo"] == {
             "name": "full",
@@ -138,30 +138,30 @@ async def test_discover_tells_everything_at_once(transport: str) -> None:
 
 @requirement("neg.discover")
 async def test_discover_lists_what_the_server_was_given(transport: str) -> None:
-    async with connect(Stage(revisions=[MODERN, "2025-03-26", DRAFT]).app, transport, MODERN) as peer:
-        assert (await peer.request("server/discover"))["supportedVersions"] == [MODERN, "2025-03-26"]
+    async with connect(ControlledServer(revisions=[STATELESS, "2025-03-26", DRAFT]).app, transport, STATELESS) as peer:
+        assert (await peer.request("server/discover"))["supportedVersions"] == [STATELESS, "2025-03-26"]
 
 
 @requirement("neg.unsupported")
 @pytest.mark.parametrize("asked", ["1900-01-01", "v999.0.0", "2025-11-25", "draft", ""])
 async def test_a_revision_the_era_does_not_have_is_refused_with_the_list(transport: str, asked: str) -> None:
-    async with connect(Stage().app, transport, MODERN) as peer:
+    async with connect(ControlledServer().app, transport, STATELESS) as peer:
         known = (await peer.request("server/discover"))["supportedVersions"]
         headers = {"mcp-protocol-version": asked} if transport == "http" else {}
         for method in ("tools/list", "server/discover", "no/such"):
-            exc = await refused(peer.request(method, meta={VERSION: asked}, headers=headers))
+            exc = await expect_error(peer.request(method, meta={VERSION: asked}, headers=headers))
             assert exc.code == -32022, method
             assert exc.data["requested"] == asked
-            assert MODERN in exc.data["supported"]
+            assert STATELESS in exc.data["supported"]
             assert set(exc.data["supported"]) <= set(known)
             assert exc.status == (400 if transport == "http" else None)
 
 
 @requirement("neg.handshake-only")
 async def test_a_server_of_the_handshake_era_does_not_pass_for_a_stateless_one(transport: str) -> None:
-    async with connect(Stage(revisions=["2025-06-18", "2025-11-25"]).app, transport, MODERN) as peer:
+    async with connect(ControlledServer(revisions=["2025-06-18", "2025-11-25"]).app, transport, STATELESS) as peer:
         for method in ("server/discover", "tools/list"):
-            exc = await refused(peer.request(method))
+            exc = await expect_error(peer.request(method))
             assert exc.code not in (-32020, -32021, -32022), "this code would keep the client from falling back"
             assert exc.status == (400 if transport == "http" else None)
         assert (await peer.initialize("2025-11-25"))["protocolVersion"] == "2025-11-25"
@@ -171,8 +171,8 @@ async def test_a_server_of_the_handshake_era_does_not_pass_for_a_stateless_one(t
 
 @requirement("neg.meta-required")
 async def test_a_stateless_request_must_say_who_asks(transport: str) -> None:
-    async with connect(Stage().app, transport, MODERN) as peer:
-        headers = {"mcp-protocol-version": MODERN} if transport == "http" else {}
+    async with connect(ControlledServer().app, transport, STATELESS) as peer:
+        headers = {"mcp-protocol-version": STATELESS} if transport == "http" else {}
         for meta in (
             {CAPABILITIES: None},
             {CAPABILITIES: []},
@@ -183,7 +183,7 @@ async def test_a_stateless_request_must_say_who_asks(transport: str) -> None:
             {"io.modelcontextprotocol/logLevel": "loud"},
             {VERSION: 20260728},
         ):
-            exc = await refused(peer.request("tools/list", meta=meta, headers=headers))
+            exc = await expect_error(peer.request("tools/list", meta=meta, headers=headers))
             assert exc.code == -32602, meta
             assert exc.status == (400 if transport == "http" else None), meta
         assert await peer.request("tools/list", meta={"io.modelcontextprotocol/clientInfo": None})
@@ -192,18 +192,18 @@ async def test_a_stateless_request_must_say_who_asks(transport: str) -> None:
 @requirement("neg.header-without-meta")
 @pytest.mark.parametrize("params", [None, {}, {"_meta": {}}, {"_meta": {CAPABILITIES: {}}}])
 async def test_the_header_alone_makes_a_request_stateless(transport: str, params: Any) -> None:
-    async with connect(Stage().app, transport, MODERN) as peer:
+    async with connect(ControlledServer().app, transport, STATELESS) as peer:
         message: dict[str, Any] = {"jsonrpc": "2.0", "id": 4, "method": "tools/list"}
         if params is not None:
             message["params"] = params
-        reply = await peer.raw(json.dumps(message).encode(), headers=peer.headers(message, MODERN))
+        reply = await peer.raw(json.dumps(message).encode(), headers=peer.headers(message, STATELESS))
         assert (reply.status, reply.code) == (400, -32602)
         assert reply.message["id"] == 4
 
 
 @requirement("neg.header-mismatch")
 async def test_headers_that_disagree_with_the_body_are_refused(transport: str) -> None:
-    async with connect(Stage().app, transport, MODERN) as peer:
+    async with connect(ControlledServer().app, transport, STATELESS) as peer:
         for headers in (
             {"mcp-protocol-version": "2025-11-25"},
             {"mcp-protocol-version": "1900-01-01"},
@@ -214,45 +214,45 @@ async def test_headers_that_disagree_with_the_body_are_refused(transport: str) -
             {"mcp-name": "wait"},
             {"mcp-name": None},
         ):
-            exc = await refused(peer.request("tools/call", call("echo", text="x"), headers=headers))
+            exc = await expect_error(peer.request("tools/call", call_params("echo", text="x"), headers=headers))
             assert (exc.status, exc.code) == (400, -32020), headers
-        assert text(await peer.request("tools/call", call("echo", text="x"))) == "x"
+        assert text(await peer.request("tools/call", call_params("echo", text="x"))) == "x"
 
 
 @requirement("neg.era-by-body")
 @pytest.mark.parametrize("method", ["initialize", "ping", "logging/setLevel", "resources/subscribe", "shutdown"])
 async def test_a_handshake_method_told_in_stateless_words_does_not_exist(transport: str, method: str) -> None:
-    async with connect(full(), transport, MODERN) as peer:
+    async with connect(full(), transport, STATELESS) as peer:
         params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-        exc = await refused(peer.request(method, params))
+        exc = await expect_error(peer.request(method, params))
         assert exc.code == -32601
         assert exc.status == (404 if transport == "http" else None)
 
 
 @requirement("neg.interleaved")
 async def test_both_eras_are_served_on_one_connection(revision: str, transport: str) -> None:
-    stage = Stage()
-    async with connect(stage.app, transport, MODERN) as peer:
-        assert MODERN in (await peer.request("server/discover"))["supportedVersions"]
+    stage = ControlledServer()
+    async with connect(stage.app, transport, STATELESS) as peer:
+        assert STATELESS in (await peer.request("server/discover"))["supportedVersions"]
         await _mix(peer, stage, revision)
 
 
-async def _mix(peer: Peer, stage: Stage, revision: str) -> None:
-    held = peer.start("tools/call", call("wait", name="new"))
-    await stage.begun("new")
+async def _mix(peer: Peer, stage: ControlledServer, revision: str) -> None:
+    held = peer.start("tools/call", call_params("wait", name="new"))
+    await stage.wait_until_started("new")
     await peer.initialize(revision)
     await peer.notify("notifications/initialized")
-    old = peer.start("tools/call", call("wait", name="old"))
-    await stage.begun("old")
+    old = peer.start("tools/call", call_params("wait", name="old"))
+    await stage.wait_until_started("old")
     assert "resultType" not in await peer.request("tools/list")
-    again = await peer.request("tools/list", revision=MODERN)
+    again = await peer.request("tools/list", revision=STATELESS)
     assert (again["resultType"], bool(again["ttlMs"] >= 0)) == ("complete", True)
     stage.release("old")
     assert "resultType" not in await old
     stage.release("new")
     assert (await held)["resultType"] == "complete"
     assert await peer.request("ping") == {}
-    assert (await refused(peer.request("ping", revision=MODERN))).code == -32601
+    assert (await expect_error(peer.request("ping", revision=STATELESS))).code == -32601
 
 
 @requirement("neg.windows")
@@ -272,14 +272,14 @@ async def test_a_method_exists_in_its_window_and_nowhere_else(revision: str, tra
             if row.result is None or row.name in ("initialize", "shutdown", "subscriptions/listen"):
                 continue
             asks = row.sender == "server"
-            exists = row.exists(revision) and not asks
+            exists = row.exists_in(revision) and not asks
             request = peer.request(row.name, asked.get(row.name, {}))
             if exists:
                 assert isinstance(await request, dict), row.name
                 continue
-            exc = await refused(request)
+            exc = await expect_error(request)
             assert exc.code == -32601, row.name
-            if transport == "http" and revision == MODERN:
+            if transport == "http" and revision == STATELESS:
                 assert exc.status == 404, row.name
 
 
@@ -287,14 +287,14 @@ async def test_a_method_exists_in_its_window_and_nowhere_else(revision: str, tra
 async def test_methods_of_dead_experiments_are_unknown(revision: str, transport: str) -> None:
     async with connect(full(), transport, revision) as peer:
         for method in ("tasks/get", "tasks/result", "tasks/list", "tasks/cancel", "subscriptions/close", "discover"):
-            assert (await refused(peer.request(method, {"taskId": "x"}))).code == -32601, method
+            assert (await expect_error(peer.request(method, {"taskId": "x"}))).code == -32601, method
 
 
 @requirement("neg.http-version-header")
 async def test_a_version_header_that_is_not_served_is_refused(revision: str, transport: str) -> None:
-    app = Stage(revisions=[one for one in REVISIONS if one != "2025-06-18"]).app
+    app = ControlledServer(revisions=[one for one in REVISIONS if one != "2025-06-18"]).app
     if revision == "2025-06-18":
-        app = Stage().app
+        app = ControlledServer().app
     async with connect(app, transport, revision) as peer:
         ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
         wrong = ["2099-01-01", "", "x", "2025-11-25, 2025-11-25"] + ([] if revision == "2025-06-18" else ["2025-06-18"])
@@ -305,7 +305,7 @@ async def test_a_version_header_that_is_not_served_is_refused(revision: str, tra
 
 @requirement("neg.http-no-version-header")
 async def test_without_the_header_the_session_knows_the_revision(revision: str, transport: str) -> None:
-    async with connect(Stage().app, transport, revision) as peer:
+    async with connect(ControlledServer().app, transport, revision) as peer:
         batch = b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]'
         expected = 200 if revision == "2025-03-26" else 400
         assert (await peer.raw(batch, headers={"mcp-protocol-version": None})).status == expected
@@ -313,7 +313,7 @@ async def test_without_the_header_the_session_knows_the_revision(revision: str, 
 
 @requirement("neg.http-unnamed")
 async def test_without_session_and_header_the_revision_is_the_one_that_had_no_header() -> None:
-    async with connect(Stage().app, "http-stateless", "2025-03-26", handshake=False) as peer:
+    async with connect(ControlledServer().app, "http-stateless", "2025-03-26", handshake=False) as peer:
         batch = b'[{"jsonrpc":"2.0","id":1,"method":"tools/list"}]'
         reply = await peer.raw(batch)
         assert reply.status == 200

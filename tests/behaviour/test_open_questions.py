@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from behaviour.manifest import requirement
-from behaviour.stage import Stage, call, refused, text
+from behaviour.stage import ControlledServer, call_params, expect_error, text
 from dovetail import Context, Limits
 from dovetail.errors import Disconnected
-from driver import Peer, Pending, another, connect
-from rawhttp import PATIENCE
+from driver import Peer, Pending, connect, connect_again
+from rawhttp import TIMEOUT_S
 
 ASKED = {"elicitation": {}}
 KINDS = pytest.mark.parametrize("tool", ["ask", "ask_in_a_thread"])
@@ -33,7 +33,7 @@ class User:
         return {"action": "accept", "content": {"value": "Ada"}}
 
 
-class Asking(Stage):
+class Asking(ControlledServer):
     """A stage with tools that ask one question each, and how they ended, by the question."""
 
     def __init__(self, **limits: Any) -> None:
@@ -67,7 +67,7 @@ class Asking(Stage):
 
 async def until(look: Any, what: str) -> Any:
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             while not (found := look()):  # noqa: ASYNC110 - threads set no event of the loop's
                 await asyncio.sleep(0.005)
             return found
@@ -77,7 +77,7 @@ async def until(look: Any, what: str) -> Any:
 
 async def open_question(peer: Peer, user: User, tool: str, name: str) -> Pending:
     """Start a call and wait until its question has reached the user."""
-    pending = peer.start("tools/call", call(tool, name=name))
+    pending = peer.start("tools/call", call_params(tool, name=name))
     await until(lambda: name in user.asked, f"the question {name}")
     return pending
 
@@ -91,8 +91,8 @@ async def test_a_question_without_an_answer_ends_the_call(revision: str, transpo
         assert result["isError"]
         assert await stage.outcome("q") in (asyncio.CancelledError, concurrent.futures.CancelledError)
         if tool == "ask":  # a thread hears of its end only after the reply is complete
-            assert await peer.next_notice("notifications/cancelled")  # the question is withdrawn
-        assert text(await peer.request("tools/call", call("echo", text="hi"))) == "hi"
+            assert await peer.next_notification("notifications/cancelled")  # the question is withdrawn
+        assert text(await peer.request("tools/call", call_params("echo", text="hi"))) == "hi"
 
 
 @requirement("asking.time-limit")
@@ -102,7 +102,7 @@ async def test_the_time_a_user_takes_does_not_count(revision: str, transport: st
     async with connect(stage.app, transport, revision, capabilities=ASKED, answer={"elicitation/create": user}) as peer:
         pending = await open_question(peer, user, tool, "q")
         # A call that begins later and does not ask is stopped, so the question is open for longer than `run_time`.
-        assert (await peer.request("tools/call", call("wait", name="a")))["isError"]
+        assert (await peer.request("tools/call", call_params("wait", name="a")))["isError"]
         user.answers("q")
         assert text(await pending) == "Ada"
 
@@ -115,7 +115,7 @@ async def test_a_question_ends_when_its_client_is_gone(revision: str, tool: str)
         pending = await open_question(peer, user, tool, "q")
         await pending.disconnect()
         assert await stage.outcome("q") is Disconnected
-        assert text(await peer.request("tools/call", call("echo", text="hi"))) == "hi"
+        assert text(await peer.request("tools/call", call_params("echo", text="hi"))) == "hi"
 
 
 @requirement("asking.abandoned")
@@ -131,7 +131,9 @@ async def test_a_question_stays_open_while_a_client_reads_its_stream(revision: s
         for name in ("here", "back"):
             user.answers(name)
         assert text(await here) == "Ada"
-        await peer.until(lambda: [one for one in resumed.events_seen if one.data and "Ada" in one.data] or None, "it")
+        await peer.wait_until(
+            lambda: [one for one in resumed.events_seen if one.data and "Ada" in one.data] or None, "it"
+        )
         assert await stage.outcome("back") == "Ada"
 
 
@@ -159,7 +161,7 @@ async def test_an_answer_counts_although_the_connection_was_lost(revision: str) 
         user.answers("q")
         assert await stage.outcome("q") == "Ada"
         rest = await peer.listen(seen[-1].id)
-        await peer.until(lambda: [one for one in rest.events_seen if one.data and "Ada" in one.data] or None, "it")
+        await peer.wait_until(lambda: [one for one in rest.events_seen if one.data and "Ada" in one.data] or None, "it")
 
 
 @requirement("asking.abandoned")
@@ -171,7 +173,7 @@ async def test_a_session_that_only_waits_for_a_client_that_is_gone_expires(revis
         pending = await open_question(peer, user, tool, "q")
         await pending.disconnect()
         assert await stage.outcome("q") in (Disconnected, asyncio.CancelledError, concurrent.futures.CancelledError)
-        error = await refused(peer.request("ping"))
+        error = await expect_error(peer.request("ping"))
         assert error.status == 404
 
 
@@ -180,10 +182,10 @@ async def test_a_call_that_waits_for_a_user_is_not_at_work(revision: str) -> Non
     stage, user = Asking(calls=2), User()
     async with connect(stage.app, "http", revision, capabilities=ASKED, answer={"elicitation/create": user}) as peer:
         questions = [await open_question(peer, user, "ask", name) for name in ("q", "r")]
-        work = [peer.start("tools/call", call("wait", name=name)) for name in ("a", "b")]
+        work = [peer.start("tools/call", call_params("wait", name=name)) for name in ("a", "b")]
         for name in ("a", "b"):
-            await stage.begun(name)
-        assert (await refused(peer.request("tools/call", call("echo", text="hi")))).status == 503
+            await stage.wait_until_started(name)
+        assert (await expect_error(peer.request("tools/call", call_params("echo", text="hi")))).status == 503
         for name in ("a", "b"):
             stage.release(name)
             user.answers({"a": "q", "b": "r"}[name])
@@ -201,10 +203,10 @@ async def test_nor_is_it_counted_among_the_calls_of_its_caller(revision: str) ->
         stage.app, "http", revision, capabilities=ASKED, answer=answer, options=options, listen=False
     ) as peer:
         pending = await open_question(peer, user, "ask", "q")
-        assert text(await peer.request("tools/call", call("echo", text="hi"))) == "hi"
-        work = peer.start("tools/call", call("wait", name="a"))
-        await stage.begun("a")
-        assert (await refused(peer.request("tools/call", call("echo", text="hi")))).status == 429
+        assert text(await peer.request("tools/call", call_params("echo", text="hi"))) == "hi"
+        work = peer.start("tools/call", call_params("wait", name="a"))
+        await stage.wait_until_started("a")
+        assert (await expect_error(peer.request("tools/call", call_params("echo", text="hi")))).status == 429
         stage.release("a")
         user.answers("q")
         assert [text(await one) for one in (work, pending)] == ["a is done", "Ada"]
@@ -213,25 +215,25 @@ async def test_nor_is_it_counted_among_the_calls_of_its_caller(revision: str) ->
 @requirement("asking.places")
 async def test_a_plain_function_that_waits_for_a_user_lends_its_place(revision: str) -> None:
     stage, user = Asking(threads=1, waiting_time=0.1), User()
-    stage.here()
+    stage.remember_loop()
     answer = {"elicitation/create": user}
     async with connect(stage.app, "http", revision, capabilities=ASKED, answer=answer) as peer:
         names = ["q1", "q2", "q3", "q4"]  # four for each thread at most: the fifth keeps its place
         lent = [await open_question(peer, user, "ask_in_a_thread", name) for name in names]
-        async with another(peer, capabilities=ASKED, answer=answer) as other:
-            work = other.start("tools/call", call("block", name="a"))
-            await stage.begun("a")
-            assert (await refused(other.request("tools/call", call("block", name="b")))).status == 503
+        async with connect_again(peer, capabilities=ASKED, answer=answer) as other:
+            work = other.start("tools/call", call_params("block", name="a"))
+            await stage.wait_until_started("a")
+            assert (await expect_error(other.request("tools/call", call_params("block", name="b")))).status == 503
             stage.release("a")
             assert text(await work) == "a is done"
             kept = await open_question(other, user, "ask_in_a_thread", "q5")
-            assert (await refused(other.request("tools/call", call("block", name="b")))).status == 503
+            assert (await expect_error(other.request("tools/call", call_params("block", name="b")))).status == 503
             for name in (*names, "q5"):
                 user.answers(name)
             assert [text(await one) for one in (*lent, kept)] == ["Ada"] * 5
             # The places are taken back: one function at a time, as before.
-            work = other.start("tools/call", call("block", name="c"))
-            await stage.begun("c")
-            assert (await refused(other.request("tools/call", call("block", name="d")))).status == 503
+            work = other.start("tools/call", call_params("block", name="c"))
+            await stage.wait_until_started("c")
+            assert (await expect_error(other.request("tools/call", call_params("block", name="d")))).status == 503
             stage.release("c")
             assert text(await work) == "c is done"

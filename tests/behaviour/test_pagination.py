@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from behaviour.manifest import requirement
-from behaviour.reading import names, refused
+from behaviour.reading import expect_error, list_names
 from dovetail import Server
 from driver import connect
 
@@ -38,7 +38,7 @@ async def test_cursors_lead_through_the_whole_list(revision: str, transport: str
         async with connect(server(page_size, items), transport, revision) as peer:
             for method in METHODS:
                 before = len(peer.messages)
-                assert await names(peer, method) == [f"item{number}" for number in range(items)]
+                assert await list_names(peer, method) == [f"item{number}" for number in range(items)]
                 assert len(peer.messages) - before == pages, (items, page_size, method)
 
 
@@ -58,10 +58,10 @@ async def test_a_cursor_of_ones_own_making_is_refused(revision: str, transport: 
         wrong: list[Any] = ["", "3", "abc", "=" * 5, genuine + "A", genuine[:-2], genuine.upper(), "\u00fc", "x" * 9999]
         wrong += [base64.urlsafe_b64encode(b'["tools/list","none"]').decode(), 5, True, ["a"], {}]
         for cursor in wrong:
-            assert (await refused(peer.request("tools/list", {"cursor": cursor}))).code == -32602, cursor
+            assert (await expect_error(peer.request("tools/list", {"cursor": cursor}))).code == -32602, cursor
         for method in METHODS:
             if method != "tools/list":
-                assert (await refused(peer.request(method, {"cursor": genuine}))).code == -32602, method
+                assert (await expect_error(peer.request(method, {"cursor": genuine}))).code == -32602, method
         assert (await peer.request("tools/list", {"cursor": genuine}))["tools"][0]["name"] == "item3"
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from behaviour.manifest import requirement
-from behaviour.reading import call, refused
+from behaviour.reading import call, expect_error
 from dovetail import Context, Server
-from driver import DRAFT, MODERN, connect
+from driver import DRAFT, STATELESS, connect
 
 PROGRESS = "notifications/progress"
 
@@ -91,7 +91,7 @@ async def test_without_a_token_there_is_no_progress(revision: str, transport: st
 async def test_a_token_of_another_type_is_refused(revision: str, transport: str) -> None:
     async with connect(server(), transport, revision) as peer:
         for token in (1.5, True, [1], {"a": 1}):
-            error = await refused(peer.request("tools/call", {"name": "work"}, meta={"progressToken": token}))
+            error = await expect_error(peer.request("tools/call", {"name": "work"}, meta={"progressToken": token}))
             assert error.code == -32602, token
         assert peer.notices == []
 
@@ -114,7 +114,7 @@ async def test_after_the_response_nothing_is_said_any_more(revision: str, transp
         return "left"
 
     async with connect(app, transport, revision) as peer:
-        level = "debug" if revision == MODERN else None
+        level = "debug" if revision == STATELESS else None
         await peer.request("tools/call", {"name": "leave"}, progress_token="t", log_level=level)
         go.set()
         await asyncio.wait(tasks)

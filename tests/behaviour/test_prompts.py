@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from behaviour.manifest import requirement
-from behaviour.reading import PNG, WAV, refused
+from behaviour.reading import PNG, WAV, expect_error
 from dovetail import (
     AudioContent,
     EmbeddedResource,
@@ -74,8 +74,8 @@ async def test_a_server_says_whether_it_has_prompts(revision: str, transport: st
     async with connect(Server("none"), transport, revision) as peer:
         opened = peer.opened or await peer.request("server/discover")
         assert "prompts" not in opened["capabilities"]
-        assert (await refused(peer.request("prompts/list"))).code == -32601
-        assert (await refused(peer.request("prompts/get", {"name": "talk"}))).code == -32601
+        assert (await expect_error(peer.request("prompts/list"))).code == -32601
+        assert (await expect_error(peer.request("prompts/get", {"name": "talk"}))).code == -32601
 
 
 @requirement("prompts.get")
@@ -124,7 +124,7 @@ async def test_messages_hold_every_kind_of_content(revision: str, transport: str
 @requirement("prompts.unknown")
 async def test_an_unknown_prompt_is_an_error(revision: str, transport: str) -> None:
     async with connect(server(), transport, revision) as peer:
-        error = await refused(peer.request("prompts/get", {"name": "Talk"}))
+        error = await expect_error(peer.request("prompts/get", {"name": "Talk"}))
         assert error.code == (-32004 if revision == DRAFT else -32602)
         assert "Talk" in error.message
 
@@ -139,10 +139,10 @@ async def test_an_argument_that_does_not_fit_is_an_error(revision: str, transpor
             ({"city": "Oslo", "bags": "many"}, "bags"),
             ({"city": "Oslo", "style": "loud"}, "style"),
         ):
-            error = await refused(peer.request("prompts/get", {"name": "packing", "arguments": arguments}))
+            error = await expect_error(peer.request("prompts/get", {"name": "packing", "arguments": arguments}))
             assert error.code == -32602, arguments
             assert field in error.message, error.message
         for broken in ([], "city", 7):
-            error = await refused(peer.request("prompts/get", {"name": "packing", "arguments": broken}))
+            error = await expect_error(peer.request("prompts/get", {"name": "packing", "arguments": broken}))
             assert error.code == -32602, broken
-        assert (await refused(peer.request("prompts/get", {"name": "closed"}))).message == "closed on Sundays"
+        assert (await expect_error(peer.request("prompts/get", {"name": "closed"}))).message == "closed on Sundays"

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from behaviour.manifest import requirement
-from behaviour.reading import names, refused
+from behaviour.reading import expect_error, list_names
 from dovetail import Annotations, Icon, Limits, ResourceContents, ResourceNotFound, Server, ToolError
-from driver import MODERN, connect
+from driver import STATELESS, connect
 
 ANNOTATIONS = {"audience": ["user"], "priority": 1.0, "lastModified": "2025-01-12T15:00:58Z"}
 
@@ -101,8 +101,8 @@ async def test_a_server_says_whether_it_has_resources(revision: str, transport: 
         opened = peer.opened or await peer.request("server/discover")
         assert "resources" not in opened["capabilities"]
         for method in ("resources/list", "resources/templates/list"):
-            assert (await refused(peer.request(method))).code == -32601
-        assert (await refused(peer.request("resources/read", {"uri": "x:plain"}))).code == -32601
+            assert (await expect_error(peer.request(method))).code == -32601
+        assert (await expect_error(peer.request("resources/read", {"uri": "x:plain"}))).code == -32601
 
 
 @requirement("resources.text")
@@ -140,17 +140,17 @@ async def test_one_read_gives_several_contents(revision: str, transport: str) ->
 async def test_what_is_not_there_is_not_found(revision: str, transport: str) -> None:
     async with connect(server(), transport, revision) as peer:
         for uri in ("x:missing", "X:PLAIN", "x:plain/", "", "not a uri", "file:///notes.txt?x=1"):
-            error = await refused(peer.request("resources/read", {"uri": uri}))
-            assert error.code == (-32602 if revision == MODERN else -32002), uri
+            error = await expect_error(peer.request("resources/read", {"uri": uri}))
+            assert error.code == (-32602 if revision == STATELESS else -32002), uri
             assert error.data == {"uri": uri}
-        assert "notes" in await names(peer, "resources/list")
+        assert "notes" in await list_names(peer, "resources/list")
 
 
 @requirement("resources.bad-uri")
 async def test_a_uri_is_a_string_of_bounded_length(revision: str, transport: str) -> None:
     async with connect(server(), transport, revision) as peer:
         for params in ({}, {"uri": 5}, {"uri": None}, {"uri": ["x:plain"]}, {"uri": "x:" + "a" * 200}):
-            assert (await refused(peer.request("resources/read", params))).code == -32602, params
+            assert (await expect_error(peer.request("resources/read", params))).code == -32602, params
 
 
 @requirement("resources.author-errors")
@@ -158,12 +158,12 @@ async def test_a_resource_that_fails_is_an_error(
     revision: str, transport: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with connect(server(), transport, revision) as peer:
-        gone = await refused(peer.request("resources/read", {"uri": "x:gone"}))
-        assert gone.code == (-32602 if revision == MODERN else -32002)
-        closed = await refused(peer.request("resources/read", {"uri": "x:closed"}))
+        gone = await expect_error(peer.request("resources/read", {"uri": "x:gone"}))
+        assert gone.code == (-32602 if revision == STATELESS else -32002)
+        closed = await expect_error(peer.request("resources/read", {"uri": "x:closed"}))
         assert closed.message == "closed on Sundays"
         with caplog.at_level(logging.ERROR, "dovetail"):
-            broken = await refused(peer.request("resources/read", {"uri": "x:broken"}))
+            broken = await expect_error(peer.request("resources/read", {"uri": "x:broken"}))
         assert broken.code == -32603
         assert "hunter2" not in broken.message
         assert "hunter2" in caplog.text

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from behaviour.manifest import requirement
-from behaviour.stage import Stage, call, text
+from behaviour.stage import ControlledServer, call_params, text
 from dovetail import Context, Limits
-from driver import Peer, Pending, another, connect
-from rawhttp import PATIENCE, Event, Response
+from driver import Peer, Pending, connect, connect_again
+from rawhttp import TIMEOUT_S, Event, Response
 
 
 def numbers(events: list[Event]) -> list[Any]:
@@ -23,7 +23,7 @@ def numbers(events: list[Event]) -> list[Any]:
     return told
 
 
-def stepping(stage: Stage) -> None:
+def stepping(stage: ControlledServer) -> None:
     """A tool that reports 0 to 9 and waits for the test after each."""
 
     @stage.app.tool
@@ -41,7 +41,7 @@ async def resume(peer: Peer, last: str | None, session: str | None = None) -> Re
 
 async def all_events(response: Response) -> list[Event]:
     assert response.status == 200
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         return [event async for event in response.events()]
 
 
@@ -52,13 +52,13 @@ async def drop(pending: Pending) -> list[Event]:
     return response.events_seen
 
 
-async def cut_after(peer: Peer, stage: Stage, name: str, step: int) -> tuple[Pending, list[Event]]:
+async def cut_after(peer: Peer, stage: ControlledServer, name: str, step: int) -> tuple[Pending, list[Event]]:
     """Start the stepping tool and lose its connection once a step has been told."""
-    pending = peer.start("tools/call", call("steps", name=name), progress_token=name)
+    pending = peer.start("tools/call", call_params("steps", name=name), progress_token=name)
     for number in range(step):
         stage.release(f"{name}{number}")
     response = await pending.streaming()
-    await peer.until(lambda: f"{name}{step}" in numbers(response.events_seen) or None, "the step")
+    await peer.wait_until(lambda: f"{name}{step}" in numbers(response.events_seen) or None, "the step")
     return pending, await drop(pending)
 
 
@@ -66,11 +66,11 @@ async def cut_after(peer: Peer, stage: Stage, name: str, step: int) -> tuple[Pen
 @pytest.mark.parametrize("preferred", ["auto", "sse"])
 @pytest.mark.parametrize("early", [True, False])
 async def test_the_result_of_a_silent_call_can_be_fetched_later(revision: str, preferred: str, early: bool) -> None:
-    stage = Stage(limits=Limits(keep_alive=0.02))
+    stage = ControlledServer(limits=Limits(keep_alive=0.02))
     async with connect(stage.app, "http", revision, options={"responses": preferred}) as peer:
-        pending = peer.start("tools/call", call("wait", name="s"))
+        pending = peer.start("tools/call", call_params("wait", name="s"))
         response = await pending.streaming()
-        await peer.until(lambda: response.events_seen or None, "an event")
+        await peer.wait_until(lambda: response.events_seen or None, "an event")
         await pending.disconnect()
         first = response.events_seen[0]
         assert (first.id is not None, first.data) == (True, "")
@@ -79,7 +79,7 @@ async def test_the_result_of_a_silent_call_can_be_fetched_later(revision: str, p
             stage.release("s")
         else:
             stage.release("s")
-            await stage.ended("s")
+            await stage.wait_until_ended("s")
             rest = await resume(peer, first.id)
         events = [event for event in await all_events(rest) if event.data]
         assert [text(event.message["result"]) for event in events] == ["s is done"]
@@ -88,7 +88,7 @@ async def test_the_result_of_a_silent_call_can_be_fetched_later(revision: str, p
 @requirement("resume.rest")
 @pytest.mark.parametrize("cut", [0, 4, 9])
 async def test_a_broken_stream_goes_on_where_it_broke(revision: str, cut: int) -> None:
-    stage = Stage()
+    stage = ControlledServer()
     stepping(stage)
     async with connect(stage.app, "http", revision) as peer:
         _, seen = await cut_after(peer, stage, "a", cut)
@@ -104,21 +104,21 @@ async def test_a_broken_stream_goes_on_where_it_broke(revision: str, cut: int) -
 
 @requirement("resume.rest")
 async def test_what_was_said_while_nobody_listened_is_kept(revision: str) -> None:
-    stage = Stage()
+    stage = ControlledServer()
     stepping(stage)
     async with connect(stage.app, "http", revision) as peer:
         _, seen = await cut_after(peer, stage, "a", 3)
         for number in range(10):
             stage.release(f"a{number}")
-        await stage.ended("a9")
+        await stage.wait_until_ended("a9")
         events = await all_events(await resume(peer, seen[-1].id))
         assert numbers(events) == [f"a{number}" for number in range(4, 10)] + ["result"]
 
 
 @requirement("resume.rest")
 async def test_any_event_seen_can_be_the_last(revision: str) -> None:
-    async with connect(Stage().app, "http", revision) as peer:
-        pending = peer.start("tools/call", call("count", to=5), progress_token=1)
+    async with connect(ControlledServer().app, "http", revision) as peer:
+        pending = peer.start("tools/call", call_params("count", to=5), progress_token=1)
         await pending
         assert pending.response is not None
         seen = [event for event in pending.response.events_seen if event.data]
@@ -129,7 +129,7 @@ async def test_any_event_seen_can_be_the_last(revision: str) -> None:
 
 @requirement("resume.rest")
 async def test_a_stream_may_break_again_and_again(revision: str) -> None:
-    stage = Stage()
+    stage = ControlledServer()
     stepping(stage)
     async with connect(stage.app, "http", revision) as peer:
         _, seen = await cut_after(peer, stage, "a", 1)
@@ -138,7 +138,7 @@ async def test_a_stream_may_break_again_and_again(revision: str) -> None:
         for number in range(2, 10):
             response = await resume(peer, last)
             stage.release(f"a{number - 1}")
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT_S):
                 async for event in response.events():
                     if event.data:
                         break
@@ -152,7 +152,7 @@ async def test_a_stream_may_break_again_and_again(revision: str) -> None:
 
 @requirement("resume.own-stream")
 async def test_only_the_stream_of_the_event_is_replayed(revision: str) -> None:
-    stage = Stage()
+    stage = ControlledServer()
     stepping(stage)
     async with connect(stage.app, "http", revision) as peer:
         _, first = await cut_after(peer, stage, "a", 2)
@@ -161,7 +161,7 @@ async def test_only_the_stream_of_the_event_is_replayed(revision: str) -> None:
             stage.release(f"a{number}")
             stage.release(f"b{number}")
         stage.app.changed("tools")
-        await peer.next_notice("notifications/tools/list_changed")
+        await peer.next_notification("notifications/tools/list_changed")
         for name, seen in (("a", first), ("b", second)):
             told = numbers(await all_events(await resume(peer, seen[-1].id)))
             assert told == [f"{name}{number}" for number in range(3, 10)] + ["result"]
@@ -169,10 +169,10 @@ async def test_only_the_stream_of_the_event_is_replayed(revision: str) -> None:
 
 @requirement("resume.ids")
 async def test_event_ids_are_unique_in_a_session(revision: str) -> None:
-    async with connect(Stage().app, "http", revision) as peer:
+    async with connect(ControlledServer().app, "http", revision) as peer:
         ids: list[str | None] = []
         for _ in range(3):
-            pending = peer.start("tools/call", call("count", to=3), progress_token=1)
+            pending = peer.start("tools/call", call_params("count", to=3), progress_token=1)
             await pending
             assert pending.response is not None
             ids += [event.id for event in pending.response.events_seen]
@@ -185,8 +185,8 @@ async def test_event_ids_are_unique_in_a_session(revision: str) -> None:
 
 @requirement("resume.unknown")
 async def test_an_event_that_never_was_cannot_be_resumed(revision: str) -> None:
-    async with connect(Stage().app, "http", revision, listen=False) as peer:
-        pending = peer.start("tools/call", call("count", to=3), progress_token=1)
+    async with connect(ControlledServer().app, "http", revision, listen=False) as peer:
+        pending = peer.start("tools/call", call_params("count", to=3), progress_token=1)
         await pending
         assert pending.response is not None
         last = pending.response.events_seen[-1].id
@@ -210,9 +210,9 @@ async def test_an_event_that_never_was_cannot_be_resumed(revision: str) -> None:
 
 @requirement("resume.other-session")
 async def test_an_event_of_another_session_is_refused(revision: str) -> None:
-    stage = Stage()
+    stage = ControlledServer()
     stepping(stage)
-    async with connect(stage.app, "http", revision, listen=False) as peer, another(peer, listen=False) as thief:
+    async with connect(stage.app, "http", revision, listen=False) as peer, connect_again(peer, listen=False) as thief:
         _, seen = await cut_after(peer, stage, "a", 2)
         response = await resume(thief, seen[-1].id)
         assert response.status == 400
@@ -224,9 +224,9 @@ async def test_an_event_of_another_session_is_refused(revision: str) -> None:
 
 @requirement("resume.window")
 async def test_what_is_no_longer_kept_is_an_error_not_a_gap(revision: str) -> None:
-    stage = Stage(limits=Limits(replay_events=3))
+    stage = ControlledServer(limits=Limits(replay_events=3))
     async with connect(stage.app, "http", revision, listen=False) as peer:
-        pending = peer.start("tools/call", call("count", to=10), progress_token=1)
+        pending = peer.start("tools/call", call_params("count", to=10), progress_token=1)
         await pending
         assert pending.response is not None
         seen = [event for event in pending.response.events_seen if event.data]
@@ -239,13 +239,13 @@ async def test_what_is_no_longer_kept_is_an_error_not_a_gap(revision: str) -> No
 
 @requirement("resume.window")
 async def test_streams_that_ended_are_forgotten_after_a_while(revision: str) -> None:
-    async with connect(Stage(limits=Limits(replay_time=0.1)).app, "http", revision, listen=False) as peer:
-        pending = peer.start("tools/call", call("count", to=3), progress_token=1)
+    async with connect(ControlledServer(limits=Limits(replay_time=0.1)).app, "http", revision, listen=False) as peer:
+        pending = peer.start("tools/call", call_params("count", to=3), progress_token=1)
         await pending
         assert pending.response is not None
         first = pending.response.events_seen[0].id
         assert (await all_events(await resume(peer, first)))[-1].data
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             while True:
                 response = await resume(peer, first)
                 await response.close()
@@ -256,17 +256,17 @@ async def test_streams_that_ended_are_forgotten_after_a_while(revision: str) -> 
 
 @requirement("resume.priming")
 async def test_a_stream_begins_with_an_id_to_come_back_with(revision: str) -> None:
-    stage = Stage()
+    stage = ControlledServer()
     async with connect(stage.app, "http", revision) as peer:
-        pending = peer.start("tools/call", call("talk", name="t"), progress_token=1)
+        pending = peer.start("tools/call", call_params("talk", name="t"), progress_token=1)
         response = await pending.streaming()
-        await peer.until(lambda: response.events_seen or None, "an event")
+        await peer.wait_until(lambda: response.events_seen or None, "an event")
         first = response.events_seen[0]
         assert first.id
         assert first.data == ""
         assert peer.listening is not None
         stream = peer.listening
-        await peer.until(lambda: stream.events_seen or None, "an event")
+        await peer.wait_until(lambda: stream.events_seen or None, "an event")
         assert stream.events_seen[0].id
         assert stream.events_seen[0].data == ""
         await pending.disconnect()
@@ -277,21 +277,21 @@ async def test_a_stream_begins_with_an_id_to_come_back_with(revision: str) -> No
 
 @requirement("resume.no-priming")
 async def test_older_clients_are_spared_events_without_data(revision: str) -> None:
-    stage = Stage()
+    stage = ControlledServer()
     async with connect(stage.app, "http", revision) as peer:
-        pending = peer.start("tools/call", call("count", to=2), progress_token=1)
+        pending = peer.start("tools/call", call_params("count", to=2), progress_token=1)
         await pending
         assert pending.response is not None
         assert all(event.data for event in pending.response.events_seen)
         stage.app.changed("tools")
-        await peer.next_notice("notifications/tools/list_changed")
+        await peer.next_notification("notifications/tools/list_changed")
         assert peer.listening is not None
         assert all(event.data for event in peer.listening.events_seen)
 
 
 @requirement("resume.close-stream")
 async def test_a_tool_may_let_go_of_the_connection(revision: str) -> None:
-    stage = Stage()
+    stage = ControlledServer()
 
     @stage.app.tool
     async def slow(ctx: Context) -> str:
@@ -302,10 +302,10 @@ async def test_a_tool_may_let_go_of_the_connection(revision: str) -> None:
         return "late"
 
     async with connect(stage.app, "http", revision) as peer:
-        pending = peer.start("tools/call", call("slow"), progress_token=1)
+        pending = peer.start("tools/call", call_params("slow"), progress_token=1)
         response = await pending.streaming()
         assert pending.task is not None
-        await asyncio.wait_for(pending.task, PATIENCE)  # the server ended the connection
+        await asyncio.wait_for(pending.task, TIMEOUT_S)  # the server ended the connection
         assert numbers(response.events_seen) == ["first"]
         goodbye = response.events_seen[-1]
         assert (goodbye.retry, goodbye.data) == (20, "")
@@ -321,7 +321,7 @@ async def test_a_tool_may_let_go_of_the_connection(revision: str) -> None:
 
 @requirement("resume.close-stream")
 async def test_a_result_nobody_waited_for_can_be_fetched_later(revision: str) -> None:
-    stage = Stage()
+    stage = ControlledServer()
 
     @stage.app.tool
     async def slow(ctx: Context) -> str:
@@ -329,17 +329,17 @@ async def test_a_result_nobody_waited_for_can_be_fetched_later(revision: str) ->
         return "late"
 
     async with connect(stage.app, "http", revision) as peer:
-        pending = peer.start("tools/call", call("slow"))
+        pending = peer.start("tools/call", call_params("slow"))
         response = await pending.streaming()
         assert pending.task is not None
-        await asyncio.wait_for(pending.task, PATIENCE)
+        await asyncio.wait_for(pending.task, TIMEOUT_S)
         events = await all_events(await resume(peer, response.events_seen[-1].id))
         assert [text(event.message["result"]) for event in events if event.data] == ["late"]
 
 
 @requirement("resume.close-stream-elsewhere")
 async def test_letting_go_means_nothing_where_nobody_comes_back(revision: str, transport: str) -> None:
-    stage = Stage()
+    stage = ControlledServer()
 
     @stage.app.tool
     async def slow(ctx: Context) -> str:
@@ -347,12 +347,12 @@ async def test_letting_go_means_nothing_where_nobody_comes_back(revision: str, t
         return "at once"
 
     async with connect(stage.app, transport, revision) as peer:
-        assert text(await peer.request("tools/call", call("slow"))) == "at once"
+        assert text(await peer.request("tools/call", call_params("slow"))) == "at once"
 
 
 @requirement("resume.take-over")
 async def test_who_resumes_takes_the_stream_over(revision: str) -> None:
-    stage = Stage()
+    stage = ControlledServer()
     stepping(stage)
     async with connect(stage.app, "http", revision) as peer:
         _, seen = await cut_after(peer, stage, "a", 2)
@@ -366,20 +366,20 @@ async def test_who_resumes_takes_the_stream_over(revision: str) -> None:
 
 @requirement("resume.listening")
 async def test_the_stream_of_a_session_can_be_resumed(revision: str) -> None:
-    stage = Stage()
+    stage = ControlledServer()
     async with connect(stage.app, "http", revision) as peer:
         stage.app.changed("tools")
-        await peer.next_notice("notifications/tools/list_changed")
+        await peer.next_notification("notifications/tools/list_changed")
         stream = peer.listening
         assert stream is not None
         last = stream.events_seen[-1].id
         assert last is not None
         stage.app.changed("prompts")
-        await peer.next_notice("notifications/prompts/list_changed")
+        await peer.next_notification("notifications/prompts/list_changed")
         stream.abort()
         resumed = await peer.listen(last)  # as if the second one had been lost
-        await peer.next_notice("notifications/prompts/list_changed")
+        await peer.next_notification("notifications/prompts/list_changed")
         stage.app.changed("resources")
-        await peer.next_notice("notifications/resources/list_changed")
+        await peer.next_notification("notifications/resources/list_changed")
         told = [event.message["method"] for event in resumed.events_seen if event.data]
         assert told == ["notifications/prompts/list_changed", "notifications/resources/list_changed"]

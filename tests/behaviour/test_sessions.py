@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from behaviour.manifest import requirement
-from behaviour.stage import Stage, call, refused, text
+from behaviour.stage import ControlledServer, call_params, expect_error, text
 from dovetail import Context, Limits, Server
 from dovetail.errors import Disconnected
-from driver import CLIENT, MODERN, Peer, another, connect
-from rawhttp import PATIENCE
+from driver import CLIENT, STATELESS, Peer, connect, connect_again
+from rawhttp import TIMEOUT_S
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 
@@ -38,7 +38,7 @@ async def status(peer: Peer, method: str = "POST", **headers: str | None) -> int
 
 @requirement("session.id")
 async def test_ids_are_visible_unique_and_long(revision: str) -> None:
-    async with connect(Stage().app, "http", revision, handshake=False) as peer:
+    async with connect(ControlledServer().app, "http", revision, handshake=False) as peer:
         seen: set[str] = set()
         for _ in range(50):
             await peer.initialize()
@@ -54,7 +54,7 @@ async def test_ids_are_visible_unique_and_long(revision: str) -> None:
 
 @requirement("session.required")
 async def test_a_request_without_the_id_is_bad(revision: str) -> None:
-    async with connect(Stage().app, "http", revision) as peer:
+    async with connect(ControlledServer().app, "http", revision) as peer:
         assert await status(peer, mcp_session_id=None) == 400
         for method in ("GET", "DELETE"):
             assert await status(peer, method, mcp_session_id=None) == 400, method
@@ -63,7 +63,7 @@ async def test_a_request_without_the_id_is_bad(revision: str) -> None:
 
 @requirement("session.unknown")
 async def test_an_unknown_id_is_not_found(revision: str) -> None:
-    async with connect(Stage().app, "http", revision) as peer:
+    async with connect(ControlledServer().app, "http", revision) as peer:
         assert peer.session is not None
         for wrong in ("x", peer.session[:-1], peer.session + "x", peer.session.swapcase(), ""):
             for method in ("POST", "GET", "DELETE"):
@@ -73,29 +73,29 @@ async def test_an_unknown_id_is_not_found(revision: str) -> None:
 
 @requirement("session.delete")
 async def test_a_session_ends_on_the_clients_wish(revision: str) -> None:
-    stage = Stage()
+    stage = ControlledServer()
     async with connect(stage.app, "http", revision) as peer:
-        running = peer.start("tools/call", call("wait", name="w"))
-        await stage.begun("w")
+        running = peer.start("tools/call", call_params("wait", name="w"))
+        await stage.wait_until_started("w")
         response = await peer.http("DELETE", None, {"mcp-session-id": peer.session})
         assert (response.status, await response.read()) == (204, b"")
         assert "content-length" not in response.headers
         for method in ("POST", "GET", "DELETE"):
             assert await status(peer, method) == 404, method
-        assert await stage.ended("w") == "cancelled"
+        assert await stage.wait_until_ended("w") == "cancelled"
         with pytest.raises(Disconnected):
             await running
         assert peer.listening is not None
         # Its stream ends too.
-        await asyncio.wait_for(peer.reading_ended(), PATIENCE)
+        await asyncio.wait_for(peer.reading_ended(), TIMEOUT_S)
 
 
 @requirement("session.delete")
 async def test_deleting_a_session_leaves_the_others_alone(revision: str) -> None:
-    stage = Stage()
-    async with connect(stage.app, "http", revision) as peer, another(peer) as other:
-        running = other.start("tools/call", call("wait", name="w"))
-        await stage.begun("w")
+    stage = ControlledServer()
+    async with connect(stage.app, "http", revision) as peer, connect_again(peer) as other:
+        running = other.start("tools/call", call_params("wait", name="w"))
+        await stage.wait_until_started("w")
         await (await peer.http("DELETE", None, {"mcp-session-id": peer.session})).read()
         stage.release("w")
         assert text(await running) == "w is done"
@@ -111,9 +111,9 @@ async def test_a_session_belongs_to_who_opened_it(revision: str) -> None:
 
     ann, bob = {"authorization": "Bearer ann"}, {"authorization": "Bearer bob"}
     async with connect(app, "http", revision, options={"authenticate": by_token}, headers=ann) as peer:
-        assert text(await peer.request("tools/call", call("who"))) == "ann"
-        async with another(peer, headers=bob) as other:
-            assert text(await other.request("tools/call", call("who"))) == "bob"
+        assert text(await peer.request("tools/call", call_params("who"))) == "ann"
+        async with connect_again(peer, headers=bob) as other:
+            assert text(await other.request("tools/call", call_params("who"))) == "bob"
             for method in ("POST", "GET", "DELETE"):
                 response = await peer.http(method, None, bob | {"mcp-session-id": peer.session} | _post_headers(), PING)
                 assert response.status == 404, method
@@ -121,7 +121,7 @@ async def test_a_session_belongs_to_who_opened_it(revision: str) -> None:
                 response = await peer.http(method, None, {"mcp-session-id": peer.session} | _post_headers(), PING)
                 assert response.status == 404, f"{method} of somebody without a name"
                 await response.close()
-        assert text(await peer.request("tools/call", call("who"))) == "ann"
+        assert text(await peer.request("tools/call", call_params("who"))) == "ann"
 
 
 def _post_headers() -> dict[str, str]:
@@ -130,16 +130,16 @@ def _post_headers() -> dict[str, str]:
 
 @requirement("session.get-once")
 async def test_a_session_has_one_stream(revision: str) -> None:
-    stage = Stage()
+    stage = ControlledServer()
     async with connect(stage.app, "http", revision) as peer:
         assert await status(peer, "GET") == 409
         assert peer.listening is not None
         peer.listening.abort()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             while (await _listen_again(peer)) == 409:
                 pass
         stage.app.changed("tools")
-        await peer.next_notice("notifications/tools/list_changed")
+        await peer.next_notification("notifications/tools/list_changed")
 
 
 async def _listen_again(peer: Peer) -> int:
@@ -154,34 +154,34 @@ async def _listen_again(peer: Peer) -> int:
 
 @requirement("session.get-accept")
 async def test_the_stream_must_be_acceptable(revision: str) -> None:
-    async with connect(Stage().app, "http", revision, listen=False) as peer:
+    async with connect(ControlledServer().app, "http", revision, listen=False) as peer:
         assert await status(peer, "GET", accept="application/json") == 406
         assert await status(peer, "GET", accept="text/event-stream") == 200
 
 
 @requirement("session.notices-wait")
 async def test_a_change_waits_for_the_stream_to_be_opened(revision: str) -> None:
-    stage = Stage()
+    stage = ControlledServer()
     async with connect(stage.app, "http", revision, listen=False) as peer:
         for _ in range(3):
             stage.app.changed("tools")
         assert await peer.request("ping") == {}
         await peer.listen()
-        await peer.next_notice("notifications/tools/list_changed")
+        await peer.next_notification("notifications/tools/list_changed")
         stage.app.changed("prompts")
-        await peer.next_notice("notifications/prompts/list_changed")
+        await peer.next_notification("notifications/prompts/list_changed")
         assert [method for method, _ in peer.notices].count("notifications/tools/list_changed") == 1
 
 
 @requirement("session.notices-own")
 async def test_every_session_hears_of_a_change_once(revision: str) -> None:
-    stage = Stage()
-    async with connect(stage.app, "http", revision) as peer, another(peer) as other:
-        running = peer.start("tools/call", call("talk", name="t"), progress_token=1)
-        await stage.begun("t")
+    stage = ControlledServer()
+    async with connect(stage.app, "http", revision) as peer, connect_again(peer) as other:
+        running = peer.start("tools/call", call_params("talk", name="t"), progress_token=1)
+        await stage.wait_until_started("t")
         stage.app.changed("tools")
         for one in (peer, other):
-            await one.next_notice("notifications/tools/list_changed")
+            await one.next_notification("notifications/tools/list_changed")
         stage.release("t")
         await running
         assert running.response is not None
@@ -204,10 +204,10 @@ async def test_answers_do_not_cross_between_sessions(revision: str) -> None:
 
     async with (
         connect(app, "http", revision, capabilities={"roots": {}}, answer=roots("a")) as peer,
-        another(peer, capabilities={"roots": {}}, answer=roots("b")) as other,
+        connect_again(peer, capabilities={"roots": {}}, answer=roots("b")) as other,
     ):
         results = await asyncio.gather(
-            *(one.request("tools/call", call("ask"), id=7) for one in (peer, other) for _ in range(5))
+            *(one.request("tools/call", call_params("ask"), id=7) for one in (peer, other) for _ in range(5))
         )
         assert [text(result) for result in results] == ["file:///a"] * 5 + ["file:///b"] * 5
 
@@ -229,10 +229,10 @@ async def test_a_session_cannot_answer_for_another() -> None:
 
     async with (
         connect(app, "http", "2025-11-25", capabilities={"roots": {}}, answer={"roots/list": honest}) as peer,
-        another(peer) as thief,
+        connect_again(peer) as thief,
     ):
-        pending = peer.start("tools/call", call("ask"))
-        await asyncio.wait_for(asked.wait(), PATIENCE)
+        pending = peer.start("tools/call", call_params("ask"))
+        await asyncio.wait_for(asked.wait(), TIMEOUT_S)
         for id in range(20):
             forged = {"jsonrpc": "2.0", "id": id, "result": {"roots": [{"uri": "file:///forged"}]}}
             assert (await thief.raw(json.dumps(forged).encode())).status == 202
@@ -242,10 +242,10 @@ async def test_a_session_cannot_answer_for_another() -> None:
 
 @requirement("session.isolation")
 async def test_a_session_cannot_cancel_for_another() -> None:
-    stage = Stage()
-    async with connect(stage.app, "http", "2025-11-25") as peer, another(peer) as thief:
-        pending = peer.start("tools/call", call("wait", name="w"), id=5)
-        await stage.begun("w")
+    stage = ControlledServer()
+    async with connect(stage.app, "http", "2025-11-25") as peer, connect_again(peer) as thief:
+        pending = peer.start("tools/call", call_params("wait", name="w"), id=5)
+        await stage.wait_until_started("w")
         assert await thief.cancel(5) == 202
         stage.release("w")
         assert text(await pending) == "w is done"
@@ -253,7 +253,7 @@ async def test_a_session_cannot_cancel_for_another() -> None:
 
 @requirement("session.idle")
 async def test_an_unused_session_expires(revision: str) -> None:
-    async with connect(Stage(limits=Limits(session_idle=0.05)).app, "http", revision, listen=False) as peer:
+    async with connect(ControlledServer(limits=Limits(session_idle=0.05)).app, "http", revision, listen=False) as peer:
         assert await status(peer) == 200
         await asyncio.sleep(0.1)
         assert await status(peer) == 404
@@ -261,13 +261,13 @@ async def test_an_unused_session_expires(revision: str) -> None:
 
 @requirement("session.idle")
 async def test_a_session_at_work_or_listening_does_not_expire(revision: str) -> None:
-    stage = Stage(limits=Limits(session_idle=0.05))
+    stage = ControlledServer(limits=Limits(session_idle=0.05))
     async with connect(stage.app, "http", revision) as peer:
         await asyncio.sleep(0.1)
         assert await status(peer) == 200
-        async with another(peer, listen=False) as other:
-            pending = other.start("tools/call", call("wait", name="w"))
-            await stage.begun("w")
+        async with connect_again(peer, listen=False) as other:
+            pending = other.start("tools/call", call_params("wait", name="w"))
+            await stage.wait_until_started("w")
             await asyncio.sleep(0.1)
             assert await status(other) == 200
             stage.release("w")
@@ -276,18 +276,18 @@ async def test_a_session_at_work_or_listening_does_not_expire(revision: str) -> 
 
 @requirement("session.idle")
 async def test_what_expired_is_swept_away() -> None:
-    app = Stage(limits=Limits(session_idle=0.05, session_lifetime=0.2)).app
+    app = ControlledServer(limits=Limits(session_idle=0.05, session_lifetime=0.2)).app
     endpoint = app.asgi()
-    from driver import serving_asgi
+    from driver import serve_asgi
 
-    async with serving_asgi(endpoint, app.limits) as web:
+    async with serve_asgi(endpoint, app.limits) as web:
         peer = Peer("http", "2025-11-25", {}, {})
         peer.web = web
         await peer.open()
         unused = Peer("http", "2025-11-25", {}, {})
         unused.web = web
         await unused.open(listen=False)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             await peer.reading_ended()  # a listener's stream ends with its session's lifetime
         assert app.stats().sessions == 0
         assert await status(unused) == 404
@@ -296,7 +296,7 @@ async def test_what_expired_is_swept_away() -> None:
 
 @requirement("session.lifetime")
 async def test_no_session_lives_longer_than_its_lifetime(revision: str) -> None:
-    async with connect(Stage(limits=Limits(session_lifetime=0.1)).app, "http", revision) as peer:
+    async with connect(ControlledServer(limits=Limits(session_lifetime=0.1)).app, "http", revision) as peer:
         assert await status(peer) == 200
         await asyncio.sleep(0.15)
         assert await status(peer) == 404
@@ -304,7 +304,9 @@ async def test_no_session_lives_longer_than_its_lifetime(revision: str) -> None:
 
 @requirement("session.opening")
 async def test_a_session_that_is_never_opened_fully_expires(revision: str) -> None:
-    async with connect(Stage(limits=Limits(session_opening=0.05)).app, "http", revision, handshake=False) as peer:
+    async with connect(
+        ControlledServer(limits=Limits(session_opening=0.05)).app, "http", revision, handshake=False
+    ) as peer:
         await peer.initialize()
         await asyncio.sleep(0.1)
         assert await status(peer) == 404
@@ -315,7 +317,7 @@ async def test_a_session_that_is_never_opened_fully_expires(revision: str) -> No
 
 @requirement("session.cap")
 async def test_the_longest_unused_session_gives_way(revision: str) -> None:
-    async with connect(Stage(limits=Limits(sessions=3)).app, "http", revision) as peer:
+    async with connect(ControlledServer(limits=Limits(sessions=3)).app, "http", revision) as peer:
         ids: list[str | None] = []
         for _ in range(2):
             await _open_another(peer, ids)
@@ -327,15 +329,15 @@ async def test_the_longest_unused_session_gives_way(revision: str) -> None:
 
 @requirement("session.cap")
 async def test_where_all_are_in_use_there_is_no_room(revision: str) -> None:
-    app = Stage(limits=Limits(sessions=2)).app
-    async with connect(app, "http", revision) as peer, another(peer) as other:
+    app = ControlledServer(limits=Limits(sessions=2)).app
+    async with connect(app, "http", revision) as peer, connect_again(peer) as other:
         response = await peer.http("POST", None, _post_headers(), json.dumps(_initialize(revision)).encode())
         assert response.status == 503
         assert int(response.headers["retry-after"]) > 0
         await response.close()
         assert other.listening is not None
         other.listening.abort()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             while True:
                 response = await peer.http("POST", None, _post_headers(), json.dumps(_initialize(revision)).encode())
                 await response.close()
@@ -349,9 +351,9 @@ async def test_one_principal_has_its_share() -> None:
     ann = {"authorization": "Bearer ann"}
     options = {"authenticate": by_token}
     async with (
-        connect(Stage(limits=limits).app, "http", "2025-11-25", options=options, headers=ann) as peer,
-        another(peer, headers=ann),
-        another(peer, headers={"authorization": "Bearer bob"}),
+        connect(ControlledServer(limits=limits).app, "http", "2025-11-25", options=options, headers=ann) as peer,
+        connect_again(peer, headers=ann),
+        connect_again(peer, headers={"authorization": "Bearer bob"}),
     ):
         data = json.dumps(_initialize("2025-11-25")).encode()
         response = await peer.http("POST", None, _post_headers() | ann, data)
@@ -377,7 +379,7 @@ async def _open_another(peer: Peer, ids: list[str | None]) -> None:
 
 @requirement("session.reinitialize")
 async def test_initialize_always_opens_a_new_session(revision: str) -> None:
-    async with connect(Stage().app, "http", revision) as peer:
+    async with connect(ControlledServer().app, "http", revision) as peer:
         first = peer.session
         message = json.dumps(_initialize(revision)).encode()
         reply = await peer.raw(message, headers={"mcp-session-id": first, "mcp-protocol-version": None})
@@ -390,19 +392,19 @@ async def test_initialize_always_opens_a_new_session(revision: str) -> None:
 
 @requirement("session.none-modern")
 async def test_the_stateless_era_opens_no_session() -> None:
-    app = Stage().app
+    app = ControlledServer().app
     endpoint = app.asgi()
-    from driver import serving_asgi
+    from driver import serve_asgi
 
-    async with serving_asgi(endpoint, app.limits) as web:
-        peer = Peer("http", MODERN, {}, {})
+    async with serve_asgi(endpoint, app.limits) as web:
+        peer = Peer("http", STATELESS, {}, {})
         peer.web = web
         for _ in range(3):
-            pending = peer.start("tools/call", call("count", to=2), progress_token=1)
+            pending = peer.start("tools/call", call_params("count", to=2), progress_token=1)
             await pending
             assert pending.response is not None
             assert "mcp-session-id" not in pending.response.headers
         assert app.stats().sessions == 0
-        exc = await refused(peer.request("tools/call", {"name": "none"}))
+        exc = await expect_error(peer.request("tools/call", {"name": "none"}))
         assert "mcp-session-id" not in exc.headers
         await peer.hang_up()

@@ -5,10 +5,10 @@ import json
 from collections.abc import Mapping
 
 from behaviour.manifest import requirement
-from behaviour.stage import Stage, call, text
+from behaviour.stage import ControlledServer, call_params, text
 from dovetail import Context, Limits, Server
-from driver import connect, serving
-from rawhttp import PATIENCE
+from driver import connect, serve
+from rawhttp import TIMEOUT_S
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 JSON = {"content-type": "application/json"}
@@ -16,14 +16,14 @@ JSON = {"content-type": "application/json"}
 
 @requirement("sse.endpoint")
 async def test_the_first_event_names_the_address_to_post_to() -> None:
-    async with serving(Stage().app) as web:
+    async with serve(ControlledServer().app) as web:
         seen: set[str] = set()
         for path, address in (("/sse", "/messages?"), ("/mcp/sse", "/mcp/messages?")):
             response = await web.open("GET", path, {"accept": "text/event-stream"})
             assert response.status == 200
             assert response.media_type == "text/event-stream"
             assert response.headers["x-accel-buffering"] == "no"
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT_S):
                 first = await anext(response.events())
             assert first.name == "endpoint"
             assert first.data is not None
@@ -36,7 +36,7 @@ async def test_the_first_event_names_the_address_to_post_to() -> None:
 
 @requirement("sse.messages")
 async def test_everything_the_server_says_is_a_message_event(revision: str, transport: str) -> None:
-    stage = Stage()
+    stage = ControlledServer()
 
     @stage.app.tool
     async def ask(ctx: Context) -> str:
@@ -46,9 +46,9 @@ async def test_everything_the_server_says_is_a_message_event(revision: str, tran
 
     answer = {"roots/list": lambda _: {"roots": [{"uri": "file:///r"}]}}
     async with connect(stage.app, transport, revision, capabilities={"roots": {}}, answer=answer) as peer:
-        assert text(await peer.request("tools/call", call("ask"), progress_token=1)) == "file:///r"
+        assert text(await peer.request("tools/call", call_params("ask"), progress_token=1)) == "file:///r"
         stage.app.changed("tools")
-        await peer.next_notice("notifications/tools/list_changed")
+        await peer.next_notification("notifications/tools/list_changed")
         assert peer.listening is not None
         assert {event.name for event in peer.listening.events_seen} == {"endpoint", "message"}
         assert [method for method, _ in peer.questions] == ["roots/list"]
@@ -56,7 +56,7 @@ async def test_everything_the_server_says_is_a_message_event(revision: str, tran
 
 @requirement("sse.post")
 async def test_a_post_is_accepted_and_answered_on_the_stream() -> None:
-    async with connect(Stage().app, "sse", "2024-11-05") as peer:
+    async with connect(ControlledServer().app, "sse", "2024-11-05") as peer:
         posted = await peer.collect(await peer.http("POST", peer.path, JSON, PING))
         assert (posted.status, posted.messages) == (202, [])
         assert (await peer.next_stray())["result"] == {}
@@ -67,7 +67,7 @@ async def test_a_post_is_accepted_and_answered_on_the_stream() -> None:
 
 @requirement("sse.refused")
 async def test_a_post_that_belongs_nowhere_is_refused() -> None:
-    async with connect(Stage(limits=Limits(body=2000)).app, "sse", "2024-11-05") as peer:
+    async with connect(ControlledServer(limits=Limits(body=2000)).app, "sse", "2024-11-05") as peer:
 
         async def status(method: str, path: str, headers: Mapping[str, str] = JSON, body: bytes = PING) -> int:
             response = await peer.http(method, path, headers, body)
@@ -90,14 +90,14 @@ async def test_a_post_that_belongs_nowhere_is_refused() -> None:
 
 @requirement("sse.leaving")
 async def test_who_leaves_the_stream_leaves_the_session() -> None:
-    stage = Stage()
+    stage = ControlledServer()
     async with connect(stage.app, "sse", "2024-11-05") as peer:
-        peer.start("tools/call", call("wait", name="w"))
-        await stage.begun("w")
+        peer.start("tools/call", call_params("wait", name="w"))
+        await stage.wait_until_started("w")
         assert peer.listening is not None
         peer.listening.abort()
-        assert await stage.ended("w") == "cancelled"
-        async with asyncio.timeout(PATIENCE):
+        assert await stage.wait_until_ended("w") == "cancelled"
+        async with asyncio.timeout(TIMEOUT_S):
             while True:
                 response = await peer.http("POST", peer.path, JSON, PING)
                 await response.close()
@@ -118,7 +118,7 @@ async def test_the_address_is_only_for_who_opened_the_stream() -> None:
 
     options = {"authenticate": by_token}
     async with connect(app, "sse", "2024-11-05", options=options, headers={"authorization": "ann"}) as peer:
-        assert text(await peer.request("tools/call", call("who"))) == "ann"
+        assert text(await peer.request("tools/call", call_params("who"))) == "ann"
         for other in ({}, {"authorization": "bob"}):
             response = await peer.http("POST", peer.path, JSON | other, PING)
             assert response.status == 404
@@ -127,8 +127,8 @@ async def test_the_address_is_only_for_who_opened_the_stream() -> None:
 
 @requirement("sse.several")
 async def test_every_stream_is_a_conversation_of_its_own() -> None:
-    stage = Stage()
-    async with serving(stage.app) as web:
+    stage = ControlledServer()
+    async with serve(stage.app) as web:
         streams = []
         for number in range(3):
             response = await web.open("GET", "/sse", {"accept": "text/event-stream"})
@@ -140,13 +140,13 @@ async def test_every_stream_is_a_conversation_of_its_own() -> None:
             body = json.dumps({"jsonrpc": "2.0", "id": number, "method": "ping"}).encode()
             assert (await web.open("POST", address, JSON, body)).status == 202
         for number, events, _ in streams:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT_S):
                 assert (await anext(events)).message == {"jsonrpc": "2.0", "id": number, "result": {}}
 
 
 @requirement("sse.cap")
 async def test_streams_are_counted_as_sessions() -> None:
-    async with serving(Stage(limits=Limits(sessions=2)).app) as web:
+    async with serve(ControlledServer(limits=Limits(sessions=2)).app) as web:
         kept = [await web.open("GET", "/sse", {"accept": "text/event-stream"}) for _ in range(2)]
         assert [one.status for one in kept] == [200, 200]
         refused = await web.open("GET", "/sse", {"accept": "text/event-stream"})
@@ -155,9 +155,9 @@ async def test_streams_are_counted_as_sessions() -> None:
 
 @requirement("sse.keep-alive")
 async def test_a_quiet_stream_carries_comments() -> None:
-    async with serving(Stage(limits=Limits(keep_alive=0.02)).app) as web:
+    async with serve(ControlledServer(limits=Limits(keep_alive=0.02)).app) as web:
         response = await web.open("GET", "/sse", {"accept": "text/event-stream"})
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             async for _ in response.events():
                 if sum(event.comment for event in response.events_seen) == 3:
                     break
@@ -166,7 +166,7 @@ async def test_a_quiet_stream_carries_comments() -> None:
 @requirement("sse.optional")
 async def test_the_old_pair_can_be_left_out() -> None:
     for options in ({"old_sse": False}, {"sessions": False}):
-        async with serving(Stage().app, **options) as web:
+        async with serve(ControlledServer().app, **options) as web:
             for method, path in (("GET", "/sse"), ("POST", "/messages"), ("GET", "/mcp/sse")):
                 response = await web.open(method, path, JSON)
                 assert response.status == 404, (options, path)

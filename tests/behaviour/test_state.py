@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from behaviour.manifest import requirement
-from behaviour.reading import refused, text
+from behaviour.reading import expect_error, text
 from dovetail import Context, Limits, Server
-from driver import another, connect
+from driver import connect, connect_again
 
 ASKED = {"elicitation": {}}
 CALL: dict[str, Any] = {"name": "pay", "arguments": {"amount": 5, "to": {"a": 1, "b": 2}}}
@@ -79,7 +79,7 @@ async def test_a_state_that_is_not_ours_is_refused_always_the_same(revision: str
         wrong += ["", "x", "\u00fc", "A" * 100, "A" * 5000, "null", "{}", state.swapcase(), f" {state}", state + "\n"]
         seen = set()
         for one in wrong:
-            error = await refused(peer.request("tools/call", CALL | {"requestState": one, "inputResponses": YES}))
+            error = await expect_error(peer.request("tools/call", CALL | {"requestState": one, "inputResponses": YES}))
             seen.add((error.code, error.message, str(error.data)))
         assert len(seen) == 1, seen
         assert seen.pop()[0] == -32602
@@ -91,8 +91,8 @@ async def test_a_state_that_is_not_ours_is_refused_always_the_same(revision: str
 async def test_a_state_has_its_time(revision: str, transport: str) -> None:
     async with connect(server(limits=Limits(state_time=0)), transport, revision, capabilities=ASKED) as peer:
         expired = CALL | {"requestState": await begun(peer), "inputResponses": YES}
-        late = await refused(peer.request("tools/call", expired))
-        made_up = await refused(peer.request("tools/call", CALL | {"requestState": "x", "inputResponses": YES}))
+        late = await expect_error(peer.request("tools/call", expired))
+        made_up = await expect_error(peer.request("tools/call", CALL | {"requestState": "x", "inputResponses": YES}))
         assert (late.code, late.message, late.data) == (made_up.code, made_up.message, made_up.data)
 
 
@@ -101,7 +101,7 @@ async def test_a_state_is_good_for_one_request_only(revision: str, transport: st
     async with connect(server(), transport, revision, capabilities=ASKED) as peer:
         state = await begun(peer)
         given = {"requestState": state, "inputResponses": YES}
-        made_up = await refused(peer.request("tools/call", CALL | given | {"requestState": "x"}))
+        made_up = await expect_error(peer.request("tools/call", CALL | given | {"requestState": "x"}))
         for method, params in (
             ("tools/call", CALL | {"arguments": {"amount": 6, "to": {"a": 1, "b": 2}}}),
             ("tools/call", CALL | {"arguments": {"amount": 5, "to": {"a": 1}}}),
@@ -109,11 +109,11 @@ async def test_a_state_is_good_for_one_request_only(revision: str, transport: st
             ("prompts/get", {"name": "pay"}),
             ("resources/read", {"uri": "x:pay"}),
         ):
-            error = await refused(peer.request(method, params | given))
+            error = await expect_error(peer.request(method, params | given))
             assert (error.code, error.message) == (made_up.code, made_up.message), params
         same: dict[str, Any] = {"name": "same", "arguments": {"word": "w"}}
         first = await peer.request("tools/call", same)
-        other = await refused(
+        other = await expect_error(
             peer.request("prompts/get", same | {"requestState": first["requestState"], "inputResponses": YES})
         )
         assert (other.code, other.message) == (made_up.code, made_up.message)
@@ -134,7 +134,7 @@ async def test_a_state_is_good_for_one_principal_only(revision: str, transport: 
         state = await begun(peer, headers={"authorization": "ada"})
         params = CALL | {"requestState": state, "inputResponses": YES}
         for other in ({"authorization": "bob"}, {"authorization": "Ada"}, {}):
-            error = await refused(peer.request("tools/call", params, headers=other))
+            error = await expect_error(peer.request("tools/call", params, headers=other))
             assert error.code == -32602
         assert text(await peer.request("tools/call", params, headers={"authorization": "ada"})) == "5 yes"
 
@@ -154,7 +154,7 @@ async def test_secrets_are_rotated(revision: str, transport: str) -> None:
                 if sealer in good[name]:
                     assert text(await request) == "5 yes"
                 else:
-                    assert (await refused(request)).code == -32602
+                    assert (await expect_error(request)).code == -32602
 
 
 @requirement("state.anywhere")
@@ -166,10 +166,10 @@ async def test_another_server_with_the_secret_finishes_the_round(revision: str, 
     async with connect(two, transport, revision, capabilities=ASKED) as peer:
         assert text(await peer.request("tools/call", params)) == "5 yes"
         if transport == "http":
-            async with another(peer, capabilities=ASKED) as other:
+            async with connect_again(peer, capabilities=ASKED) as other:
                 assert text(await other.request("tools/call", params)) == "5 yes"
     async with connect(stranger, transport, revision, capabilities=ASKED) as peer:
-        assert (await refused(peer.request("tools/call", params))).code == -32602
+        assert (await expect_error(peer.request("tools/call", params))).code == -32602
 
 
 @requirement("state.weak-secret")

@@ -14,10 +14,10 @@ import pytest
 
 from behaviour import programs
 from behaviour.manifest import requirement
-from behaviour.stage import Stage, call, text
-from dovetail.transports.sockets import listening
-from driver import MODERN, connect, put_down, spawn
-from rawhttp import PATIENCE
+from behaviour.stage import ControlledServer, call_params, text
+from dovetail.transports.sockets import serve_socket
+from driver import STATELESS, connect, spawn, stop_process
+from rawhttp import TIMEOUT_S
 
 END_WITHIN = 5.0  # two seconds are promised; the machine may be busy
 CHILD = Path(programs.__file__).parents[1] / "child.py"
@@ -29,9 +29,9 @@ STATES = ("idle", "waiting", "stubborn", "blocking", "loop_blocking")
 def says(revision: str, method: str, params: Any, id: int | str) -> bytes:
     """A line as a client of the revision writes it."""
     message: dict[str, Any] = {"jsonrpc": "2.0", "id": id, "method": method, "params": dict(params)}
-    if revision == MODERN:
+    if revision == STATELESS:
         message["params"]["_meta"] = {
-            "io.modelcontextprotocol/protocolVersion": MODERN,
+            "io.modelcontextprotocol/protocolVersion": STATELESS,
             "io.modelcontextprotocol/clientCapabilities": {},
         }
     return json.dumps(message).encode() + b"\n"
@@ -41,28 +41,28 @@ def says(revision: str, method: str, params: Any, id: int | str) -> bytes:
 async def test_nothing_but_messages_reaches_standard_output(revision: str) -> None:
     async with connect(programs.noisy, "stdio", revision) as peer:
         for tool in NOISE:
-            assert text(await peer.request("tools/call", call(tool, text=f"said by {tool}"))) in ("ok", "0")
-            await peer.heard(f"said by {tool}")
+            assert text(await peer.request("tools/call", call_params(tool, text=f"said by {tool}"))) in ("ok", "0")
+            await peer.wait_for_stderr_line(f"said by {tool}")
     # Every line of standard output was judged to be a message; this many there were.
-    opening = 0 if revision == MODERN else 1
+    opening = 0 if revision == STATELESS else 1
     assert len(peer.messages) == len(NOISE) + opening
 
 
 @requirement("stdio.stdin")
 async def test_standard_input_is_empty_for_everyone_else(revision: str) -> None:
     async with connect(programs.noisy, "stdio", revision) as peer:
-        assert json.loads(text(await peer.request("tools/call", call("reading")))) == ["end of file", "", ""]
-        assert text(await peer.request("tools/call", call("child_reading"))) == "7"
-        assert text(await peer.request("tools/call", call("printing", text="x"))) == "ok"
+        assert json.loads(text(await peer.request("tools/call", call_params("reading")))) == ["end of file", "", ""]
+        assert text(await peer.request("tools/call", call_params("child_reading"))) == "7"
+        assert text(await peer.request("tools/call", call_params("printing", text="x"))) == "ok"
 
 
 @requirement("stdio.ends")
 @pytest.mark.parametrize("trigger", ["end of input", "SIGTERM", "SIGINT"])
 async def test_a_process_ends_when_told_whatever_it_is_doing(trigger: str) -> None:
     async def ends(state: str) -> None:
-        async with connect(programs.busy, "stdio", MODERN) as peer:
-            peer.start("tools/call", call(state))
-            await peer.heard("begun")
+        async with connect(programs.busy, "stdio", STATELESS) as peer:
+            peer.start("tools/call", call_params(state))
+            await peer.wait_for_stderr_line("begun")
             process = peer.process
             assert process is not None
             if trigger == "end of input":
@@ -88,7 +88,7 @@ async def test_a_process_ends_when_its_client_is_gone(revision: str) -> None:
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(says(revision, "ping", {}, id=1))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         await process.stdout.readline()
     process._transport.close()  # type: ignore[attr-defined]  # kills nothing: closes every pipe
     async with asyncio.timeout(END_WITHIN):
@@ -98,8 +98,8 @@ async def test_a_process_ends_when_its_client_is_gone(revision: str) -> None:
 @requirement("stdio.flush")
 async def test_what_is_running_is_answered_before_the_end(revision: str) -> None:
     async with connect(programs.busy, "stdio", revision) as peer:
-        pending = [peer.start("tools/call", call("soon", seconds=0.2)) for _ in range(3)]
-        await peer.heard("begun")
+        pending = [peer.start("tools/call", call_params("soon", seconds=0.2)) for _ in range(3)]
+        await peer.wait_for_stderr_line("begun")
         assert peer.writer is not None
         peer.writer.close()
         for one in pending:
@@ -111,15 +111,17 @@ async def test_what_is_running_is_answered_before_the_end(revision: str) -> None
 
 @requirement("stdio.file")
 def test_input_may_be_a_file(tmp_path: Path, revision: str) -> None:
-    lines = [says(revision, "tools/call", call("echo", text=f"line {number}"), id=number) for number in range(20)]
-    if revision != MODERN:
+    lines = [
+        says(revision, "tools/call", call_params("echo", text=f"line {number}"), id=number) for number in range(20)
+    ]
+    if revision != STATELESS:
         params = {"protocolVersion": revision, "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
         lines.insert(0, says(revision, "initialize", params, id="open"))
     source, sink = tmp_path / "in", tmp_path / "out"
     source.write_bytes(b"".join(lines))
     command = [sys.executable, str(CHILD), programs.__file__, "plain", "stdio"]
     with source.open("rb") as given, sink.open("wb") as taken:
-        run = subprocess.run(command, stdin=given, stdout=taken, stderr=subprocess.PIPE, timeout=PATIENCE, check=False)
+        run = subprocess.run(command, stdin=given, stdout=taken, stderr=subprocess.PIPE, timeout=TIMEOUT_S, check=False)
     assert run.returncode == 0, run.stderr
     answers = {message["id"]: message for message in map(json.loads, sink.read_text().splitlines())}
     assert len(answers) == len(lines)
@@ -133,7 +135,7 @@ def test_a_last_line_that_was_cut_off_is_told_so(tmp_path: Path) -> None:
     source.write_text(whole + "\n" + whole[:-5])
     command = [sys.executable, str(CHILD), programs.__file__, "plain", "stdio"]
     with source.open("rb") as given:
-        run = subprocess.run(command, stdin=given, capture_output=True, timeout=PATIENCE, check=False)
+        run = subprocess.run(command, stdin=given, capture_output=True, timeout=TIMEOUT_S, check=False)
     assert run.returncode == 0
     answered, refused = map(json.loads, run.stdout.splitlines())
     assert answered["id"] == 1
@@ -142,13 +144,13 @@ def test_a_last_line_that_was_cut_off_is_told_so(tmp_path: Path) -> None:
 
 @requirement("stdio.eras")
 async def test_one_process_serves_both_eras(revision: str) -> None:
-    async with connect(programs.plain, "stdio", MODERN) as peer:
-        assert MODERN in (await peer.request("server/discover"))["supportedVersions"]
+    async with connect(programs.plain, "stdio", STATELESS) as peer:
+        assert STATELESS in (await peer.request("server/discover"))["supportedVersions"]
         await peer.initialize(revision)
         await peer.notify("notifications/initialized")
         for number in range(5):
-            old = await peer.request("tools/call", call("echo", text=f"old {number}"))
-            new = await peer.request("tools/call", call("echo", text=f"new {number}"), revision=MODERN)
+            old = await peer.request("tools/call", call_params("echo", text=f"old {number}"))
+            new = await peer.request("tools/call", call_params("echo", text=f"new {number}"), revision=STATELESS)
             assert (text(old), text(new)) == (f"old {number}", f"new {number}")
             assert ("resultType" in old, "resultType" in new) == (False, True)
 
@@ -168,7 +170,7 @@ assert before == after, (before, after)
 os.write(2, b"the same\\n")
 print("printed")
 """
-    run = subprocess.run([sys.executable, "-c", code], input=b"", capture_output=True, timeout=PATIENCE, check=False)
+    run = subprocess.run([sys.executable, "-c", code], input=b"", capture_output=True, timeout=TIMEOUT_S, check=False)
     assert run.returncode == 0, run.stderr
     assert b"the same" in run.stderr
     assert run.stdout == b"printed\n"
@@ -179,17 +181,17 @@ print("printed")
 
 @requirement("socket.serves")
 async def test_many_clients_are_served_each_by_itself(revision: str, transport: str, tmp_path: Path) -> None:
-    stage = Stage()
+    stage = ControlledServer()
     path = str(tmp_path / "s") if transport == "unix" else None
-    async with listening(stage.app, path=path) as door:
+    async with serve_socket(stage.app, path=path) as door:
 
         async def client(name: str) -> Any:
             if path is not None:
                 reader, writer = await asyncio.open_unix_connection(path)
             else:
                 reader, writer = await asyncio.open_connection(*door.sockets[0].getsockname()[:2])
-            sent = [says(revision, "tools/call", call("echo", text=name), id=1)]
-            if revision != MODERN:
+            sent = [says(revision, "tools/call", call_params("echo", text=name), id=1)]
+            if revision != STATELESS:
                 params = {"protocolVersion": revision, "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
                 sent.insert(0, says(revision, "initialize", params, id=0))
             writer.write(b"".join(sent))
@@ -199,17 +201,17 @@ async def test_many_clients_are_served_each_by_itself(revision: str, transport: 
             return text(answers[-1]["result"])
 
         names = [f"client {number}" for number in range(20)]
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             assert await asyncio.gather(*map(client, names)) == names
 
 
 @requirement("socket.half-close")
 async def test_a_client_that_says_no_more_is_left_at_once(transport: str) -> None:
-    async with connect(Stage().app, transport, MODERN) as peer:
+    async with connect(ControlledServer().app, transport, STATELESS) as peer:
         assert peer.writer is not None
         assert (await peer.request("tools/list"))["tools"]
         peer.writer.write_eof()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             await peer.ended.wait()
 
 
@@ -226,7 +228,7 @@ async def test_a_process_serves_a_unix_socket_until_a_signal_comes(tmp_path: Pat
             assert await process.wait() == 0
         writer.close()
     finally:
-        await put_down(process)
+        await stop_process(process)
 
 
 @requirement("socket.run")
@@ -242,7 +244,7 @@ async def test_a_socket_left_behind_is_no_obstacle(tmp_path: Path) -> None:
             async with asyncio.timeout(END_WITHIN):
                 assert await process.wait() == (0 if number == signal.SIGTERM else -number)
         finally:
-            await put_down(process)
+            await stop_process(process)
 
 
 @requirement("socket.run")
@@ -256,12 +258,12 @@ async def test_a_process_serves_tcp_until_a_signal_comes(unused_tcp_port: int) -
             assert await process.wait() == 0
         writer.close()
     finally:
-        await put_down(process)
+        await stop_process(process)
 
 
 async def _connected(process: asyncio.subprocess.Process, dial: Any) -> Any:
     """A connection, as soon as the process listens."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while process.returncode is None:
             with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
                 return await dial()
@@ -270,6 +272,6 @@ async def _connected(process: asyncio.subprocess.Process, dial: Any) -> Any:
 
 
 async def _asks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.write(says(MODERN, "tools/call", call("echo", text="hi"), id=1))
-    async with asyncio.timeout(PATIENCE):
+    writer.write(says(STATELESS, "tools/call", call_params("echo", text="hi"), id=1))
+    async with asyncio.timeout(TIMEOUT_S):
         assert text(json.loads(await reader.readline())["result"]) == "hi"

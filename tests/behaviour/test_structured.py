@@ -11,7 +11,7 @@ import pytest
 from behaviour.manifest import requirement
 from behaviour.reading import call, error_text, text
 from dovetail import CallToolResult, Server, TextContent
-from driver import MODERN, connect
+from driver import STATELESS, connect
 
 
 @dataclass
@@ -217,7 +217,7 @@ async def test_an_authors_output_schema_is_published_and_kept(
         assert text(whole) == "n is 4"
         assert error_text(await call(peer, "failed", n=4)) == "no"
         word = (await call(peer, "word", n=2))["structuredContent"]
-        assert word == ("aa" if revision == MODERN else {"result": "aa"})
+        assert word == ("aa" if revision == STATELESS else {"result": "aa"})
         with caplog.at_level(logging.CRITICAL, "dovetail"):
             broken = [await call(peer, "untyped", n=-1), await call(peer, "whole", n=-1)]
             broken += [await call(peer, "forgotten", n=1), await call(peer, "word", n=4)]

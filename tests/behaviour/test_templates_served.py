@@ -6,9 +6,9 @@ from typing import Literal
 import pytest
 
 from behaviour.manifest import requirement
-from behaviour.reading import refused
+from behaviour.reading import expect_error
 from dovetail import Annotations, Server
-from driver import MODERN, connect
+from driver import STATELESS, connect
 
 
 def server() -> Server:
@@ -41,7 +41,7 @@ def server() -> Server:
     return app
 
 
-async def read(app: Server, uri: str, transport: str = "memory", revision: str = MODERN) -> str:
+async def read(app: Server, uri: str, transport: str = "memory", revision: str = STATELESS) -> str:
     async with connect(app, transport, revision) as peer:
         (content,) = (await peer.request("resources/read", {"uri": uri}))["contents"]
         assert content["uri"] == uri
@@ -107,8 +107,8 @@ async def test_variables_reach_the_function_in_its_types(uri: str, said: str, re
 @requirement("templates.misfit")
 async def test_a_variable_that_does_not_fit_names_nothing(uri: str, revision: str, transport: str) -> None:
     async with connect(server(), transport, revision) as peer:
-        error = await refused(peer.request("resources/read", {"uri": uri}))
-        assert error.code == (-32602 if revision == MODERN else -32002)
+        error = await expect_error(peer.request("resources/read", {"uri": uri}))
+        assert error.code == (-32602 if revision == STATELESS else -32002)
         assert error.data == {"uri": uri}
 
 
@@ -162,17 +162,17 @@ async def test_the_nearest_description_of_a_uri_counts() -> None:
         "%ff%fe",
     ],
 )
-@requirement("templates.traversal", revisions=("2025-11-25", MODERN))
+@requirement("templates.traversal", revisions=("2025-11-25", STATELESS))
 async def test_no_path_climbs_out(path: str, revision: str) -> None:
     async with connect(server(), "memory", revision) as peer:
         for uri in (f"disk:///{path}", f"city://{path}/profile"):
-            error = await refused(peer.request("resources/read", {"uri": uri}))
-            assert error.code == (-32602 if revision == MODERN else -32002), uri
+            error = await expect_error(peer.request("resources/read", {"uri": uri}))
+            assert error.code == (-32602 if revision == STATELESS else -32002), uri
 
 
-@requirement("templates.traversal", revisions=(MODERN, "2025-06-18"), transports=("http",))
+@requirement("templates.traversal", revisions=(STATELESS, "2025-06-18"), transports=("http",))
 async def test_no_path_climbs_out_over_http(revision: str, transport: str) -> None:
     async with connect(server(), transport, revision) as peer:
         for path in ("../etc/passwd", "%2e%2e/etc/passwd", "a/%2e%2e/b", "..%5cetc", "/etc/passwd"):
-            error = await refused(peer.request("resources/read", {"uri": f"disk:///{path}"}))
-            assert error.code == (-32602 if revision == MODERN else -32002), path
+            error = await expect_error(peer.request("resources/read", {"uri": f"disk:///{path}"}))
+            assert error.code == (-32602 if revision == STATELESS else -32002), path

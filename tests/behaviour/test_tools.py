@@ -6,7 +6,7 @@ import pytest
 from msgspec import Meta
 
 from behaviour.manifest import requirement
-from behaviour.reading import PNG, WAV, call, error_text, names, refused, text
+from behaviour.reading import PNG, WAV, call, error_text, expect_error, list_names, text
 from dovetail import (
     Annotations,
     AudioContent,
@@ -21,7 +21,7 @@ from dovetail import (
     ToolAnnotations,
     ToolError,
 )
-from driver import DRAFT, MODERN, another, connect
+from driver import DRAFT, STATELESS, connect, connect_again
 
 ICON = {"src": "https://example.com/hammer.png", "mimeType": "image/png", "sizes": ["48x48"], "theme": "dark"}
 HINTS = {"title": "Hammer!", "readOnlyHint": False, "destructiveHint": True, "idempotentHint": False}
@@ -86,7 +86,7 @@ async def test_a_tool_is_listed_with_all_it_is_described_by(revision: str, trans
     assert hammer.get("title") == ("Hammer" if since_june else None)
     assert hammer.get("_meta") == ({"com.example/owner": {"team": "tools"}} if since_june else None)
     assert ("outputSchema" in hammer) == since_june
-    assert hammer.get("icons") == ([ICON] if revision in ("2025-11-25", MODERN, DRAFT) else None)
+    assert hammer.get("icons") == ([ICON] if revision in ("2025-11-25", STATELESS, DRAFT) else None)
     assert bare.keys() == {"name", "inputSchema"}
 
 
@@ -98,7 +98,7 @@ async def test_a_server_says_whether_it_has_tools(revision: str, transport: str)
     async with connect(Server("none"), transport, revision) as peer:
         opened = peer.opened or await peer.request("server/discover")
         assert "tools" not in opened["capabilities"]
-        assert (await refused(peer.request("tools/list"))).code == -32601
+        assert (await expect_error(peer.request("tools/list"))).code == -32601
 
 
 @requirement("tools.empty-list")
@@ -107,7 +107,7 @@ async def test_a_server_may_offer_tools_it_does_not_have_yet(revision: str, tran
         opened = peer.opened or await peer.request("server/discover")
         assert opened["capabilities"]["tools"] == {"listChanged": True}
         assert (await peer.request("tools/list"))["tools"] == []
-        assert (await refused(call(peer, "bare"))).code == (-32003 if revision == DRAFT else -32602)
+        assert (await expect_error(call(peer, "bare"))).code == (-32003 if revision == DRAFT else -32602)
 
 
 @requirement("tools.no-parameters")
@@ -180,7 +180,7 @@ def test_a_schema_that_cannot_be_kept_is_refused_at_once(schema: dict[str, Any])
 @requirement("tools.unknown")
 async def test_an_unknown_tool_is_an_error(revision: str, transport: str) -> None:
     async with connect(server(), transport, revision) as peer:
-        error = await refused(call(peer, "saw\x07"))
+        error = await expect_error(call(peer, "saw\x07"))
         assert error.code == (-32003 if revision == DRAFT else -32602)
         assert "saw" in error.message
         assert "\x07" not in error.message
@@ -197,10 +197,10 @@ async def test_a_malformed_call_is_an_error(revision: str, transport: str) -> No
             {"name": "bare", "arguments": []},
             {"name": "bare", "arguments": 0},
         ):
-            headers = {"mcp-name": "bare"} if revision == MODERN else {}
-            error = await refused(peer.request("tools/call", params, headers=headers))
+            headers = {"mcp-name": "bare"} if revision == STATELESS else {}
+            error = await expect_error(peer.request("tools/call", params, headers=headers))
             # Where a header mirrors the name, a body without one already disagrees with it.
-            mirrored = transport == "http" and revision == MODERN and params.get("name") != "bare"
+            mirrored = transport == "http" and revision == STATELESS and params.get("name") != "bare"
             assert error.code == (-32020 if mirrored else -32602), params
 
 
@@ -246,7 +246,7 @@ async def test_an_authors_error_reaches_the_model(revision: str, transport: str)
         assert "structuredContent" not in result
 
 
-@requirement("tools.content", revisions=("2025-06-18", "2025-11-25", MODERN, DRAFT))
+@requirement("tools.content", revisions=("2025-06-18", "2025-11-25", STATELESS, DRAFT))
 async def test_a_tool_returns_every_kind_of_content(revision: str, transport: str) -> None:
     app = Server("content")
     link = ResourceLink(uri="file:///a.txt", name="a", title="A", description="first", mime_type="text/plain", size=3)
@@ -324,12 +324,12 @@ async def test_lists_are_in_the_same_order_every_time(revision: str, transport: 
         app.add_resource(lambda v: v, f"x:{name}/{{v}}", name=name)
     methods = ("tools/list", "prompts/list", "resources/list", "resources/templates/list")
     async with connect(app, transport, revision) as peer:
-        seen = [await names(peer, method) for method in methods * 2]
+        seen = [await list_names(peer, method) for method in methods * 2]
         if transport == "http":
-            async with another(peer) as other:
-                seen += [await names(other, method) for method in methods]
+            async with connect_again(peer) as other:
+                seen += [await list_names(other, method) for method in methods]
     async with connect(app, transport, revision) as peer:
-        seen += [await names(peer, method) for method in methods]
+        seen += [await list_names(peer, method) for method in methods]
     assert seen == [order] * len(seen)
 
 

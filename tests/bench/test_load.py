@@ -114,7 +114,7 @@ def _stream(message: Any) -> bytes:
 def test_right_answers_are_counted_on_pipes(bench: Any, pair: Any, depth: int) -> None:
     load, asks = bench("load"), bench("asks")
     ends = pair(honest)
-    pipes = load.Pipes(ends.stdin, ends.stdout, asks.MODERN)
+    pipes = load.Pipes(ends.stdin, ends.stdout, asks.STATELESS)
     tally = pipes.run(asks.echo(), depth, load.Bounds(40, 10))
     assert 40 <= tally.calls < 40 + depth
     assert (tally.p50 is None) == (depth > 1)
@@ -124,15 +124,15 @@ def test_right_answers_are_counted_on_pipes(bench: Any, pair: Any, depth: int) -
 def test_a_wrong_answer_on_pipes_ends_the_run(bench: Any, pair: Any, lie: str) -> None:
     load, asks = bench("load"), bench("asks")
     ends = pair(lambda request: (LIES[lie] if request["id"] == 7 else honest)(request))
-    pipes = load.Pipes(ends.stdin, ends.stdout, asks.MODERN)
-    with pytest.raises(asks.Wrong):
+    pipes = load.Pipes(ends.stdin, ends.stdout, asks.STATELESS)
+    with pytest.raises(asks.WrongAnswer):
         pipes.run(asks.echo(), 1, load.Bounds(40, 10))
 
 
 @pytest.mark.parametrize("respond", [_json, _stream])
 def test_right_answers_are_counted_over_http(bench: Any, web: Any, respond: Any) -> None:
     load, asks = bench("load"), bench("asks")
-    client = load.Web(web(lambda request: respond(honest(request))), asks.MODERN, 1)
+    client = load.Web(web(lambda request: respond(honest(request))), asks.STATELESS, 1)
     assert client.run(asks.echo(), load.Bounds(20, 10)).calls == 20
     client.close()
 
@@ -141,16 +141,16 @@ def test_right_answers_are_counted_over_http(bench: Any, web: Any, respond: Any)
 @pytest.mark.parametrize("lie", LIES)
 def test_a_wrong_answer_over_http_ends_the_run(bench: Any, web: Any, lie: str, respond: Any) -> None:
     load, asks = bench("load"), bench("asks")
-    client = load.Web(web(lambda request: respond(LIES[lie](request))), asks.MODERN, 1)
-    with pytest.raises(asks.Wrong):
+    client = load.Web(web(lambda request: respond(LIES[lie](request))), asks.STATELESS, 1)
+    with pytest.raises(asks.WrongAnswer):
         client.run(asks.echo(), load.Bounds(1, 10))
     client.close()
 
 
 def test_another_status_ends_the_run(bench: Any, web: Any) -> None:
     load, asks = bench("load"), bench("asks")
-    client = load.Web(web(lambda request: _json(honest(request), b"500 No")), asks.MODERN, 1)
-    with pytest.raises(asks.Wrong):
+    client = load.Web(web(lambda request: _json(honest(request), b"500 No")), asks.STATELESS, 1)
+    with pytest.raises(asks.WrongAnswer):
         client.run(asks.echo(), load.Bounds(1, 10))
     client.close()
 
@@ -159,7 +159,7 @@ def test_another_status_ends_the_run(bench: Any, web: Any) -> None:
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 def test_our_own_server_passes(bench: Any, transport: str, era: str) -> None:
     asks, load, stage, scenes = bench("asks"), bench("load"), bench("stage"), bench("scenes")
-    server = stage.Running("dovetail", stage.Setting(transport, tools=3, megabytes=0.1))
+    server = stage.ServerProcess("dovetail", stage.ServerSettings(transport, tools=3, megabytes=0.1))
     try:
         revision = scenes.ERAS[era]
         client = server.pipes(revision) if transport == "stdio" else server.web(revision, 2)

@@ -16,7 +16,7 @@ def test_every_limit_names_what_is_measured(bench: Any) -> None:
     known = {scene.name: scene for block in scenes.BLOCKS.values() for scene in block}
     for limit in scenes.LIMITS:
         assert limit.scene in known
-        cast = known[limit.scene].cast(tuple(stage.IMPLEMENTATIONS))
+        cast = known[limit.scene].participants(tuple(stage.IMPLEMENTATIONS))
         assert limit.against in {*known, "best", *cast}
         assert limit.beside in {"", *cast}
 
@@ -28,7 +28,7 @@ def test_everyone_is_played_next_to_ours(bench: Any) -> None:
         for scene in block:
             others = [one for turn in found for one in turn.others if turn.middle == (scene.name, "dovetail")]
             inside = sorted(one.name for one in others if one.scene == scene.name)
-            assert inside == sorted(name for name in scene.cast(EVERYONE) if name != "dovetail")
+            assert inside == sorted(name for name in scene.participants(EVERYONE) if name != "dovetail")
         assert all(len(turn.others) <= 2 for turn in found)
         pairs = {(turn.middle, one) for turn in found for one in turn.others}
         names = {scene.name for scene in block}
@@ -40,9 +40,9 @@ def test_everyone_is_played_next_to_ours(bench: Any) -> None:
 
 def test_of_three_ours_is_the_middle_one_and_of_two_either_is_first(bench: Any) -> None:
     turns = bench("turns")
-    ours, one, other = (turns.Part("s", name) for name in ("dovetail", "a", "b"))
-    assert turns.Turn(ours, (one, other)).parts() == [one, ours, other]
-    assert {turns.Turn(ours, (one,)).parts()[0] for _ in range(100)} == {ours, one}
+    ours, one, other = (turns.Participant("s", name) for name in ("dovetail", "a", "b"))
+    assert turns.PairedRun(ours, (one, other)).parts() == [one, ours, other]
+    assert {turns.PairedRun(ours, (one,)).parts()[0] for _ in range(100)} == {ours, one}
 
 
 def test_an_uneven_turn_is_played_again_but_not_for_ever(bench: Any) -> None:
@@ -73,19 +73,19 @@ def test_a_verdict_is_the_median_of_the_turns_and_not_a_ratio_of_medians(bench: 
         "stdio-echo-20MB:stdio-echo-1MB:floor-inline": {"samples": [50.0], "ratio": 50.0},
     }
     most = run.verdict(scenes.Limit("stdio-echo-1MB", "best", most=1.5), results, ratios)
-    assert (most.ratio, most.low, most.high, most.good) == (1.25, 1.0, 5.0, True)
+    assert (most.ratio, most.low, most.high, most.is_met) == (1.25, 1.0, 5.0, True)
     least = run.verdict(scenes.Limit("stdio-echo-1MB", "mcp", least=5), results, ratios)
-    assert (least.ratio, least.low, least.high, least.good) == (4.0, 2.0, 10.0, False)
+    assert (least.ratio, least.low, least.high, least.is_met) == (4.0, 2.0, 10.0, False)
     growth = scenes.Limit("stdio-echo-20MB", "stdio-echo-1MB", most=1.2, scale=20, beside="floor-inline")
     found = run.verdict(growth, results, ratios)
-    assert (found.ratio, found.beside, found.good) == (1.5, 2.5, False)
+    assert (found.ratio, found.beside, found.is_met) == (1.5, 2.5, False)
     assert run.verdict(scenes.Limit("sse-c1", "floor-http", most=2), results, ratios) is None
 
 
 def test_what_is_published_has_every_limit(bench: Any) -> None:
     scenes = bench("scenes")
     published = json.loads((RESULTS / "published.json").read_text(encoding="utf-8"))
-    wanted = {limit.name: limit.most or limit.least for limit in scenes.LIMITS} | scenes.STILL_LIMITS
+    wanted = {limit.name: limit.most or limit.least for limit in scenes.LIMITS} | scenes.STARTUP_LIMITS
     assert {one["name"]: one["most"] or one["least"] for one in published["verdicts"]} == wanted
     assert set(published["scenes"]) == {scene.name for block in scenes.BLOCKS.values() for scene in block}
     assert len(published["commit"].split()[0]) == 40

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cli.program import PATIENCE, ROOT, SERVED, Ran, Run, serving
+from cli.program import ROOT, SAMPLE_SERVER, TIMEOUT_S, CommandResult, RunCommand, ServerProcess
 
 
 @pytest.fixture(scope="session")
@@ -38,21 +38,21 @@ def alone(environment: dict[str, str], at_home: dict[str, str]) -> dict[str, str
 
 
 @pytest.fixture(scope="session")
-def run(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> RunCommand:
     """Run the command line as a program."""
     elsewhere = tmp_path_factory.mktemp("elsewhere")
 
-    def run(*words: Any, stdin: str = "", cwd: Path | None = None, **variables: str) -> Ran:
+    def run(*words: Any, stdin: str = "", cwd: Path | None = None, **variables: str) -> CommandResult:
         done = subprocess.run(
             [sys.executable, "-m", "dovetail.cli", *map(str, words)],
             input=stdin.encode(),
             capture_output=True,
             cwd=cwd or elsewhere,
             env=environment | variables,
-            timeout=PATIENCE,
+            timeout=TIMEOUT_S,
             check=False,
         )
-        return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+        return CommandResult(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     return run
 
@@ -60,7 +60,7 @@ def run(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture(scope="module")
 def url(environment: dict[str, str]) -> Iterator[str]:
     """The server of `served.py` over HTTP, one for all tests of a file; no other file may meet its process."""
-    with serving([sys.executable, str(SERVED), "http"], environment) as found:
+    with ServerProcess([sys.executable, str(SAMPLE_SERVER), "http"], environment) as found:
         yield found
 
 

@@ -5,14 +5,14 @@ import os
 from dovetail import Server
 
 app = Server("hosted")
-said = os.environ.get("HOSTED_SAYS", "Add two numbers.")
+description = os.environ.get("HOSTED_SAYS", "Add two numbers.")
 
 
 def add(a: int, b: int) -> int:
     return a + b
 
 
-app.tool(add, description=said)
+app.tool(add, description=description)
 
 
 @app.tool(destructive=True)

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-SERVED = Path(__file__).with_name("served.py")
-PATIENCE = 60.0
+SAMPLE_SERVER = Path(__file__).with_name("served.py")
+TIMEOUT_S = 60.0
 # What must never reach a terminal as it is.
-RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+UNSAFE_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 
 @dataclass(frozen=True)
-class Ran:
+class CommandResult:
     """How a command ended, and what it said."""
 
     code: int
@@ -27,16 +27,16 @@ class Ran:
     def json(self) -> Any:
         return json.loads(self.out)
 
-    def good(self) -> "Ran":
+    def check_success(self) -> "CommandResult":
         assert self.code == 0, self.err
-        assert not RAW.search(self.out + self.err)
+        assert not UNSAFE_CHARACTERS.search(self.out + self.err)
         return self
 
 
-Run = Callable[..., Ran]
+RunCommand = Callable[..., CommandResult]
 
 
-class serving:  # noqa: N801 - used as a context
+class ServerProcess:
     """A process that says on stderr where it is."""
 
     def __init__(self, command: list[str], environment: dict[str, str], cwd: Path | None = None) -> None:
@@ -49,19 +49,19 @@ class serving:  # noqa: N801 - used as a context
             said += line
             if found := re.findall(r"http://[^\s:]+:\d+/\S+", line):
                 return found[-1]
-        self._process.communicate(timeout=PATIENCE)  # which closes its stderr
+        self._process.communicate(timeout=TIMEOUT_S)  # which closes its stderr
         raise RuntimeError(f"it did not say where it is: {said}")
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
-        self._process.communicate(timeout=PATIENCE)
+        self._process.communicate(timeout=TIMEOUT_S)
 
 
-def first_line(command: list[str], environment: dict[str, str], cwd: Path | None = None) -> str:
+def read_first_line(command: list[str], environment: dict[str, str], cwd: Path | None = None) -> str:
     """What a program says first on stdout, while its stdin stays open."""
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True, cwd=cwd) as process:
         assert process.stdout is not None
         said = process.stdout.readline()
-        process.communicate(timeout=PATIENCE)
+        process.communicate(timeout=TIMEOUT_S)
     return said

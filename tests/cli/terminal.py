@@ -12,46 +12,46 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cli.program import PATIENCE
+from cli.program import TIMEOUT_S
 
 
-class Screen:
+class TerminalSession:
     """A terminal with a program at it."""
 
     def __init__(self, process: subprocess.Popen[bytes], end: int) -> None:
         self.process = process
-        self.seen = ""
+        self.output = ""
         self._end = end
 
-    def until(self, text: str) -> None:
+    def wait_for(self, text: str) -> None:
         """Read until a text was seen."""
-        deadline = time.monotonic() + PATIENCE
-        while text not in self.seen:
-            assert self._more(deadline), f"never saw {text!r} in {self.seen!r}"
+        deadline = time.monotonic() + TIMEOUT_S
+        while text not in self.output:
+            assert self._read_more(deadline), f"never saw {text!r} in {self.output!r}"
 
     def until_match(self, pattern: str) -> None:
         """Read until a pattern was seen."""
-        deadline = time.monotonic() + PATIENCE
-        while not re.search(pattern, self.seen):
-            assert self._more(deadline), f"never saw {pattern!r} in {self.seen!r}"
+        deadline = time.monotonic() + TIMEOUT_S
+        while not re.search(pattern, self.output):
+            assert self._read_more(deadline), f"never saw {pattern!r} in {self.output!r}"
 
     def type(self, text: str) -> None:
         os.write(self._end, text.encode())
 
-    def rest(self) -> str:
+    def read_rest(self) -> str:
         """Everything until the program is gone."""
-        deadline = time.monotonic() + PATIENCE
-        while self._more(deadline):
+        deadline = time.monotonic() + TIMEOUT_S
+        while self._read_more(deadline):
             pass
-        return self.seen
+        return self.output
 
-    def _more(self, deadline: float) -> bool:
+    def _read_more(self, deadline: float) -> bool:
         ready, _, _ = select.select([self._end], [], [], max(0.0, deadline - time.monotonic()))
         try:
             piece = os.read(self._end, 65536) if ready else b""
         except OSError:  # the last one to hold the other end has closed it
             return False
-        self.seen += piece.decode("utf-8", "replace")
+        self.output += piece.decode("utf-8", "replace")
         return bool(piece)
 
 
@@ -60,7 +60,9 @@ def _take_terminal() -> None:
 
 
 @contextmanager
-def screen(environment: dict[str, str], *words: str, command: list[str] | None = None) -> Iterator[Screen]:
+def open_terminal(
+    environment: dict[str, str], *words: str, command: list[str] | None = None
+) -> Iterator[TerminalSession]:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         command or [sys.executable, "-m", "dovetail.cli", *words],
@@ -74,7 +76,7 @@ def screen(environment: dict[str, str], *words: str, command: list[str] | None =
     )
     os.close(theirs)
     try:
-        yield Screen(process, ours)
+        yield TerminalSession(process, ours)
     finally:
         process.kill()
         process.wait()

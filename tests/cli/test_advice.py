@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.program import SERVED, Run
+from cli.program import SAMPLE_SERVER, RunCommand
 from dovetail import MCPError, RequestTimeout
-from dovetail.cli.advice import advise
+from dovetail.cli.advice import translate_error
 
 SERVER = """
 import asyncio, os
@@ -53,7 +53,7 @@ def server(tmp_path: Path) -> Path:
     ("words", "variables", "option"),
     [
         (["call", "{server}", "wait", "--timeout", "0.3"], {}, "--timeout"),
-        (["read", SERVED, "nothing://there"], {}, "dovetail list"),
+        (["read", SAMPLE_SERVER, "nothing://there"], {}, "dovetail list"),
         (["call", "{server}", "think"], {}, "--model"),
         (["call", "{server}", "where"], {}, "roots="),
         (["call", "{server}", "die"], {}, ""),
@@ -62,7 +62,9 @@ def server(tmp_path: Path) -> Path:
         (["info", "--", sys.executable, "-c", NEEDS_VARIABLE], {"WANTED": "x"}, "--env WANTED"),
     ],
 )
-def test_a_hint_names_options(run: Run, server: Path, words: list[str], variables: dict[str, str], option: str) -> None:
+def test_a_hint_names_options(
+    run: RunCommand, server: Path, words: list[str], variables: dict[str, str], option: str
+) -> None:
     said = run(*(str(server) if word == "{server}" else word for word in words), **variables)
     assert said.code != 0
     hint = said.err.rpartition("\ntry: ")[2]
@@ -74,5 +76,5 @@ def test_a_hint_names_options(run: Run, server: Path, words: list[str], variable
 
 def test_what_no_option_does_is_not_advised() -> None:
     late: MCPError = RequestTimeout("late").at(hint="raise ClientLimits(items=...)")
-    advise(late)
+    translate_error(late)
     assert str(late) == "late"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dovetail import AnswerError, Declined, Dismissed, ElicitParams
-from dovetail.cli.asking import Questions
+from dovetail.cli.asking import AnswerProvider
 
 FORM: dict[str, Any] = {
     "properties": {
@@ -36,7 +36,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, typed: str, given: dict[str, str] | Non
     monkeypatch.setattr(sys, "stderr", shown)
     monkeypatch.setenv("NO_COLOR", "1")
     question = ElicitParams(message="Which seat?", requested_schema=FORM)
-    return Questions(given or {}, lambda: None).form(question), shown.getvalue()
+    return AnswerProvider(given or {}, lambda: None).fill_form(question), shown.getvalue()
 
 
 def test_every_field_in_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,13 +68,13 @@ def test_no_and_the_end_of_input(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO())
-    questions = Questions({"row": "1"}, lambda: None)
+    questions = AnswerProvider({"row": "1"}, lambda: None)
     with pytest.raises(AnswerError, match="Which seat") as caught:
-        questions.form(ElicitParams(message="Which seat?", requested_schema=FORM))
+        questions.fill_form(ElicitParams(message="Which seat?", requested_schema=FORM))
     assert caught.value.hint is not None
     assert "--answer class=a|b" in caught.value.hint
     assert "row" not in caught.value.hint
-    assert questions.open == ["Which seat?"]
+    assert questions.unanswered == ["Which seat?"]
 
 
 def test_where_nobody_can_answer_it_is_said_what_may_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,6 +82,6 @@ def test_where_nobody_can_answer_it_is_said_what_may_be_given(monkeypatch: pytes
     form = {"properties": {"allow": {"enum": ["once", "no"]}, "note": {"type": "string"}}, "required": ["allow"]}
     question = ElicitParams(message="Allow it?\n  because: \x1b[2J", requested_schema=form)
     with pytest.raises(AnswerError) as told:
-        Questions({}, lambda: None).form(question)
+        AnswerProvider({}, lambda: None).fill_form(question)
     assert "Allow it?\n  because: \\x1b[2J" in str(told.value)
     assert "--answer allow=once|no --answer note=..." in str(told.value)

@@ -13,15 +13,15 @@ from typing import IO, Any
 
 import pytest
 
-from cli.program import PATIENCE, Run, serving
-from cli.terminal import screen
+from cli.program import TIMEOUT_S, RunCommand, ServerProcess
+from cli.terminal import open_terminal
 
 HERE = Path(__file__).parent
 
 
 @pytest.fixture
 def guarded(environment: dict[str, str]) -> Iterator[str]:
-    with serving([sys.executable, str(HERE / "guarded.py")], environment) as found:
+    with ServerProcess([sys.executable, str(HERE / "guarded.py")], environment) as found:
         yield found
 
 
@@ -35,55 +35,55 @@ def files(home: Path) -> Path:
     return home / ".local/share/dovetail/logins"
 
 
-def test_log_in_use_it_and_log_out(run: Run, environment: dict[str, str], tmp_path: Path) -> None:
+def test_log_in_use_it_and_log_out(run: RunCommand, environment: dict[str, str], tmp_path: Path) -> None:
     own = {"HOME": str(tmp_path), "BROWSER": f"{sys.executable} {HERE / 'visitor.py'} %s"}
-    with serving([sys.executable, str(HERE / "guarded.py")], environment) as url:
+    with ServerProcess([sys.executable, str(HERE / "guarded.py")], environment) as url:
         assert run("call", url, "whoami", **own).code == 4
         assert run("auth", "status", url, **own).code == 4
         assert run("call", url, "whoami", "--auth", "oauth", **own).code == 4  # nobody is at a terminal
         assert run("call", url, "whoami", "--auth", "two words", **own).code == 2
-        said = run("auth", "login", url, **own, DOVETAIL_CLIENT_SECRET="of another").good()
+        said = run("auth", "login", url, **own, DOVETAIL_CLIENT_SECRET="of another").check_success()
         assert url in said.out
-        assert run("call", url, "whoami", **own).good().out.endswith("#developer\n")
+        assert run("call", url, "whoami", **own).check_success().out.endswith("#developer\n")
         assert run("call", url, "whoami", "--header", "Authorization: Bearer x", **own).code == 4  # as it was said
-        everyone = run("auth", "status", **own).good().out
+        everyone = run("auth", "status", **own).check_success().out
         assert url in everyone
-        facts = run("auth", "status", url, "--json", **own).good()
+        facts = run("auth", "status", url, "--json", **own).check_success()
         assert facts.json["state"]
         kept = next((tmp_path / ".local/share/dovetail/logins").glob("*.json")).read_text(encoding="utf-8")
         token = json.loads(kept)["token"]["access_token"]
         assert token not in facts.out + said.out + said.err + everyone
-        assert run("call", url, "whoami", "--auth", f"Bearer {token}", **own).good()
+        assert run("call", url, "whoami", "--auth", f"Bearer {token}", **own).check_success()
         locked = run("call", url, "write", "text=this", **own)
         assert locked.code == 4  # not listed without its scope, yet the server says which one it takes
         assert "--scope notes:write" in locked.err
         unknown = run("call", url, "writ", **own)
         assert unknown.code == 2
         assert "'writ'" in unknown.err
-        assert run("auth", "logout", url, "--json", **own).good().json == {"revoked": True}
+        assert run("auth", "logout", url, "--json", **own).check_success().json == {"revoked": True}
         assert run("call", url, "whoami", "--auth", token, **own).code == 4
         assert run("auth", "logout", url, **own).code == 4
 
 
-def test_a_server_without_logins(run: Run, url: str) -> None:
-    run("auth", "login", url).good()
+def test_a_server_without_logins(run: RunCommand, url: str) -> None:
+    run("auth", "login", url).check_success()
     none = run("auth", "status")
     assert (none.code, none.err) == (4, "")
     assert run("auth", "login", "--", "true").code == 2
 
 
-def test_a_scope_that_is_missing_is_named_and_asked_for(run: Run, guarded: str, own: dict[str, str]) -> None:
-    run("auth", "login", guarded, "--scope", "notes:read", **own).good()
+def test_a_scope_that_is_missing_is_named_and_asked_for(run: RunCommand, guarded: str, own: dict[str, str]) -> None:
+    run("auth", "login", guarded, "--scope", "notes:read", **own).check_success()
     refused = run("call", guarded, "write", **own)
     assert refused.code == 4
     assert f"dovetail auth login {guarded} --scope notes:write\n" in refused.err
-    said = run("auth", "login", guarded, "--scope", "notes:write", **own).good()
+    said = run("auth", "login", guarded, "--scope", "notes:write", **own).check_success()
     assert "notes:read notes:write" in said.out  # what was granted before is not lost
-    assert run("call", guarded, "write", **own).good().out == "written\n"
+    assert run("call", guarded, "write", **own).check_success().out == "written\n"
 
 
-def test_a_token_without_the_scope(run: Run, guarded: str, own: dict[str, str], tmp_path: Path) -> None:
-    run("auth", "login", guarded, **own).good()
+def test_a_token_without_the_scope(run: RunCommand, guarded: str, own: dict[str, str], tmp_path: Path) -> None:
+    run("auth", "login", guarded, **own).check_success()
     token = json.loads(next(files(tmp_path).glob("*.json")).read_bytes())["token"]["access_token"]
     refused = run("call", guarded, "write", "--auth", token, **own)
     assert refused.code == 7
@@ -91,16 +91,16 @@ def test_a_token_without_the_scope(run: Run, guarded: str, own: dict[str, str], 
 
 
 def test_at_a_terminal_the_scope_is_asked_for_at_once(
-    run: Run, guarded: str, own: dict[str, str], environment: dict[str, str]
+    run: RunCommand, guarded: str, own: dict[str, str], environment: dict[str, str]
 ) -> None:
-    run("auth", "login", guarded, **own).good()
-    with screen(environment | own, "call", guarded, "write") as at:
-        assert "written" in at.rest()
-        assert at.process.wait(PATIENCE) == 0
-    assert "notes:write" in run("auth", "status", guarded, **own).good().out
+    run("auth", "login", guarded, **own).check_success()
+    with open_terminal(environment | own, "call", guarded, "write") as at:
+        assert "written" in at.read_rest()
+        assert at.process.wait(TIMEOUT_S) == 0
+    assert "notes:write" in run("auth", "status", guarded, **own).check_success().out
 
 
-def test_a_scope_that_is_not_granted_is_named(run: Run, guarded: str, own: dict[str, str]) -> None:
+def test_a_scope_that_is_not_granted_is_named(run: RunCommand, guarded: str, own: dict[str, str]) -> None:
     said = run("auth", "login", guarded, "--scope", "nonsense", "--scope", "notes:read", **own)
     assert said.code == 7
     assert "notes:read" in said.out
@@ -110,16 +110,16 @@ def test_a_scope_that_is_not_granted_is_named(run: Run, guarded: str, own: dict[
     assert "notes:write" in refused.err  # and not that of before
 
 
-def test_a_login_is_kept_until_there_is_another(run: Run, guarded: str, own: dict[str, str]) -> None:
-    run("auth", "login", guarded, **own).good()
+def test_a_login_is_kept_until_there_is_another(run: RunCommand, guarded: str, own: dict[str, str]) -> None:
+    run("auth", "login", guarded, **own).check_success()
     nobody = own | {"BROWSER": "true %s"}
     assert run("auth", "login", guarded, "--wait", "0.2", **nobody).code == 4
     assert run("auth", "login", guarded, "--paste", **own).code == 4  # and nothing was pasted
-    assert run("call", guarded, "whoami", **own).good()
+    assert run("call", guarded, "whoami", **own).check_success()
 
 
 def test_an_address_to_paste_is_whole_and_need_not_be_typed(
-    run: Run, guarded: str, own: dict[str, str], environment: dict[str, str]
+    run: RunCommand, guarded: str, own: dict[str, str], environment: dict[str, str]
 ) -> None:
     command = [sys.executable, "-m", "dovetail.cli", "auth", "login", guarded, "--paste", "--scope", "notes:read"]
     pipe = subprocess.PIPE
@@ -127,9 +127,9 @@ def test_an_address_to_paste_is_whole_and_need_not_be_typed(
         assert process.stderr is not None
         page = address(process.stderr)
         assert len(page) > 300
-        _, said = process.communicate(visited(page) + "\n", timeout=PATIENCE)
+        _, said = process.communicate(visited(page) + "\n", timeout=TIMEOUT_S)
         assert process.returncode == 0, said
-    assert run("call", guarded, "whoami", **own).good()
+    assert run("call", guarded, "whoami", **own).check_success()
 
 
 def address(said: IO[str]) -> str:
@@ -159,9 +159,9 @@ def visited(page: str) -> str:
 
 
 def test_a_login_that_cannot_be_read_counts_as_none(
-    run: Run, guarded: str, own: dict[str, str], tmp_path: Path
+    run: RunCommand, guarded: str, own: dict[str, str], tmp_path: Path
 ) -> None:
-    run("auth", "login", guarded, **own).good()
+    run("auth", "login", guarded, **own).check_success()
     place = next(files(tmp_path).glob("*.json"))
     place.unlink()
     place.mkdir()  # which cannot be read, whoever runs this
@@ -173,17 +173,17 @@ def test_a_login_that_cannot_be_read_counts_as_none(
     place.rmdir()
     place.write_text("{}", encoding="utf-8")
     assert place.name in run("auth", "status", **own).err
-    run("auth", "login", guarded, **own).good()
-    assert run("call", guarded, "whoami", **own).good()
+    run("auth", "login", guarded, **own).check_success()
+    assert run("call", guarded, "whoami", **own).check_success()
 
 
-def test_a_secret_is_of_a_client(run: Run, guarded: str) -> None:
+def test_a_secret_is_of_a_client(run: RunCommand, guarded: str) -> None:
     said = run("auth", "login", guarded, "--client-secret", "x")
     assert said.code == 2
     assert "--client-id" in said.err
 
 
-def test_without_a_browser_and_a_terminal_nobody_is_waited_for(run: Run, guarded: str, tmp_path: Path) -> None:
+def test_without_a_browser_and_a_terminal_nobody_is_waited_for(run: RunCommand, guarded: str, tmp_path: Path) -> None:
     said = run("auth", "login", guarded, HOME=str(tmp_path), BROWSER="/bin/false %s")
     assert said.code == 4
     assert "--device" in said.err

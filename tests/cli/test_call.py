@@ -3,7 +3,7 @@
 import base64
 from pathlib import Path
 
-from cli.program import SERVED, Run
+from cli.program import SAMPLE_SERVER, RunCommand
 from dovetail import (
     AudioContent,
     CallToolResult,
@@ -13,7 +13,7 @@ from dovetail import (
     ResourceLink,
     TextContent,
 )
-from dovetail.cli.call import shown
+from dovetail.cli.call import format_result
 
 
 def test_every_kind_of_content() -> None:
@@ -28,7 +28,7 @@ def test_every_kind_of_content() -> None:
             EmbeddedResource(resource=ResourceContents(uri="notes://three", blob=pixels, mime_type="image/png")),
         ]
     )
-    assert shown(result).splitlines() == [
+    assert format_result(result).splitlines() == [
         "words",
         "[image, image/png, 30 bytes]",
         "[audio, audio/wav, 30 bytes]",
@@ -39,25 +39,25 @@ def test_every_kind_of_content() -> None:
 
 
 def test_a_value_without_text() -> None:
-    assert shown(CallToolResult(content=[], structured_content={"a": 1})) == '{\n  "a": 1\n}'
-    assert shown(CallToolResult(content=[])) == ""
+    assert format_result(CallToolResult(content=[], structured_content={"a": 1})) == '{\n  "a": 1\n}'
+    assert format_result(CallToolResult(content=[])) == ""
 
 
-def test_images_are_written(run: Run, tmp_path: Path) -> None:
-    said = run("call", SERVED, "drawn", "pages=2", "-o", tmp_path / "page.png").good()
+def test_images_are_written(run: RunCommand, tmp_path: Path) -> None:
+    said = run("call", SAMPLE_SERVER, "drawn", "pages=2", "-o", tmp_path / "page.png").check_success()
     assert (tmp_path / "page.png").read_bytes() == b"\x89P\x00"
     assert (tmp_path / "page-2.png").read_bytes() == b"\x89P\x01"
     assert str(tmp_path / "page-2.png") in said.err
-    assert run("call", SERVED, "drawn", "-o", tmp_path / "page.png").code == 2
-    assert run("call", SERVED, "add", "a=1", "-o", tmp_path / "page.png", "--force").good()
+    assert run("call", SAMPLE_SERVER, "drawn", "-o", tmp_path / "page.png").code == 2
+    assert run("call", SAMPLE_SERVER, "add", "a=1", "-o", tmp_path / "page.png", "--force").check_success()
     assert (tmp_path / "page.png").read_bytes() == b"2"
 
 
-def test_a_failure_in_words_nobody_hears_names_the_way_to_the_log(run: Run, url: str) -> None:
-    said = run("call", SERVED, "fail")
+def test_a_failure_in_words_nobody_hears_names_the_way_to_the_log(run: RunCommand, url: str) -> None:
+    said = run("call", SAMPLE_SERVER, "fail")
     assert said.code == 5
     assert "-v" in said.err.split()
-    shown = run("call", SERVED, "fail", "-v").err
+    shown = run("call", SAMPLE_SERVER, "fail", "-v").err
     assert "ValueError: inside" in shown
     assert "-v" not in (shown + run("call", url, "fail").err).split()
 
@@ -72,7 +72,7 @@ app.add_resource(lambda: "\\x1b[1mbold", "t://x", name="x")
 """
 
 
-def test_a_pipe_gets_what_the_server_said(run: Run, tmp_path: Path) -> None:
+def test_a_pipe_gets_what_the_server_said(run: RunCommand, tmp_path: Path) -> None:
     path = tmp_path / "s.py"
     path.write_text(PLAIN, encoding="utf-8")
     assert run("call", path, "red").out == "\x1b[31mred\x1b[0m\n"

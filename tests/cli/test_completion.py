@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from cli.program import SERVED, Run
-from cli.terminal import screen
+from cli.program import SAMPLE_SERVER, RunCommand
+from cli.terminal import open_terminal
 from dovetail.cli.completion import SCRIPTS
 
 Complete = Callable[..., list[str]]
 
 
 @pytest.fixture
-def complete(run: Run) -> Complete:
+def complete(run: RunCommand) -> Complete:
     def complete(line: str, shell: str = "zsh", cwd: Path | None = None, **more: str) -> list[str]:
         """Suggestions at the mark, or at the end."""
         point = line.find("|") if "|" in line else len(line)
@@ -57,7 +57,7 @@ def test_what_a_target_offers(complete: Complete, url: str) -> None:
     assert complete(f"dovetail read {url} notes") == ["notes://all"]
     assert complete(f"dovetail prompt {url} packing ") == ["city="]
     assert complete(f"dovetail list {url} t") == ["tools", "templates"]
-    assert complete(f"dovetail call ad| -- {sys.executable} {SERVED}") == ["add"]
+    assert complete(f"dovetail call ad| -- {sys.executable} {SAMPLE_SERVER}") == ["add"]
     assert complete("dovetail call http://127.0.0.1:1/mcp ") == []
 
 
@@ -75,8 +75,8 @@ def test_what_was_said_is_remembered(complete: Complete, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("shell", SCRIPTS)
-def test_the_scripts_are_ones_their_shell_takes(run: Run, shell: str) -> None:
-    script = run("completion", shell).good().out
+def test_the_scripts_are_ones_their_shell_takes(run: RunCommand, shell: str) -> None:
+    script = run("completion", shell).check_success().out
     assert "_DOVETAIL_COMPLETE" in script
     assert run("completion", "cmd").code == 2
 
@@ -95,11 +95,11 @@ def test_the_key_is_pressed(shell: str, url: str, environment: dict[str, str]) -
         pytest.skip(f"there is no {shell} here")
     options, settle = SHELLS[shell]
     path = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-    with screen(environment | {"PATH": path, "PS1": "> "}, command=[program, *options]) as at:
-        at.until(">")
+    with open_terminal(environment | {"PATH": path, "PS1": "> "}, command=[program, *options]) as at:
+        at.wait_for(">")
         at.type(f'{settle}; echo re""ady\n')
-        at.until("ready")
+        at.wait_for("ready")
         at.type(f"dovetail call {url} ad\ta=900001 b=\t1\n")
-        at.until("900002")
+        at.wait_for("900002")
         at.type("exit\n")
-        at.rest()
+        at.read_rest()

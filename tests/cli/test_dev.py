@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.program import Run, first_line, serving
+from cli.program import RunCommand, ServerProcess, read_first_line
 from dovetail import Client, MCPError
 
 OURS = [sys.executable, "-m", "dovetail.cli"]
@@ -77,9 +77,9 @@ async def test_over_stdio_the_client_stays(program: Path) -> None:
     assert '→ tools/call {"name": "word", "arguments": {}}' in told
 
 
-def test_over_http(run: Run, program: Path, environment: dict[str, str]) -> None:
-    with serving([*OURS, "dev", str(program), "--http", "--port", "0"], environment) as url:
-        assert run("call", url, "word").good().out == "one\n"
+def test_over_http(run: RunCommand, program: Path, environment: dict[str, str]) -> None:
+    with ServerProcess([*OURS, "dev", str(program), "--http", "--port", "0"], environment) as url:
+        assert run("call", url, "word").check_success().out == "one\n"
 
         async def change() -> None:
             async with Client(url) as client:
@@ -104,7 +104,7 @@ async def test_a_change_within_the_second_is_a_change(program: Path) -> None:
 
 
 async def test_over_http_a_broken_server_refuses_at_once(program: Path, environment: dict[str, str]) -> None:
-    with serving([*OURS, "dev", str(program), "--http", "--port", "0"], environment) as url:
+    with ServerProcess([*OURS, "dev", str(program), "--http", "--port", "0"], environment) as url:
         write(program.parent, "broken")
         async with asyncio.timeout(PATIENCE):
             while True:
@@ -127,7 +127,7 @@ async def test_over_http_a_broken_server_refuses_at_once(program: Path, environm
     ("words", "why"),
     [(["http://127.0.0.1:1/mcp"], "file"), (["--http", "--", "true"], "HTTP")],
 )
-def test_what_cannot_be_developed(run: Run, words: list[str], why: str) -> None:
+def test_what_cannot_be_developed(run: RunCommand, words: list[str], why: str) -> None:
     said = run("dev", *words)
     assert said.code == 2
     assert why in said.err
@@ -243,20 +243,20 @@ async def test_what_is_no_message_is_shown_as_text(environment: dict[str, str]) 
         await dev.told("m [2]")
 
 
-def test_variables_and_folders_are_handed_on(run: Run, environment: dict[str, str], tmp_path: Path) -> None:
+def test_variables_and_folders_are_handed_on(run: RunCommand, environment: dict[str, str], tmp_path: Path) -> None:
     told = "import os; print(os.environ['WORD'], os.path.basename(os.getcwd()))"
     (tmp_path / "inner").mkdir()
     words = [*OURS, "dev", "-q", "-e", "WORD=given", "--cwd", "inner", "--", sys.executable, "-c", told]
-    assert first_line(words, environment, tmp_path) == "given inner\n"
+    assert read_first_line(words, environment, tmp_path) == "given inner\n"
     (tmp_path / "server.py").write_text(
         "import os\nfrom dovetail import Server\napp = Server(os.environ['WORD'] + os.path.basename(os.getcwd()))\n"
     )
     words = [*OURS, "dev", "-q", "-e", "WORD=given", "--cwd", str(tmp_path / "inner"), str(tmp_path / "server.py")]
-    assert run("info", "--json", "--", *words).good().json["name"] == "giveninner"
+    assert run("info", "--json", "--", *words).check_success().json["name"] == "giveninner"
     assert "No such option" in run("dev", tmp_path / "server.py", "--auth", "abc").err
 
 
-def test_a_command_that_is_not_there(run: Run) -> None:
+def test_a_command_that_is_not_there(run: RunCommand) -> None:
     said = run("dev", "--", "no-such-program-at-all")
     assert said.code == 3
     assert "no-such-program-at-all" in said.err

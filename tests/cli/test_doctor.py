@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cli.program import SERVED, Run
+from cli.program import SAMPLE_SERVER, RunCommand
 
 GOOD = '''
 from dovetail import Server
@@ -32,15 +32,15 @@ def good(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_healthy_server(run: Run, good: Path) -> None:
-    said = run("doctor", good).good().out
+def test_a_healthy_server(run: RunCommand, good: Path) -> None:
+    said = run("doctor", good).check_success().out
     steps = ["command", "start", "server", "revision", "lists", "schemas", "cost", "speed"]
     assert [line.split()[1].rstrip(":") for line in said.splitlines()] == steps
-    report = run("doctor", good, "--json").good().json
+    report = run("doctor", good, "--json").check_success().json
     assert report["healthy"] is True
     assert [step["name"] for step in report["steps"]] == steps
     assert not failed(report)
-    assert run("lint", good, "--strict").good()
+    assert run("lint", good, "--strict").check_success()
 
 
 def failed(report: Any) -> list[str]:
@@ -48,15 +48,15 @@ def failed(report: Any) -> list[str]:
     return [step["name"] for step in report["steps"] if step["verdict"] == "bad"]
 
 
-def test_what_is_wrong_is_named(run: Run) -> None:
-    assert run("doctor", SERVED).code == 6
-    said = run("doctor", SERVED, "--json")
+def test_what_is_wrong_is_named(run: RunCommand) -> None:
+    assert run("doctor", SAMPLE_SERVER).code == 6
+    said = run("doctor", SAMPLE_SERVER, "--json")
     assert said.code == 6
     assert failed(said.json) == ["schemas"]
-    found = run("lint", SERVED)
+    found = run("lint", SAMPLE_SERVER)
     assert found.code == 6
     assert re.search(r"^hostile: .*\\x1b]52", found.out, re.MULTILINE)
-    report = run("lint", SERVED, "--rules", "openai-strict", "--json")
+    report = run("lint", SAMPLE_SERVER, "--rules", "openai-strict", "--json")
     assert report.code == 6
     assert "openai-strict" in {one["about"] for tool in report.json["tools"] for one in tool["findings"]}
     assert report.json["tokens"] == sum(tool["tokens"] for tool in report.json["tools"])
@@ -70,7 +70,7 @@ def test_what_is_wrong_is_named(run: Run) -> None:
         (["--", sys.executable, "-c", "import sys; sys.exit('gone wrong')"], "start", "gone wrong"),
     ],
 )
-def test_what_does_not_start(run: Run, words: list[str], step: str, text: str) -> None:
+def test_what_does_not_start(run: RunCommand, words: list[str], step: str, text: str) -> None:
     assert failed(run("doctor", "--json", *words).json) == [step]
     said = run("doctor", *words)
     assert said.code == 3
@@ -79,7 +79,7 @@ def test_what_does_not_start(run: Run, words: list[str], step: str, text: str) -
     assert "=..." not in said.out
 
 
-def test_noise_on_stdout(run: Run, tmp_path: Path) -> None:
+def test_noise_on_stdout(run: RunCommand, tmp_path: Path) -> None:
     (tmp_path / "noisy.py").write_text(NOISY, encoding="utf-8")
     said = run("doctor", tmp_path / "noisy.py", "--json")
     assert said.code == 6
@@ -88,13 +88,13 @@ def test_noise_on_stdout(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.interop
-def test_a_server_of_others(run: Run, clock: list[str]) -> None:
-    said = run("doctor", "--json", "--", *clock).good().json
+def test_a_server_of_others(run: RunCommand, clock: list[str]) -> None:
+    said = run("doctor", "--json", "--", *clock).check_success().json
     assert not failed(said)
     assert "mcp-time" in str([step for step in said["steps"] if step["name"] == "server"])
 
 
-def test_no_name_of_a_server_looks_like_a_step(run: Run, tmp_path: Path) -> None:
+def test_no_name_of_a_server_looks_like_a_step(run: RunCommand, tmp_path: Path) -> None:
     path = tmp_path / "forged.py"
     path.write_text(
         "from dovetail import Server\napp = Server('a\\nok schemas: fine', version='1\\nok x: y')\n", "utf-8"
@@ -105,7 +105,7 @@ def test_no_name_of_a_server_looks_like_a_step(run: Run, tmp_path: Path) -> None
         assert not any(line.startswith(("ok schemas: fine", "ok x")) for line in said.splitlines())
 
 
-def test_an_entry_without_command_and_address(run: Run, tmp_path: Path) -> None:
+def test_an_entry_without_command_and_address(run: RunCommand, tmp_path: Path) -> None:
     (tmp_path / "mcp.json").write_text('{"mcpServers": {"far": {"url": "ftp://x/"}}}', encoding="utf-8")
     said = run("doctor", f"{tmp_path}/mcp.json:far")
     assert said.code in (2, 3)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cli.program import PATIENCE, Run
-from cli.terminal import screen
+from cli.program import TIMEOUT_S, RunCommand
+from cli.terminal import open_terminal
 from dovetail import Client
 
 HOSTED = Path(__file__).with_name("hosted.py")
@@ -31,16 +31,16 @@ def needing(*names: str) -> dict[str, Any]:
 
 def test_inputs_are_asked_for_once_and_passwords_not_shown(tmp_path: Path, alone: dict[str, str]) -> None:
     path = written(tmp_path, KEY, PLACE, sums=needing("key", "place"), more=needing("key"))
-    with screen(alone, "host", str(path), "--json") as at:
+    with open_terminal(alone, "host", str(path), "--json") as at:
         at.until_match(r"The key of the sums.*: $")
         at.type("open sesame\n")
-        at.until("here, there")
-        at.until("Where [here]: ")
+        at.wait_for("here, there")
+        at.wait_for("Where [here]: ")
         at.type("elsewhere\n")
-        at.until("'elsewhere'")
+        at.wait_for("'elsewhere'")
         at.type("there\n")
-        said = at.rest()
-        assert at.process.wait(PATIENCE) == 0
+        said = at.read_rest()
+        assert at.process.wait(TIMEOUT_S) == 0
     assert said.count('"state": "ready"') == 2
     assert said.count("The key of the sums") == 1
     assert "sesame" not in said
@@ -48,25 +48,25 @@ def test_inputs_are_asked_for_once_and_passwords_not_shown(tmp_path: Path, alone
 
 def test_what_is_not_used_is_not_asked_for(tmp_path: Path, alone: dict[str, str]) -> None:
     path = written(tmp_path, KEY, sums=needing("key"), plain=GOOD, off=needing("key") | {"disabled": True})
-    with screen(alone, "host", str(path), "--server", "plain", "--server", "off") as at:
-        at.until("plain")
-        said = at.rest()
-        assert at.process.wait(PATIENCE) == 0
+    with open_terminal(alone, "host", str(path), "--server", "plain", "--server", "off") as at:
+        at.wait_for("plain")
+        said = at.read_rest()
+        assert at.process.wait(TIMEOUT_S) == 0
     assert "The key" not in said
     assert "sums" not in said
-    with screen(alone, "host", str(path), "--no-start") as at:
-        assert "The key" not in at.rest()
+    with open_terminal(alone, "host", str(path), "--no-start") as at:
+        assert "The key" not in at.read_rest()
 
 
 def test_an_interrupt_at_an_input_ends_the_command(tmp_path: Path, alone: dict[str, str]) -> None:
-    with screen(alone, "host", str(written(tmp_path, KEY, sums=needing("key")))) as at:
+    with open_terminal(alone, "host", str(written(tmp_path, KEY, sums=needing("key")))) as at:
         at.until_match(r"The key.*: $")
         at.process.send_signal(signal.SIGINT)
-        at.rest()
-        assert at.process.wait(PATIENCE) == 130
+        at.read_rest()
+        assert at.process.wait(TIMEOUT_S) == 130
 
 
-def test_where_nobody_is_nothing_is_asked(run: Run, tmp_path: Path, at_home: dict[str, str]) -> None:
+def test_where_nobody_is_nothing_is_asked(run: RunCommand, tmp_path: Path, at_home: dict[str, str]) -> None:
     said = run("host", written(tmp_path, KEY, sums=needing("key")), stdin="open sesame\n", **at_home)
     assert said.code == 3
     assert re.search(r"\bkey\b", said.out)
@@ -88,7 +88,7 @@ def test_where_nobody_is_nothing_is_asked(run: Run, tmp_path: Path, at_home: dic
     ids=["no JSON", "no entry", "a typo"],
 )
 def test_a_file_without_servers_is_a_wrong_command_line(
-    run: Run, tmp_path: Path, at_home: dict[str, str], words: tuple[str, ...], content: str, said: str
+    run: RunCommand, tmp_path: Path, at_home: dict[str, str], words: tuple[str, ...], content: str, said: str
 ) -> None:
     path = tmp_path / "mcp.json"
     path.write_text(content)
@@ -98,7 +98,7 @@ def test_a_file_without_servers_is_a_wrong_command_line(
     assert "mcp.json" in found.err
 
 
-def test_an_entry_that_was_dropped_is_no_success(run: Run, tmp_path: Path, at_home: dict[str, str]) -> None:
+def test_an_entry_that_was_dropped_is_no_success(run: RunCommand, tmp_path: Path, at_home: dict[str, str]) -> None:
     path = written(tmp_path, sums=GOOD, odd={"command": 7})
     said = run("host", path, **at_home)
     assert said.code == 6
@@ -108,15 +108,15 @@ def test_an_entry_that_was_dropped_is_no_success(run: Run, tmp_path: Path, at_ho
     assert run("host", "--no-start", cwd=tmp_path, **at_home).code == 6
 
 
-def test_a_configuration_that_is_empty_is_no_mistake(run: Run, tmp_path: Path, at_home: dict[str, str]) -> None:
-    assert run("host", written(tmp_path), "--json", **at_home).good().json == []
+def test_a_configuration_that_is_empty_is_no_mistake(run: RunCommand, tmp_path: Path, at_home: dict[str, str]) -> None:
+    assert run("host", written(tmp_path), "--json", **at_home).check_success().json == []
 
 
 # Servers of the folder one is in
 
 
 def test_what_to_do_about_servers_nobody_could_be_asked_about(
-    run: Run, tmp_path: Path, at_home: dict[str, str]
+    run: RunCommand, tmp_path: Path, at_home: dict[str, str]
 ) -> None:
     written(tmp_path, sums=GOOD, name=".mcp.json")
     said = run("host", cwd=tmp_path, **at_home)

@@ -8,79 +8,81 @@ from typing import Any
 
 import pytest
 
-from cli.program import SERVED, Run
+from cli.program import SAMPLE_SERVER, RunCommand
 
-COMMAND = ["-m", "dovetail.cli", "run", str(SERVED)]
+COMMAND = ["-m", "dovetail.cli", "run", str(SAMPLE_SERVER)]
 
 
-def test_install_and_use_it(run: Run, tmp_path: Path) -> None:
+def test_install_and_use_it(run: RunCommand, tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path)}
-    said = run("install", SERVED, "--to", "cursor", "--name", "mine", **home).good()
+    said = run("install", SAMPLE_SERVER, "--to", "cursor", "--name", "mine", **home).check_success()
     path = tmp_path / ".cursor" / "mcp.json"
     assert str(path) in said.out
     assert json.loads(path.read_text())["mcpServers"]["mine"] == {"command": sys.executable, "args": COMMAND}
-    assert run("call", "mine", "add", "a=1", **home).good().out == "2\n"
+    assert run("call", "mine", "add", "a=1", **home).check_success().out == "2\n"
     before = path.read_text()
-    assert run("install", SERVED, "--to", "cursor", "--name", "mine", **home).code == 0
+    assert run("install", SAMPLE_SERVER, "--to", "cursor", "--name", "mine", **home).code == 0
     assert path.read_text() == before
     refused = run("install", "https://x.example/mcp", "--to", "cursor", "--name", "mine", **home)
     assert refused.code == 2
     assert "'mine'" in refused.err
     assert path.read_text() == before
-    run("install", "https://x.example/mcp", "--to", "cursor", "--name", "mine", "--force", **home).good()
+    run("install", "https://x.example/mcp", "--to", "cursor", "--name", "mine", "--force", **home).check_success()
     assert json.loads(path.read_text())["mcpServers"] == {"mine": {"url": "https://x.example/mcp"}}
 
 
-def test_export(run: Run) -> None:
-    assert run("export", SERVED).good().json == {"mcpServers": {"served": {"command": sys.executable, "args": COMMAND}}}
-    codex = run("export", "--to", "codex", "--name", "t", "-e", "A=1", "--", "uvx", "mcp-server-time").good()
+def test_export(run: RunCommand) -> None:
+    assert run("export", SAMPLE_SERVER).check_success().json == {
+        "mcpServers": {"served": {"command": sys.executable, "args": COMMAND}}
+    }
+    codex = run("export", "--to", "codex", "--name", "t", "-e", "A=1", "--", "uvx", "mcp-server-time").check_success()
     entry: dict[str, Any] = tomllib.loads(codex.out)["mcp_servers"]["t"]
     assert Path(entry["command"]).name == "uvx"
     assert entry["env"] == {"A": "1"}
-    desktop = run("export", "https://x.example/mcp", "--to", "claude-desktop").good()
+    desktop = run("export", "https://x.example/mcp", "--to", "claude-desktop").check_success()
     assert desktop.json["mcpServers"]["x"]["args"][-2:] == ["run", "https://x.example/mcp"]
-    code = run("export", "--to", "vscode", "-e", "KEY", "--", "npx", "-y", "@scope/thing@1.2").good()
+    code = run("export", "--to", "vscode", "-e", "KEY", "--", "npx", "-y", "@scope/thing@1.2").check_success()
     assert code.json["servers"]["thing"]["env"] == {"KEY": "${env:KEY}"}
 
 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ([SERVED, "--to", "mcp.json", "--name", "a b"], "--name"),
-        ([SERVED, "--to", "codex", "-e", "KEY"], "KEY=VALUE"),
+        ([SAMPLE_SERVER, "--to", "mcp.json", "--name", "a b"], "--name"),
+        ([SAMPLE_SERVER, "--to", "codex", "-e", "KEY"], "KEY=VALUE"),
         (["nobody", "--to", "codex"], "'nobody'"),
         (["nobody.py", "--to", "codex"], "nobody.py"),
         ([], "server"),
         (["https://x.example/mcp", "-H", "A: b", "--to", "claude-desktop"], "header"),
     ],
 )
-def test_what_cannot_be_exported_is_explained(run: Run, words: list[str], why: str) -> None:
+def test_what_cannot_be_exported_is_explained(run: RunCommand, words: list[str], why: str) -> None:
     said = run("export", *words)
     assert said.code == 2
     assert why in said.err
 
 
-def test_what_is_said_of_a_known_server_is_written_too(run: Run, tmp_path: Path) -> None:
+def test_what_is_said_of_a_known_server_is_written_too(run: RunCommand, tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path)}
-    run("install", "--to", "cursor", "--name", "near", "-e", "A=1", "--", "uvx", "some-server", **home).good()
-    run("install", "https://x.example/mcp", "--to", "cursor", "--name", "far", "-H", "A: b", **home).good()
-    near = run("export", "near", "-e", "B=2", "--cwd", tmp_path, **home).good().json["mcpServers"]["near"]
+    run("install", "--to", "cursor", "--name", "near", "-e", "A=1", "--", "uvx", "some-server", **home).check_success()
+    run("install", "https://x.example/mcp", "--to", "cursor", "--name", "far", "-H", "A: b", **home).check_success()
+    near = run("export", "near", "-e", "B=2", "--cwd", tmp_path, **home).check_success().json["mcpServers"]["near"]
     assert near["env"] == {"A": "1", "B": "2"}
     assert near["cwd"] == str(tmp_path)
-    far = run("export", "far", "-H", "C: d", **home).good().json["mcpServers"]["far"]
+    far = run("export", "far", "-H", "C: d", **home).check_success().json["mcpServers"]["far"]
     assert far["headers"] == {"A": "b", "C": "d"}
     assert "--header" in run("export", "near", "-H", "C: d", **home).err
     assert "--env" in run("export", "far", "-e", "C=d", **home).err
-    run("install", "--to", "gemini", "--name", "near", "--", "uvx", "another", **home).good()
+    run("install", "--to", "gemini", "--name", "near", "--", "uvx", "another", **home).check_success()
     assert "cursor:near, gemini:near" in run("export", "near", **home).err
 
 
-def test_a_file_named_from_here_is_written_from_the_root(run: Run, tmp_path: Path) -> None:
+def test_a_file_named_from_here_is_written_from_the_root(run: RunCommand, tmp_path: Path) -> None:
     (tmp_path / "s.py").write_text("", encoding="utf-8")
     for word, name in (("./s.py", ""), ("./s.py:app", ":app")):
-        entry = run("export", word, cwd=tmp_path).good().json["mcpServers"]["s"]
+        entry = run("export", word, cwd=tmp_path).check_success().json["mcpServers"]["s"]
         assert entry["args"][-1] == f"{tmp_path / 's.py'}{name}"
 
 
-def test_a_login_is_not_written(run: Run) -> None:
+def test_a_login_is_not_written(run: RunCommand) -> None:
     assert "No such option" in run("export", "https://x.example/mcp", "--auth", "abcdefgh").err

@@ -10,33 +10,35 @@ from pathlib import Path
 import click
 import pytest
 
-from cli.program import SERVED, Run
+from cli.program import SAMPLE_SERVER, RunCommand
 from dovetail.cli import exits, main
-from dovetail.cli.main import NAMES
+from dovetail.cli.main import COMMAND_SUMMARIES
 from dovetail.version import VERSION
 
 
 def test_help_names_every_command_and_loads_none() -> None:
     program = "import sys; from dovetail.cli.main import cli\ntry: cli(['--help'])\nfinally: print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert all(f"  {name} " in done.stdout for name in NAMES)
+    assert all(f"  {name} " in done.stdout for name in COMMAND_SUMMARIES)
     loaded = done.stdout.split()
     assert "dovetail.cli.main" in loaded
-    assert not {"asyncio", "msgspec", "rich", "uvicorn", *(f"dovetail.cli.{name}" for name in NAMES)} & set(loaded)
+    assert not {"asyncio", "msgspec", "rich", "uvicorn", *(f"dovetail.cli.{name}" for name in COMMAND_SUMMARIES)} & set(
+        loaded
+    )
 
 
 def test_every_module_of_a_command_holds_it_and_its_help_is_the_line_that_is_listed() -> None:
-    for name in NAMES:
+    for name in COMMAND_SUMMARIES:
         command: click.Command = import_module(f"dovetail.cli.{name}").command
         assert command.name == name
         assert command.help
 
 
-def test_the_version(run: Run) -> None:
+def test_the_version(run: RunCommand) -> None:
     assert run("--version").out == f"dovetail, version {VERSION}\n"
 
 
-def test_nothing_said_is_a_wish_for_help(run: Run) -> None:
+def test_nothing_said_is_a_wish_for_help(run: RunCommand) -> None:
     said = run()
     assert said.code == 0
     assert "Usage: dovetail" in said.out
@@ -58,27 +60,27 @@ def test_nothing_said_is_a_wish_for_help(run: Run) -> None:
         (["bench", "--rate", "-5", "--", "true"], "--rate"),
         (["ping", "surplus", "--", "true"], "surplus"),
         (["info", "-m", "module", "surplus"], "surplus"),
-        (["lint", SERVED, "surplus"], "surplus"),
-        (["doctor", SERVED, "surplus"], "surplus"),
-        (["run", SERVED, "surplus"], "surplus"),
-        (["export", SERVED, "surplus", "--to", "cursor"], "surplus"),
-        (["record", SERVED, "surplus", "-o", "x.jsonl"], "surplus"),
+        (["lint", SAMPLE_SERVER, "surplus"], "surplus"),
+        (["doctor", SAMPLE_SERVER, "surplus"], "surplus"),
+        (["run", SAMPLE_SERVER, "surplus"], "surplus"),
+        (["export", SAMPLE_SERVER, "surplus", "--to", "cursor"], "surplus"),
+        (["record", SAMPLE_SERVER, "surplus", "-o", "x.jsonl"], "surplus"),
         (["auth", "status", "http://127.0.0.1:1/", "surplus"], "surplus"),
         (["list", "--era", "handshake", "--revision", "2026-07-28", "--", "true"], "2026-07-28"),
         (["list", "-H", "a: b", "--", "true"], "--header"),
         (["list", "--env", "NOT_SET_HERE", "--", "true"], "NOT_SET_HERE"),
-        (["call", SERVED, "echo", "value=a", "value=b"], "value=a,b"),
-        (["call", SERVED, "book", "flight=X", "-a", "value=window"], "integer"),
-        (["call", SERVED, "book", "flight=X", "-a", "value=x", "--era", "handshake"], "--answer"),
-        (["call", SERVED, "paint", "-a", "value=mauve"], "red, blue"),
-        (["call", SERVED, "add", "a=1", "-o", SERVED], "--force"),
-        (["record", SERVED, "-o", SERVED], "--force"),
+        (["call", SAMPLE_SERVER, "echo", "value=a", "value=b"], "value=a,b"),
+        (["call", SAMPLE_SERVER, "book", "flight=X", "-a", "value=window"], "integer"),
+        (["call", SAMPLE_SERVER, "book", "flight=X", "-a", "value=x", "--era", "handshake"], "--answer"),
+        (["call", SAMPLE_SERVER, "paint", "-a", "value=mauve"], "red, blue"),
+        (["call", SAMPLE_SERVER, "add", "a=1", "-o", SAMPLE_SERVER], "--force"),
+        (["record", SAMPLE_SERVER, "-o", SAMPLE_SERVER], "--force"),
         (["new", "class"], "'class'"),
         (["new", "json"], "'json'"),
         (["new", "asyncio"], "'asyncio'"),
     ],
 )
-def test_a_wrong_command_line_is_explained_with_2(run: Run, words: list[str], why: str) -> None:
+def test_a_wrong_command_line_is_explained_with_2(run: RunCommand, words: list[str], why: str) -> None:
     said = run(*words)
     assert said.code == 2
     assert why in said.err
@@ -101,7 +103,7 @@ def test_a_reader_that_leaves_is_no_error(url: str, environment: dict[str, str])
         assert process.wait() == 0
 
 
-def test_a_wrong_command_line_is_told_as_json_to_programs(run: Run) -> None:
+def test_a_wrong_command_line_is_told_as_json_to_programs(run: RunCommand) -> None:
     for words in (["list", "nowhere.py", "--json"], ["list", "--json", "--nonsense"], ["call", "--json"]):
         said = run(*words)
         assert said.code == 2
@@ -132,7 +134,7 @@ def test_a_fault_of_its_own_is_named(
     monkeypatch.setattr(sys, "argv", ["dovetail", *words])
     with pytest.raises(SystemExit) as ended:
         main.main()
-    assert ended.value.code == exits.FAULT
+    assert ended.value.code == exits.EXIT_INTERNAL_ERROR
     said = capsys.readouterr().err
     assert "LookupError: odd\\x1b[31m" in said
     assert ("Traceback" in said) == (words[-2:] == ["x", "-v"] and "--" not in words)
@@ -146,7 +148,7 @@ def test_streams_that_are_closed(
     closed: str, code: int, said: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
     command = f'"$0" -m dovetail.cli list "$1" tools {closed}'
-    words = ["/bin/sh", "-c", command, sys.executable, str(SERVED)]
+    words = ["/bin/sh", "-c", command, sys.executable, str(SAMPLE_SERVER)]
     done = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
     assert done.returncode == code, done.stderr
     assert said in done.stderr
@@ -166,13 +168,13 @@ def test_a_folder_that_is_gone(environment: dict[str, str], tmp_path: Path) -> N
 
 @pytest.mark.parametrize("words", [[b"echo", b"value=\xff"], [b"\xff"]])
 def test_a_word_that_is_not_utf_8(words: list[bytes], environment: dict[str, str]) -> None:
-    command = [sys.executable.encode(), b"-m", b"dovetail.cli", b"call", str(SERVED).encode(), *words]
+    command = [sys.executable.encode(), b"-m", b"dovetail.cli", b"call", str(SAMPLE_SERVER).encode(), *words]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 2
     assert "UTF-8" in done.stderr
 
 
-def test_a_configuration_that_cannot_be_read_is_named(run: Run, tmp_path: Path) -> None:
+def test_a_configuration_that_cannot_be_read_is_named(run: RunCommand, tmp_path: Path) -> None:
     (tmp_path / ".cursor").mkdir()
     (tmp_path / ".cursor" / "mcp.json").write_text("{", encoding="utf-8")
     said = run("ping", "ok", HOME=str(tmp_path))

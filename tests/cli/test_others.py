@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.program import PATIENCE, Run, serving
-from dovetail.protocol.playback import turns
-from dovetail.protocol.recording import read_lines
+from cli.program import TIMEOUT_S, RunCommand, ServerProcess
+from dovetail.protocol.playback import read_exchanges
+from dovetail.protocol.recording import read_frames
 
 pytestmark = pytest.mark.interop
 
@@ -39,7 +39,7 @@ def far(everything: list[str]) -> Iterator[str]:
 
 
 def _reached(process: subprocess.Popen[bytes], port: int) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline:
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
@@ -50,71 +50,76 @@ def _reached(process: subprocess.Popen[bytes], port: int) -> None:
     pytest.fail("server-everything did not start")
 
 
-def test_asking(run: Run, far: str) -> None:
-    assert "get-sum" in run("list", far, "tools").good().out
-    assert "5" in run("call", far, "get-sum", "a=2", "b=3").good().out
-    assert run("prompt", far, "simple-prompt").good().out.startswith("user: ")
-    assert run("read", far, TEXT).good().out
-    assert run("complete", far, "completable-prompt", "department=E").good().out == "Engineering\n"
-    assert run("info", far, "--json").good().json["revision"] == "2025-11-25"
-    assert "2025-11-25" in run("ping", far).good().out
+def test_asking(run: RunCommand, far: str) -> None:
+    assert "get-sum" in run("list", far, "tools").check_success().out
+    assert "5" in run("call", far, "get-sum", "a=2", "b=3").check_success().out
+    assert run("prompt", far, "simple-prompt").check_success().out.startswith("user: ")
+    assert run("read", far, TEXT).check_success().out
+    assert run("complete", far, "completable-prompt", "department=E").check_success().out == "Engineering\n"
+    assert run("info", far, "--json").check_success().json["revision"] == "2025-11-25"
+    assert "2025-11-25" in run("ping", far).check_success().out
     assert run("call", far, "get-sum", "a=two").code == 2
 
 
-def test_questions_are_answered_by_the_command_line(run: Run, far: str) -> None:
+def test_questions_are_answered_by_the_command_line(run: RunCommand, far: str) -> None:
     answers = {"name": "Ada", "check": "yes", "firstLine": "first", "email": "a@b.example", "integer": "7"}
     given = [word for name, value in answers.items() for word in ("-a", f"{name}={value}")]
-    assert "Ada" in run("call", far, "trigger-elicitation-request", *given).good().out
+    assert "Ada" in run("call", far, "trigger-elicitation-request", *given).check_success().out
     assert run("call", far, "trigger-elicitation-request").code == 8
 
 
-def test_examining(run: Run, far: str) -> None:
+def test_examining(run: RunCommand, far: str) -> None:
     steps = {step["name"]: step for step in run("doctor", far, "--json").json["steps"]}
     assert "2025-11-25" in steps["revision"]["said"]
     assert run("lint", far, "--json").json["tokens"] > 0
-    assert run("bench", far, "get-sum", "a=1", "b=2", "-n", "20", "-c", "2", "--json").good().json["requests"] == 20
+    assert (
+        run("bench", far, "get-sum", "a=1", "b=2", "-n", "20", "-c", "2", "--json").check_success().json["requests"]
+        == 20
+    )
 
 
-def test_recording(run: Run, far: str, tmp_path: Path, environment: dict[str, str]) -> None:
+def test_recording(run: RunCommand, far: str, tmp_path: Path, environment: dict[str, str]) -> None:
     path, tapped = tmp_path / "everything.jsonl", tmp_path / "tapped.jsonl"
-    run("record", far, "-o", path, "--do", "call get-sum a=2 b=3", "--do", "prompt simple-prompt").good()
-    assert "5" in run("call", path, "get-sum", "a=2", "b=3").good().out
-    run("replay", far, path).good()
-    run("diff", path, far).good()
-    with serving([*OURS, "tap", far, "-o", str(tapped)], environment) as here:
-        assert "5" in run("call", here, "get-sum", "a=2", "b=3").good().out
-    assert "5" in run("call", tapped, "get-sum", "a=2", "b=3").good().out
+    run("record", far, "-o", path, "--do", "call get-sum a=2 b=3", "--do", "prompt simple-prompt").check_success()
+    assert "5" in run("call", path, "get-sum", "a=2", "b=3").check_success().out
+    run("replay", far, path).check_success()
+    run("diff", path, far).check_success()
+    with ServerProcess([*OURS, "tap", far, "-o", str(tapped)], environment) as here:
+        assert "5" in run("call", here, "get-sum", "a=2", "b=3").check_success().out
+    assert "5" in run("call", tapped, "get-sum", "a=2", "b=3").check_success().out
 
 
 def test_listening(far: str, tmp_path: Path, environment: dict[str, str]) -> None:
     """It tells only those of a session in which that was switched on, so what it is asked is looked at."""
     tapped = tmp_path / "tapped.jsonl"
-    with serving([*OURS, "tap", far, "-o", str(tapped)], environment) as here:
+    with ServerProcess([*OURS, "tap", far, "-o", str(tapped)], environment) as here:
         words, pipe = [*OURS, "listen", here, TEXT, "--json"], subprocess.PIPE
         with subprocess.Popen(words, env=environment, stdout=pipe, stderr=pipe, text=True) as process:
             try:
                 assert process.stderr is not None
                 assert process.stderr.readline()  # it listens
                 process.send_signal(signal.SIGINT)
-                assert process.wait(PATIENCE) == 130
+                assert process.wait(TIMEOUT_S) == 130
             finally:
                 process.kill()
     (turn,) = [
-        one for one in turns(read_lines(tapped.read_bytes().splitlines())) if one.method == "resources/subscribe"
+        one
+        for one in read_exchanges(read_frames(tapped.read_bytes().splitlines()))
+        if one.method == "resources/subscribe"
     ]
     assert turn.params == {"uri": TEXT}
-    assert (turn.answer or {}).get("result") == {}
+    assert (turn.response or {}).get("result") == {}
 
 
-def test_over_stdio(run: Run, everything: list[str]) -> None:
-    assert "5" in run("call", "get-sum", "a=2", "b=3", "--", *OURS, "dev", "--", *everything).good().out
-    export = run("export", "--name", "everything", "--", *everything).good()
+def test_over_stdio(run: RunCommand, everything: list[str]) -> None:
+    assert "5" in run("call", "get-sum", "a=2", "b=3", "--", *OURS, "dev", "--", *everything).check_success().out
+    export = run("export", "--name", "everything", "--", *everything).check_success()
     assert export.json["mcpServers"]["everything"]["command"] == everything[0]
 
 
-def test_time(run: Run, clock: list[str]) -> None:
+def test_time(run: RunCommand, clock: list[str]) -> None:
     words = ["time=12:00", "target_timezone=Asia/Tokyo"]
-    assert "21:00" in run("call", "convert_time", "source_timezone=UTC", *words, "--", *clock).good().out
+    assert "21:00" in run("call", "convert_time", "source_timezone=UTC", *words, "--", *clock).check_success().out
     wrong = run("call", "convert_time", "source_timezone=Nowhere", *words, "--", *clock)
     assert wrong.code == 5
     assert "Nowhere" in wrong.err

@@ -8,58 +8,62 @@ from pathlib import Path
 
 import pytest
 
-from cli.program import SERVED, Run, serving
+from cli.program import SAMPLE_SERVER, RunCommand, ServerProcess
 
 OURS = [sys.executable, "-m", "dovetail.cli"]
 
 
-def test_over_http(run: Run, environment: dict[str, str]) -> None:
-    with serving([*OURS, "run", str(SERVED), "--http", "--port", "0", "--path", "/here"], environment) as url:
+def test_over_http(run: RunCommand, environment: dict[str, str]) -> None:
+    with ServerProcess(
+        [*OURS, "run", str(SAMPLE_SERVER), "--http", "--port", "0", "--path", "/here"], environment
+    ) as url:
         assert url.endswith("/here")
-        assert run("call", url, "add", "a=1").good().out == "2\n"
+        assert run("call", url, "add", "a=1").check_success().out == "2\n"
 
 
-def test_for_clients_of_2024(run: Run, environment: dict[str, str]) -> None:
-    with serving([*OURS, "run", str(SERVED), "--sse", "--port", "0"], environment) as url:
+def test_for_clients_of_2024(run: RunCommand, environment: dict[str, str]) -> None:
+    with ServerProcess([*OURS, "run", str(SAMPLE_SERVER), "--sse", "--port", "0"], environment) as url:
         old = run("info", url.replace("/mcp", "/sse"), "--revision", "2024-11-05", "--json")
-        assert old.good().json["revision"] == "2024-11-05"
+        assert old.check_success().json["revision"] == "2024-11-05"
 
 
-def test_with_workers(run: Run, environment: dict[str, str]) -> None:
-    words = [*OURS, "run", str(SERVED), "--http", "--port", "0", "--workers", "2"]
-    with serving(words, environment) as url:
-        assert run("bench", url, "add", "a=1", "-n", "20").good()
+def test_with_workers(run: RunCommand, environment: dict[str, str]) -> None:
+    words = [*OURS, "run", str(SAMPLE_SERVER), "--http", "--port", "0", "--workers", "2"]
+    with ServerProcess(words, environment) as url:
+        assert run("bench", url, "add", "a=1", "-n", "20").check_success()
 
 
-def test_a_server_at_a_url_is_offered_here(run: Run, url: str) -> None:
-    assert run("call", "add", "a=1", "--", *OURS, "run", url).good().out == "2\n"
+def test_a_server_at_a_url_is_offered_here(run: RunCommand, url: str) -> None:
+    assert run("call", "add", "a=1", "--", *OURS, "run", url).check_success().out == "2\n"
     asked = run("call", "book", "flight=X", "-a", "value=5", "--", *OURS, "run", url)
-    assert asked.good().out == "X in row 5\n"
+    assert asked.check_success().out == "X in row 5\n"
 
 
 @pytest.mark.interop
-def test_a_server_behind_a_command_is_offered_here(run: Run, environment: dict[str, str], clock: list[str]) -> None:
-    with serving([*OURS, "run", "--http", "--port", "0", "--", *clock], environment) as here:
+def test_a_server_behind_a_command_is_offered_here(
+    run: RunCommand, environment: dict[str, str], clock: list[str]
+) -> None:
+    with ServerProcess([*OURS, "run", "--http", "--port", "0", "--", *clock], environment) as here:
         said = run("call", here, "convert_time", "source_timezone=UTC", "time=12:00", "target_timezone=Asia/Tokyo")
-        assert "21:00" in said.good().out
+        assert "21:00" in said.check_success().out
 
 
-def test_what_a_file_prints_does_not_reach_the_client(run: Run, tmp_path: Path) -> None:
+def test_what_a_file_prints_does_not_reach_the_client(run: RunCommand, tmp_path: Path) -> None:
     text = "from dovetail import Server\nprint('hello')\napp = Server('loud')\n"
     (tmp_path / "loud.py").write_text(text, encoding="utf-8")
-    said = run("doctor", tmp_path / "loud.py", "-v").good()
+    said = run("doctor", tmp_path / "loud.py", "-v").check_success()
     assert "noise" not in said.out
     assert "hello" in said.err
 
 
-def test_a_file_without_a_server_is_a_program(run: Run, tmp_path: Path) -> None:
+def test_a_file_without_a_server_is_a_program(run: RunCommand, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "if __name__ == '__main__':\n    import sys\n    sys.path.insert(0, sys.argv.pop() if 0 else '')\n"
         "    from dovetail import Server\n    app = Server('inside')\n    app.run()\n",
         encoding="utf-8",
     )
-    assert run("info", program, "--json").good().json["name"] == "inside"
+    assert run("info", program, "--json").check_success().json["name"] == "inside"
 
 
 OUTRIGHT = """
@@ -73,49 +77,51 @@ for line in sys.stdin:
 """
 
 
-def test_a_program_that_serves_as_soon_as_it_is_read(run: Run, tmp_path: Path, environment: dict[str, str]) -> None:
+def test_a_program_that_serves_as_soon_as_it_is_read(
+    run: RunCommand, tmp_path: Path, environment: dict[str, str]
+) -> None:
     (tmp_path / "outright.py").write_text(OUTRIGHT, encoding="utf-8")
-    assert run("info", tmp_path / "outright.py", "--json").good().json["name"] == "outright"
-    with serving([*OURS, "run", str(tmp_path / "outright.py"), "--http", "--port", "0"], environment) as url:
-        run("ping", url).good()
+    assert run("info", tmp_path / "outright.py", "--json").check_success().json["name"] == "outright"
+    with ServerProcess([*OURS, "run", str(tmp_path / "outright.py"), "--http", "--port", "0"], environment) as url:
+        run("ping", url).check_success()
 
 
-def test_a_server_that_a_file_only_imports(run: Run, tmp_path: Path) -> None:
+def test_a_server_that_a_file_only_imports(run: RunCommand, tmp_path: Path) -> None:
     (tmp_path / "inner.py").write_text("from dovetail import Server\napp = Server('inner')\n", encoding="utf-8")
     (tmp_path / "outer.py").write_text("from inner import app\n", encoding="utf-8")
-    assert run("info", tmp_path / "outer.py", "--json").good().json["name"] == "inner"
+    assert run("info", tmp_path / "outer.py", "--json").check_success().json["name"] == "inner"
 
 
-def test_variables_and_folder_of_a_file(run: Run, tmp_path: Path) -> None:
+def test_variables_and_folder_of_a_file(run: RunCommand, tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     text = "import os\nfrom dovetail import Server\napp = Server(os.environ['WORD'] + os.path.basename(os.getcwd()))\n"
     (tmp_path / "server.py").write_text(text, encoding="utf-8")
     words = ["-e", "WORD=given", "--cwd", "inner"]
-    named = run("info", "--json", "--", *OURS, "run", "server.py", *words, cwd=tmp_path).good()
+    named = run("info", "--json", "--", *OURS, "run", "server.py", *words, cwd=tmp_path).check_success()
     assert named.json["name"] == "giveninner"
     (tmp_path / "inner" / "held.py").write_text(text, encoding="utf-8")
-    named = run("info", "--json", "--", *OURS, "run", "-m", "held", *words, cwd=tmp_path).good()
+    named = run("info", "--json", "--", *OURS, "run", "-m", "held", *words, cwd=tmp_path).check_success()
     assert named.json["name"] == "giveninner"
-    assert run("info", "--json", "server.py", *words, cwd=tmp_path).good().json["name"] == "giveninner"
+    assert run("info", "--json", "server.py", *words, cwd=tmp_path).check_success().json["name"] == "giveninner"
 
 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ([SERVED, "-H", "a: b"], "--header"),
-        ([SERVED, "--auth", "abcdefgh"], "--auth"),
-        ([SERVED, "--cwd", ".", "--reload"], "--reload"),
-        ([SERVED, "--http", "--host", "0.0.0.0"], "--anonymous"),
-        ([SERVED, "--sse", "--workers", "2"], "sessions"),
-        ([SERVED, "--port", "8001"], "--port"),
-        ([SERVED, "--public-url", "https://a.example"], "--public-url"),
-        ([f"{SERVED}:nothing"], "'nothing'"),
+        ([SAMPLE_SERVER, "-H", "a: b"], "--header"),
+        ([SAMPLE_SERVER, "--auth", "abcdefgh"], "--auth"),
+        ([SAMPLE_SERVER, "--cwd", ".", "--reload"], "--reload"),
+        ([SAMPLE_SERVER, "--http", "--host", "0.0.0.0"], "--anonymous"),
+        ([SAMPLE_SERVER, "--sse", "--workers", "2"], "sessions"),
+        ([SAMPLE_SERVER, "--port", "8001"], "--port"),
+        ([SAMPLE_SERVER, "--public-url", "https://a.example"], "--public-url"),
+        ([f"{SAMPLE_SERVER}:nothing"], "'nothing'"),
         (["-m", "no_such_module"], "'no_such_module'"),
         (["-m", "json"], "'json'"),
         ([], "server"),
     ],
 )
-def test_what_cannot_be_run_is_explained(run: Run, words: list[str], why: str) -> None:
+def test_what_cannot_be_run_is_explained(run: RunCommand, words: list[str], why: str) -> None:
     said = run("run", *words)
     assert said.code == 2
     assert why in said.err
@@ -130,7 +136,7 @@ def test_what_cannot_be_run_is_explained(run: Run, words: list[str], why: str) -
         ("if __name__ == '__main__':\n    raise ValueError('late')\n", "ValueError: late"),
     ],
 )
-def test_a_file_that_fails_is_told_as_python_would(run: Run, tmp_path: Path, text: str, why: str) -> None:
+def test_a_file_that_fails_is_told_as_python_would(run: RunCommand, tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / "broken.py").write_text(text, encoding="utf-8")
     said = run("run", tmp_path / "broken.py:app" if "def app" in text else tmp_path / "broken.py")
     assert said.code == 3
@@ -146,7 +152,7 @@ def test_behind_a_proxy(tmp_path: Path, environment: dict[str, str]) -> None:
     )
     (tmp_path / "guarded.py").write_text(text, encoding="utf-8")
     words = [*OURS, "run", str(tmp_path / "guarded.py"), "--http", "--port", "0"]
-    with serving([*words, "--public-url", "https://far.example/mcp"], environment) as url:
+    with ServerProcess([*words, "--public-url", "https://far.example/mcp"], environment) as url:
         asked = urllib.request.Request(url, headers={"Host": "far.example"})
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(asked, timeout=20)
@@ -154,9 +160,9 @@ def test_behind_a_proxy(tmp_path: Path, environment: dict[str, str]) -> None:
             assert reply.status == 401
 
 
-def test_new_writes_a_server_whose_test_passes(run: Run, tmp_path: Path) -> None:
-    assert "wrote" in run("new", "weather", cwd=tmp_path).good().out
-    assert run("call", "weather.py", "greet", "name=Ada", cwd=tmp_path).good().out == "Hello, Ada!\n"
+def test_new_writes_a_server_whose_test_passes(run: RunCommand, tmp_path: Path) -> None:
+    assert "wrote" in run("new", "weather", cwd=tmp_path).check_success().out
+    assert run("call", "weather.py", "greet", "name=Ada", cwd=tmp_path).check_success().out == "Hello, Ada!\n"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
     assert subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode == 0
     assert run("new", "weather", cwd=tmp_path).code == 2
@@ -212,7 +218,7 @@ app = Broken("broken")
 """
 
 
-def test_verbose_shows_the_traceback_of_an_internal_error(run: Run, tmp_path: Path) -> None:
+def test_verbose_shows_the_traceback_of_an_internal_error(run: RunCommand, tmp_path: Path) -> None:
     file = tmp_path / "broken.py"
     file.write_text(BROKEN, encoding="utf-8")
     short, long = (run("run", str(file), *options) for options in ((), ("--verbose",)))

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cli.program import Run
+from cli.program import RunCommand
 from dovetail.cli.arguments import read_arguments
-from dovetail.cli.asking import Questions
-from dovetail.cli.lint import examined
+from dovetail.cli.asking import AnswerProvider
+from dovetail.cli.lint import lint_tools
 from dovetail.errors import AnswerError
-from dovetail.protocol.drift import differences
-from dovetail.protocol.profiles import PROFILES, RULES, fitted
+from dovetail.protocol.drift import diff_definitions
+from dovetail.protocol.profiles import PROFILES, PROVIDER_RULES, fit_schema
 from dovetail.wire.elicitation import ElicitParams
 from dovetail.wire.tools import Tool
 
@@ -50,14 +50,14 @@ def test_no_schema_is_stumbled_over(schema: dict[str, Any], other: dict[str, Any
     for words in (["a=1"], ["a=x,y"], ["a:=null"]):
         with contextlib.suppress(click.UsageError):
             assert "a" in read_arguments(words, schema)
-    assert examined([tool], tuple(RULES))
+    assert lint_tools([tool], tuple(PROVIDER_RULES))
     for profile in PROFILES:
-        assert fitted(profile, schema)["type"] == "object"
+        assert fit_schema(profile, schema)["type"] == "object"
     old, new = ({"t": {"inputSchema": one, "outputSchema": one}} for one in (schema, other))
-    assert [*differences("tool", old, new)] == [] or schema != other
+    assert [*diff_definitions("tool", old, new)] == [] or schema != other
     question = ElicitParams(mode="form", message="?", requested_schema=schema)
     with contextlib.suppress(AnswerError):
-        assert "a" in Questions({"a": "1"}, lambda: None).form(question)
+        assert "a" in AnswerProvider({"a": "1"}, lambda: None).fill_form(question)
 
 
 MALFORMED = [
@@ -109,10 +109,10 @@ def odd(server: Callable[[list[str]], list[str]]) -> list[str]:
     return server(MALFORMED)
 
 
-def test_malformed_schemas_are_named_not_stumbled_over(run: Run, odd: list[str]) -> None:
-    listed = run("list", "tools", *odd).good().out
+def test_malformed_schemas_are_named_not_stumbled_over(run: RunCommand, odd: list[str]) -> None:
+    listed = run("list", "tools", *odd).check_success().out
     assert all(f"t{number}" in listed for number in range(len(MALFORMED)))
-    assert run("call", "t0", "c=1", *odd).good().out == '{"c": "1"}\n'
+    assert run("call", "t0", "c=1", *odd).check_success().out == '{"c": "1"}\n'
     found = run("lint", "--json", *odd)
     assert found.code == 6
     for tool in found.json["tools"]:
@@ -130,13 +130,13 @@ def test_malformed_schemas_are_named_not_stumbled_over(run: Run, odd: list[str])
 @given(st.lists(schemas, min_size=30, max_size=30))
 @settings(max_examples=3, deadline=None)
 def test_no_schema_stops_lists_and_completion(
-    run: Run, server: Callable[[list[str]], list[str]], found: list[Any]
+    run: RunCommand, server: Callable[[list[str]], list[str]], found: list[Any]
 ) -> None:
     target = server([json.dumps(schema) for schema in found])
-    listed = run("list", "tools", *target).good().out
+    listed = run("list", "tools", *target).check_success().out
     names = [f"t{number}" for number in range(len(found))]
     assert all(name in listed for name in names)
     line = shlex.join(["dovetail", "call", "t", *target])
     point = line.index(" t ") + 2
     said = run(_DOVETAIL_COMPLETE="zsh", COMP_LINE=line, COMP_POINT=str(point))
-    assert {*names} <= {*said.good().out.splitlines()}
+    assert {*names} <= {*said.check_success().out.splitlines()}

@@ -9,8 +9,8 @@ import click
 import pytest
 
 from dovetail import Client
-from dovetail.cli.serving import at_url
-from dovetail.cli.targets import Asked
+from dovetail.cli.serving import serve_at_url
+from dovetail.cli.targets import TargetOptions
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -31,11 +31,11 @@ def shout() -> str:
 async def test_what_it_says_does_not_stop_it(tmp_path: Path) -> None:
     (tmp_path / "noisy.py").write_text(NOISY, encoding="utf-8")
     (tmp_path / "inner").mkdir()
-    line = Asked(words=(str(tmp_path / "noisy.py"),), env=("WORD=given",), cwd=str(tmp_path / "inner"))
-    with at_url(line) as url:
+    line = TargetOptions(args=(str(tmp_path / "noisy.py"),), env=("WORD=given",), cwd=str(tmp_path / "inner"))
+    with serve_at_url(line) as url:
         async with Client(url) as client:
             assert await client.call("shout") == "giveninner"
-    with at_url(Asked(command=(sys.executable, "-c", "pass"), env=("WORD=given",))) as url:
+    with serve_at_url(TargetOptions(command=(sys.executable, "-c", "pass"), env=("WORD=given",))) as url:
         assert url.startswith("http://")
 
 
@@ -47,14 +47,17 @@ def test_a_server_that_never_says_where_it_is(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(queue, "SimpleQueue", Hurried)
     slow = tmp_path / "slow.py"
     slow.write_text("import dovetail, time\ntime.sleep(600)\n", encoding="utf-8")
-    with pytest.raises(click.UsageError, match="60 s"), at_url(Asked(words=(str(slow),))):
+    with pytest.raises(click.UsageError, match="60 s"), serve_at_url(TargetOptions(args=(str(slow),))):
         pass
 
 
 def test_what_cannot_be_served_is_told(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("import dovetail\nraise ValueError('its own')\n", encoding="utf-8")
-    with pytest.raises(click.UsageError, match="its own"), at_url(Asked(words=(str(tmp_path / "broken.py"),))):
+    with (
+        pytest.raises(click.UsageError, match="its own"),
+        serve_at_url(TargetOptions(args=(str(tmp_path / "broken.py"),))),
+    ):
         pass
-    far = Asked(words=("http://127.0.0.1:1/mcp",), headers=("a: b",))
-    with pytest.raises(click.UsageError, match="dovetail tap"), at_url(far):
+    far = TargetOptions(args=("http://127.0.0.1:1/mcp",), headers=("a: b",))
+    with pytest.raises(click.UsageError, match="dovetail tap"), serve_at_url(far):
         pass

@@ -7,48 +7,48 @@ from pathlib import Path
 
 import pytest
 
-from cli.program import SERVED, Run
+from cli.program import SAMPLE_SERVER, RunCommand
 
 
 @pytest.mark.parametrize(
     "words",
-    [[SERVED], [f"{SERVED}:app"], ["-m", "served"], ["--", sys.executable, SERVED]],
+    [[SAMPLE_SERVER], [f"{SAMPLE_SERVER}:app"], ["-m", "served"], ["--", sys.executable, SAMPLE_SERVER]],
     ids=["file", "object", "module", "command"],
 )
-def test_targets(run: Run, words: list[str]) -> None:
+def test_targets(run: RunCommand, words: list[str]) -> None:
     mark = words.index("--") if "--" in words else len(words)
     first = [*words[:mark], "add", "a=1"]
-    assert run("call", *first, *words[mark:], cwd=SERVED.parent).good().out == "2\n"
+    assert run("call", *first, *words[mark:], cwd=SAMPLE_SERVER.parent).check_success().out == "2\n"
 
 
-def test_a_name_from_a_configuration(run: Run, url: str, tmp_path: Path) -> None:
+def test_a_name_from_a_configuration(run: RunCommand, url: str, tmp_path: Path) -> None:
     servers = {"mine": {"url": url}, "unset": {"command": "x", "env": {"A": "${NOT_SET_HERE}"}}}
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
-    assert run("call", "mine", "add", "a=1", cwd=tmp_path).good().out == "2\n"
-    assert run("call", f"{tmp_path / 'mcp.json'}:mine", "add", "a=1").good().out == "2\n"
+    assert run("call", "mine", "add", "a=1", cwd=tmp_path).check_success().out == "2\n"
+    assert run("call", f"{tmp_path / 'mcp.json'}:mine", "add", "a=1").check_success().out == "2\n"
     assert "NOT_SET_HERE" in run("list", "unset", cwd=tmp_path).err
     assert "'mine'" in run("list", "mina", cwd=tmp_path).err
     (tmp_path / ".cursor").mkdir()
     (tmp_path / ".cursor" / "mcp.json").write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
     assert "cursor:mine, mcp.json:mine" in run("list", "mine", cwd=tmp_path).err
-    assert run("call", "cursor:mine", "add", "a=1", cwd=tmp_path).good().out == "2\n"
-    listed = run("list", cwd=tmp_path, MINE="1").good().out
+    assert run("call", "cursor:mine", "add", "a=1", cwd=tmp_path).check_success().out == "2\n"
+    listed = run("list", cwd=tmp_path, MINE="1").check_success().out
     assert listed.count(url) == 2
     assert "${NOT_SET_HERE}" not in listed
 
 
-def test_variables_are_given_only_when_asked_for(run: Run, tmp_path: Path) -> None:
+def test_variables_are_given_only_when_asked_for(run: RunCommand, tmp_path: Path) -> None:
     program = tmp_path / "shows.py"
     program.write_text(
         "import os\nfrom dovetail import Server\napp = Server('s')\n"
         "@app.tool\ndef show() -> str:\n    return ' '.join(os.environ.get(n, '-') for n in ('A_SECRET', 'B'))\n",
         encoding="utf-8",
     )
-    assert run("call", program, "show", A_SECRET="1").good().out == "- -\n"
-    assert run("call", program, "show", "-e", "A_SECRET", "-e", "B=2", A_SECRET="1").good().out == "1 2\n"
+    assert run("call", program, "show", A_SECRET="1").check_success().out == "- -\n"
+    assert run("call", program, "show", "-e", "A_SECRET", "-e", "B=2", A_SECRET="1").check_success().out == "1 2\n"
 
 
-def test_words_reach_a_program_as_they_are(run: Run, tmp_path: Path) -> None:
+def test_words_reach_a_program_as_they_are(run: RunCommand, tmp_path: Path) -> None:
     program = tmp_path / "argv.py"
     program.write_text(
         "import sys\nfrom dovetail import Server\napp = Server('s')\n"
@@ -56,11 +56,11 @@ def test_words_reach_a_program_as_they_are(run: Run, tmp_path: Path) -> None:
         encoding="utf-8",
     )
     given = ["$(touch here)", "; true", "a b", "-x", "%PATH%", "--", "`id`"]
-    assert run("call", "words", "--", sys.executable, program, *given, cwd=tmp_path).good().out == f"{given}\n"
+    assert run("call", "words", "--", sys.executable, program, *given, cwd=tmp_path).check_success().out == f"{given}\n"
     assert not (tmp_path / "here").exists()
 
 
-def test_of_two_servers_one_is_to_be_named(run: Run, tmp_path: Path) -> None:
+def test_of_two_servers_one_is_to_be_named(run: RunCommand, tmp_path: Path) -> None:
     text = "from dovetail import Server\none, two = Server('one'), Server('two')\n"
     (tmp_path / "both.py").write_text(text, encoding="utf-8")
     said = run("list", "both.py", cwd=tmp_path)
@@ -69,10 +69,10 @@ def test_of_two_servers_one_is_to_be_named(run: Run, tmp_path: Path) -> None:
     said = run("doctor", "both.py:three", cwd=tmp_path)
     assert said.code == 2
     assert "one, two" in said.err
-    assert run("info", "both.py:two", "--json", cwd=tmp_path).good().json["name"] == "two"
+    assert run("info", "both.py:two", "--json", cwd=tmp_path).check_success().json["name"] == "two"
 
 
-def test_a_program_that_serves_http_is_told_to_be_one(run: Run, tmp_path: Path) -> None:
+def test_a_program_that_serves_http_is_told_to_be_one(run: RunCommand, tmp_path: Path) -> None:
     text = "from dovetail import Server\n\nif __name__ == '__main__':\n    Server('web').run('http', port=0)\n"
     (tmp_path / "web.py").write_text(text, encoding="utf-8")
     for words in (["list", "web.py"], ["list", "--", sys.executable, "web.py"]):
@@ -81,11 +81,11 @@ def test_a_program_that_serves_http_is_told_to_be_one(run: Run, tmp_path: Path) 
         assert re.search(r"(?m)^try: .*http://127\.0\.0\.1:\d+", said.err)
 
 
-def test_a_program_that_serves_both_ways_is_waited_for(run: Run, tmp_path: Path) -> None:
+def test_a_program_that_serves_both_ways_is_waited_for(run: RunCommand, tmp_path: Path) -> None:
     text = (
         "import sys\nfrom dovetail import Server\n"
         "sys.stderr.write('Uvicorn running on http://127.0.0.1:8000 (Press CTRL+C to quit)\\n')\n"
         "sys.stderr.flush()\nServer('both').run()\n"
     )
     (tmp_path / "both.py").write_text(text, encoding="utf-8")
-    assert run("info", "--json", "--", sys.executable, "both.py", cwd=tmp_path).good().json["name"] == "both"
+    assert run("info", "--json", "--", sys.executable, "both.py", cwd=tmp_path).check_success().json["name"] == "both"

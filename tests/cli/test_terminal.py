@@ -7,53 +7,53 @@ from pathlib import Path
 
 import pytest
 
-from cli.program import PATIENCE
-from cli.terminal import screen
+from cli.program import TIMEOUT_S
+from cli.terminal import open_terminal
 
 OWN = re.compile(r"\x1b\[(?:\d*(?:;\d+)*m|K)|\r")  # what the command line itself writes
 
 
 def test_a_question_is_asked_until_the_answer_fits(url: str, environment: dict[str, str]) -> None:
-    with screen(environment, "call", url, "book", "flight=X") as at:
-        at.until("Which row\\x1b[2J?")
-        at.until(": ")
+    with open_terminal(environment, "call", url, "book", "flight=X") as at:
+        at.wait_for("Which row\\x1b[2J?")
+        at.wait_for(": ")
         at.type("window\n")
-        at.until("integer")
+        at.wait_for("integer")
         at.type("7\n")
-        at.until("[Y/n]")
+        at.wait_for("[Y/n]")
         at.type("\n")
-        assert "X in row 7" in at.rest()
-        assert at.process.wait(PATIENCE) == 0
-        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", OWN.sub("", at.seen))
+        assert "X in row 7" in at.read_rest()
+        assert at.process.wait(TIMEOUT_S) == 0
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", OWN.sub("", at.output))
 
 
 def test_a_wrong_choice_is_told(url: str, environment: dict[str, str]) -> None:
-    with screen(environment, "call", url, "paint") as at:
-        at.until(": ")
+    with open_terminal(environment, "call", url, "paint") as at:
+        at.wait_for(": ")
         at.type("mauve\n")
-        at.until("'mauve'")
+        at.wait_for("'mauve'")
         at.type("blue\n")
-        at.until("[Y/n]")
+        at.wait_for("[Y/n]")
         at.type("\n")
-        assert "painted blue" in at.rest()
+        assert "painted blue" in at.read_rest()
 
 
 def test_a_question_may_be_declined(url: str, environment: dict[str, str]) -> None:
-    with screen(environment, "call", url, "book", "flight=X", "--era", "handshake") as at:
-        at.until(": ")
+    with open_terminal(environment, "call", url, "book", "flight=X", "--era", "handshake") as at:
+        at.wait_for(": ")
         at.type("7\n")
-        at.until("[Y/n]")
+        at.wait_for("[Y/n]")
         at.type("n\n")
-        assert "in row" not in at.rest()
-        assert at.process.wait(PATIENCE) == 7
+        assert "in row" not in at.read_rest()
+        assert at.process.wait(TIMEOUT_S) == 7
 
 
 def test_nothing_more_to_say_is_a_no(url: str, environment: dict[str, str]) -> None:
-    with screen(environment, "call", url, "book", "flight=X", "--era", "handshake") as at:
-        at.until(": ")
+    with open_terminal(environment, "call", url, "book", "flight=X", "--era", "handshake") as at:
+        at.wait_for(": ")
         at.type("\x04")
-        at.rest()
-        assert at.process.wait(PATIENCE) == 7
+        at.read_rest()
+        assert at.process.wait(TIMEOUT_S) == 7
 
 
 LOUD = r"import sys; sys.stderr.write('\x1b]0;mine\x07loud\n'); sys.stderr.flush(); sys.stdin.read()"
@@ -64,49 +64,49 @@ def test_what_a_child_says_on_stderr_does_not_act_on_the_terminal(
     words: list[str], environment: dict[str, str], tmp_path: Path
 ) -> None:
     more = ["--watch", str(tmp_path)] if words == ["dev"] else []
-    with screen(environment, *words, *more, "--", sys.executable, "-c", LOUD) as at:
-        at.until("loud")
-        assert "\\x1b]0;mine\\x07loud" in at.seen
-        assert "\x1b]" not in at.seen
+    with open_terminal(environment, *words, *more, "--", sys.executable, "-c", LOUD) as at:
+        at.wait_for("loud")
+        assert "\\x1b]0;mine\\x07loud" in at.output
+        assert "\x1b]" not in at.output
 
 
 def test_a_page_is_named_and_left_to_the_user(url: str, environment: dict[str, str]) -> None:
-    with screen(environment, "call", url, "visit") as at:
-        at.until("Please pay\\x1b[2J.")
-        at.until("https://pay.example/42")
-        at.until("[y/N]")
+    with open_terminal(environment, "call", url, "visit") as at:
+        at.wait_for("Please pay\\x1b[2J.")
+        at.wait_for("https://pay.example/42")
+        at.wait_for("[y/N]")
         at.type("y\n")
-        assert "paid" in at.rest().rpartition("[y/N]")[2]
-        assert at.process.wait(PATIENCE) == 0
+        assert "paid" in at.read_rest().rpartition("[y/N]")[2]
+        assert at.process.wait(TIMEOUT_S) == 0
 
 
 def test_an_interrupt_while_asking_ends_it(url: str, environment: dict[str, str]) -> None:
-    with screen(environment, "call", url, "book", "flight=X") as at:
-        at.until(": ")
+    with open_terminal(environment, "call", url, "book", "flight=X") as at:
+        at.wait_for(": ")
         at.process.send_signal(2)
-        at.rest()
-        assert at.process.wait(PATIENCE) == 130
+        at.read_rest()
+        assert at.process.wait(TIMEOUT_S) == 130
 
 
 def test_progress_is_drawn_and_wiped(url: str, environment: dict[str, str]) -> None:
-    with screen(environment, "call", url, "count", "to=3") as at:
-        seen = at.rest()
-        assert at.process.wait(PATIENCE) == 0
+    with open_terminal(environment, "call", url, "count", "to=3") as at:
+        seen = at.read_rest()
+        assert at.process.wait(TIMEOUT_S) == 0
     assert "[########................] 1 of 3 at 1\\x1b[2J" in seen
     assert seen.rstrip().endswith("\r\x1b[Kcounted to 3")
 
 
 def test_a_table_fits_the_terminal_and_has_a_heading_in_bold(url: str, environment: dict[str, str]) -> None:
-    with screen(environment | {"COLUMNS": "60"}, "list", url, "tools") as at:
-        rows = at.rest().splitlines()
+    with open_terminal(environment | {"COLUMNS": "60"}, "list", url, "tools") as at:
+        rows = at.read_rest().splitlines()
     assert rows[0].startswith("\x1b[1mtool")
     assert any(row.endswith("…") for row in rows)
-    with screen(environment | {"NO_COLOR": "1"}, "list", url, "tools") as at:
-        assert "\x1b" not in at.rest()
+    with open_terminal(environment | {"NO_COLOR": "1"}, "list", url, "tools") as at:
+        assert "\x1b" not in at.read_rest()
 
 
 def test_what_a_tool_says_does_not_act_on_the_terminal(url: str, environment: dict[str, str]) -> None:
-    with screen(environment, "call", url, "hostile") as at:
-        shown = OWN.sub("", at.rest())
+    with open_terminal(environment, "call", url, "hostile") as at:
+        shown = OWN.sub("", at.read_rest())
         assert "\\x1b]52" in shown
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\u200b]", shown)

@@ -10,21 +10,21 @@ import time
 from typing import Any
 
 INFO = {"name": "late", "version": "1"}
-MODERN, HANDSHAKE = "2026-07-28", "2025-11-25"
-STATELESS = {"supportedVersions": [MODERN], "capabilities": {}, "resultType": "complete"}
-SESSION = {"protocolVersion": HANDSHAKE, "capabilities": {}, "serverInfo": INFO}
+STATELESS_REVISION, HANDSHAKE_REVISION = "2026-07-28", "2025-11-25"
+DISCOVER_RESULT = {"supportedVersions": [STATELESS_REVISION], "capabilities": {}, "resultType": "complete"}
+INITIALIZE_RESULT = {"protocolVersion": HANDSHAKE_REVISION, "capabilities": {}, "serverInfo": INFO}
 
 
 def answer(message: dict[str, Any], speaks: str) -> dict[str, Any] | None:
     method = message["method"]
     if method == "server/discover":
-        return {"result": STATELESS} if speaks != "handshake" else None
+        return {"result": DISCOVER_RESULT} if speaks != "handshake" else None
     if method == "initialize" and speaks == "stateless":
-        return {"error": {"code": -32022, "message": "older", "data": {"supported": [MODERN]}}}
+        return {"error": {"code": -32022, "message": "older", "data": {"supported": [STATELESS_REVISION]}}}
     if method == "initialize" and speaks == "mute":
         return None
     if method == "initialize":
-        return {"result": SESSION}
+        return {"result": INITIALIZE_RESULT}
     return {"result": {"content": [{"type": "text", "text": "ok"}], "resultType": "complete"}}
 
 

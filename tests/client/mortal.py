@@ -19,7 +19,7 @@ def result(message: dict[str, Any]) -> dict[str, Any] | None:
             info = {"name": "mortal", "version": "1"}
             return {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
         case "tools/call":
-            return called(message["params"]["name"], message["params"].get("arguments", {}))
+            return call_tool(message["params"]["name"], message["params"].get("arguments", {}))
         case "tools/list":
             peek = {"name": "pid", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
             return {"tools": [peek], "resultType": "complete"}
@@ -27,7 +27,7 @@ def result(message: dict[str, Any]) -> dict[str, Any] | None:
             return None
 
 
-def called(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+def call_tool(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     if name == "die":
         with open(sys.argv[1], "a") as file:
             file.write(arguments["name"] + "\n")

@@ -10,7 +10,7 @@ JSON = "application/json"
 EVENTS = "text/event-stream"
 
 
-class Told(NamedTuple):
+class HttpRequest(NamedTuple):
     """One HTTP request."""
 
     verb: str
@@ -19,19 +19,19 @@ class Told(NamedTuple):
     target: str = ""
 
 
-Answer = Callable[["Scripted", Told], Any]
+RequestHandler = Callable[["ScriptedHttpServer", HttpRequest], Any]
 
 
-class Scripted:
+class ScriptedHttpServer:
     """One server; `answer` is a coroutine function that gives the bytes of the reply to what it is told."""
 
-    def __init__(self, answer: Answer) -> None:
-        self.told: list[Told] = []
+    def __init__(self, answer: RequestHandler) -> None:
+        self.told: list[HttpRequest] = []
         self.url = ""
         self._answer = answer
         self._connections: set[asyncio.Task[None]] = set()
 
-    def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def handle_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections.add(asyncio.create_task(self._serve(reader, writer)))
 
     async def close(self) -> None:
@@ -46,16 +46,16 @@ class Scripted:
                 headers = dict(line.lower().split(": ", 1) for line in rest)
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
                 verb, target, _ = first.split()
-                told = Told(verb, headers, json.loads(body) if body else None, target)
+                told = HttpRequest(verb, headers, json.loads(body) if body else None, target)
                 self.told.append(told)
                 writer.write(await self._answer(self, told))
 
 
 @asynccontextmanager
-async def scripted(answer: Answer) -> AsyncIterator[Scripted]:
+async def run_scripted_server(answer: RequestHandler) -> AsyncIterator[ScriptedHttpServer]:
     """The server, listening."""
-    server = Scripted(answer)
-    async with await asyncio.start_server(server.connected, "127.0.0.1", 0) as listening:
+    server = ScriptedHttpServer(answer)
+    async with await asyncio.start_server(server.handle_connection, "127.0.0.1", 0) as listening:
         server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/mcp"
         try:
             yield server
@@ -63,7 +63,7 @@ async def scripted(answer: Answer) -> AsyncIterator[Scripted]:
             await server.close()
 
 
-def reply(*messages: Any, kind: str = JSON, status: str = "200 OK") -> bytes:
+def encode_reply(*messages: Any, kind: str = JSON, status: str = "200 OK") -> bytes:
     """Messages as the reply to a request: one as JSON, or any number as events."""
     if kind == EVENTS:
         body = "".join(f"data: {json.dumps(message)}\n\n" for message in messages).encode()
@@ -72,9 +72,9 @@ def reply(*messages: Any, kind: str = JSON, status: str = "200 OK") -> bytes:
     return f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
 
-def result(told: Told, **fields: Any) -> dict[str, Any]:
+def create_result_response(request: HttpRequest, **fields: Any) -> dict[str, Any]:
     """The response to a request."""
-    return {"jsonrpc": "2.0", "id": told.message["id"], "result": fields}
+    return {"jsonrpc": "2.0", "id": request.message["id"], "result": fields}
 
 
 ACCEPTED = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n"

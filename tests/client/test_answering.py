@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail import Client, Context, Server
-from dovetail.client.answering import Answering, presentable
+from dovetail.client.answering import InputHandlers, is_safe_url
 from dovetail.errors import AnswerError, Declined, Dismissed, InvalidParams, MethodNotFound
-from dovetail.wire.codec import plain
+from dovetail.wire.codec import to_plain
 from dovetail.wire.elicitation import ElicitResult
 from dovetail.wire.inputs import InputRequest
 from dovetail.wire.roots import Root
@@ -31,17 +31,21 @@ async def elicited(given: Any, params: dict[str, Any] | None = None) -> Any:
             raise given
         return given
 
-    return plain(await Answering(elicit=answer, elicit_url=answer).answer("elicitation/create", params or FORM))
+    return to_plain(
+        await InputHandlers(elicitation_handler=answer, url_elicitation_handler=answer).answer(
+            "elicitation/create", params or FORM
+        )
+    )
 
 
 def test_what_is_declared_is_what_can_be_answered() -> None:
     def declared(**handlers: Any) -> Any:
-        return plain(Answering(**handlers).capabilities())
+        return to_plain(InputHandlers(**handlers).capabilities())
 
     assert declared() == {}
-    assert declared(elicit=print) == {"elicitation": {"form": {}}}
-    assert declared(elicit_url=print) == {"elicitation": {"url": {}}}
-    assert declared(sample=print, roots=[]) == {"sampling": {"tools": {}}, "roots": {"listChanged": True}}
+    assert declared(elicitation_handler=print) == {"elicitation": {"form": {}}}
+    assert declared(url_elicitation_handler=print) == {"elicitation": {"url": {}}}
+    assert declared(sampling_handler=print, roots=[]) == {"sampling": {"tools": {}}, "roots": {"listChanged": True}}
 
 
 async def test_answers_to_a_form() -> None:
@@ -71,8 +75,8 @@ async def test_plain_functions_callables_and_coroutines_answer() -> None:
             return {"name": "a"}
 
     for handler in (lambda _: {"name": "a"}, Callable()):
-        answer = await Answering(elicit=handler).answer("elicitation/create", FORM)
-        assert plain(answer)["content"]["name"] == "a"
+        answer = await InputHandlers(elicitation_handler=handler).answer("elicitation/create", FORM)
+        assert to_plain(answer)["content"]["name"] == "a"
 
 
 async def test_visits() -> None:
@@ -82,29 +86,29 @@ async def test_visits() -> None:
     with pytest.raises(InvalidParams, match=r"url.*https"):
         await elicited(None, visit | {"url": "javascript:alert(1)"})
     with pytest.raises(MethodNotFound):
-        await Answering(elicit=print).answer("elicitation/create", visit)
+        await InputHandlers(elicitation_handler=print).answer("elicitation/create", visit)
 
 
 async def test_samples_and_roots(tmp_path: Path) -> None:
     asked = {"messages": [], "maxTokens": 5}
-    answering = Answering(
-        sample=lambda _: "text", roots=lambda: [tmp_path, "file:///a", str(tmp_path), Root(uri="x:y")]
+    answering = InputHandlers(
+        sampling_handler=lambda _: "text", roots=lambda: [tmp_path, "file:///a", str(tmp_path), Root(uri="x:y")]
     )
-    sampled = plain(await answering.answer("sampling/createMessage", asked))
+    sampled = to_plain(await answering.answer("sampling/createMessage", asked))
     assert sampled["content"] == {"type": "text", "text": "text"}
-    listed = plain(await answering.answer("roots/list", {}))
+    listed = to_plain(await answering.answer("roots/list", {}))
     assert [one["uri"] for one in listed["roots"]] == [tmp_path.as_uri(), "file:///a", tmp_path.as_uri(), "x:y"]
     with pytest.raises(AnswerError, match="int"):
-        await Answering(sample=lambda _: 5).answer("sampling/createMessage", asked)
+        await InputHandlers(sampling_handler=lambda _: 5).answer("sampling/createMessage", asked)
     with pytest.raises(AnswerError, match="int"):
-        await Answering(roots=lambda: [5]).answer("roots/list", {})
+        await InputHandlers(roots=lambda: [5]).answer("roots/list", {})
     for method in ("sampling/createMessage", "roots/list", "none/such"):
         with pytest.raises(MethodNotFound):
-            await Answering().answer(method, {})
+            await InputHandlers().answer(method, {})
 
 
 async def test_all_questions_of_a_round() -> None:
-    answering = Answering(elicit=lambda question: {"name": question.message})
+    answering = InputHandlers(elicitation_handler=lambda question: {"name": question.message})
     questions = {key: InputRequest(method="elicitation/create", params=FORM | {"message": key}) for key in ("b", "a")}
     answers = await answering.answer_all(questions)
     assert [(key, answer["content"]["name"]) for key, answer in answers.items()] == [("b", "b"), ("a", "a")]
@@ -125,7 +129,7 @@ async def test_all_questions_of_a_round() -> None:
     "url", ["https://a.example/x?y=1#z", "http://localhost:3000/", "http://127.0.0.1/", "http://[::1]:1/"]
 )
 def test_urls_to_show(url: str) -> None:
-    assert presentable(url)
+    assert is_safe_url(url)
 
 
 @pytest.mark.parametrize(
@@ -135,17 +139,17 @@ def test_urls_to_show(url: str) -> None:
      "http://127.0.0.1.a.example/", "http://localhost@a.example/"],
 )  # fmt: skip
 def test_urls_not_to_show(url: str) -> None:
-    assert not presentable(url)
+    assert not is_safe_url(url)
 
 
 @given(st.text())
 def test_any_text_is_judged_without_a_fault(text: str) -> None:
-    assert presentable(text) in (True, False)
+    assert is_safe_url(text) in (True, False)
 
 
 @pytest.mark.parametrize("method", ["elicitation/create", "sampling/createMessage"])
 async def test_a_question_without_parameters_is_none(method: str) -> None:
-    answering = Answering(elicit=print, sample=print)
+    answering = InputHandlers(elicitation_handler=print, sampling_handler=print)
     with pytest.raises(AnswerError, match="message"):
         await answering.answer_all({"a": InputRequest(method=method)})
 
@@ -161,15 +165,15 @@ SAMPLE = {"messages": [], "maxTokens": 1}
 @pytest.mark.parametrize(
     ("handlers", "method", "params", "said"),
     [
-        ({"elicit": lambda _: {"name": object()}}, "elicitation/create", FORM, "elicit"),
-        ({"elicit": lambda _: {"name": "\ud800"}}, "elicitation/create", FORM, "elicit"),
+        ({"elicitation_handler": lambda _: {"name": object()}}, "elicitation/create", FORM, "elicit"),
+        ({"elicitation_handler": lambda _: {"name": "\ud800"}}, "elicitation/create", FORM, "elicit"),
         (
-            {"elicit": lambda _: ElicitResult(action="decline", content={"a": object()})},
+            {"elicitation_handler": lambda _: ElicitResult(action="decline", content={"a": object()})},
             "elicitation/create",
             FORM,
             "elicit",
         ),
-        ({"sample": lambda _: "\ud800"}, "sampling/createMessage", SAMPLE, "sample"),
+        ({"sampling_handler": lambda _: "\ud800"}, "sampling/createMessage", SAMPLE, "sample"),
         ({"roots": lambda: 5}, "roots/list", {}, "roots.*int"),
         ({"roots": lambda: None}, "roots/list", {}, "roots"),
         ({"roots": lambda: "https://\ud800"}, "roots/list", {}, "roots"),
@@ -180,7 +184,7 @@ async def test_an_answer_that_cannot_be_sent_names_the_handler(
     handlers: Any, method: str, params: Any, said: str
 ) -> None:
     with pytest.raises(AnswerError, match=said):
-        await Answering(**handlers).answer(method, params)
+        await InputHandlers(**handlers).answer(method, params)
 
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])

@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from dovetail import CallToolResult, Client, TextContent
-from dovetail.client.values import value_as, value_of
-from stand_ins import ERAS, Play, on_socket, text, tool
+from dovetail.client.values import convert_value, extract_value
+from stand_ins import ERAS, ScriptedServer, serve_on_socket, text_result, tool_definition
 
 
 def value(structured: Any, *texts: str, wraps: bool | None = None) -> Any:
     content = [TextContent(text=text) for text in texts]
-    return value_of(CallToolResult(content=[*content], structured_content=structured), wraps=wraps)
+    return extract_value(CallToolResult(content=[*content], structured_content=structured), is_wrapped=wraps)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ class Settings(msgspec.Struct):
 )
 def test_a_type_with_room_for_it_is_tried_with_the_whole(structured: Any, kind: Any, expected: Any) -> None:
     result = CallToolResult(content=[], structured_content=structured)
-    assert value_as(result, kind, wraps=True) == expected
+    assert convert_value(result, kind, is_wrapped=True) == expected
 
 
 # What the tool's schema says
@@ -105,8 +105,8 @@ NUMBER, OBJECT = {"type": "integer"}, {"type": "object"}
 async def test_a_known_tool_is_unwrapped_by_what_its_schema_says(
     era: str, output: Any, handshake: Any, stateless: Any
 ) -> None:
-    listed = tool("go") if output is None else tool("go", outputSchema=output)
-    reactions = {"tools/list": {"tools": [listed]}, "tools/call": text("done", structuredContent={"result": 5})}
-    async with on_socket(Play(era, reactions)) as at, Client(at, check_results=False) as one:
+    listed = tool_definition("go") if output is None else tool_definition("go", outputSchema=output)
+    reactions = {"tools/list": {"tools": [listed]}, "tools/call": text_result("done", structuredContent={"result": 5})}
+    async with serve_on_socket(ScriptedServer(era, reactions)) as at, Client(at, check_results=False) as one:
         await one.list_tools()
         assert await one.call("go") == (handshake if era == "handshake" else stateless)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.client.caching import Cache
+from dovetail.client.caching import ResultCache
 from dovetail.wire.tools import ListToolsResult, Tool
 
 KEYS = st.sampled_from(["tools/list", "prompts/list", "resources/list", "resources/read"])
@@ -37,7 +37,7 @@ def test_nothing_is_kept_longer_or_shorter_than_it_may(steps: list[Any]) -> None
 
 async def played(steps: list[Any]) -> None:
     now, serial = 0.0, itertools.count()
-    cache = Cache(100, lambda: now)
+    cache = ResultCache(100, lambda: now)
     model: dict[Any, tuple[float, Any]] = {}
     for step in steps:
         match step:
@@ -55,7 +55,7 @@ async def played(steps: list[Any]) -> None:
             case "pass", seconds:
                 now += seconds
             case "hear", method:
-                cache.heard("notifications/" + method)
+                cache.invalidate("notifications/" + method)
                 model = {key: value for key, value in model.items() if key[0] not in STALE[method]}
             case _:
                 cache.clear()
@@ -63,7 +63,7 @@ async def played(steps: list[Any]) -> None:
 
 
 async def test_the_longest_unused_give_way() -> None:
-    cache = Cache(2)
+    cache = ResultCache(2)
     fetched: list[int] = []
 
     async def get(number: int) -> None:
@@ -79,7 +79,7 @@ async def test_the_longest_unused_give_way() -> None:
 
 
 async def test_a_failure_is_everyones_who_waited_and_is_not_kept() -> None:
-    cache = Cache(2)
+    cache = ResultCache(2)
     gate = asyncio.Event()
     fetched = 0
 
@@ -100,7 +100,7 @@ async def test_a_failure_is_everyones_who_waited_and_is_not_kept() -> None:
 
 
 async def test_what_changed_on_the_way_is_not_kept_nor_shared_with_later_ones() -> None:
-    cache = Cache(2)
+    cache = ResultCache(2)
     gate = asyncio.Event()
     fetched = 0
 
@@ -112,7 +112,7 @@ async def test_what_changed_on_the_way_is_not_kept_nor_shared_with_later_ones() 
 
     early = asyncio.get_running_loop().create_task(cache.get("tools/list", {}, fetch))
     await asyncio.sleep(0)
-    cache.heard("notifications/tools/list_changed")
+    cache.invalidate("notifications/tools/list_changed")
     late = asyncio.get_running_loop().create_task(cache.get("tools/list", {}, fetch))
     await asyncio.sleep(0)
     gate.set()
@@ -122,7 +122,7 @@ async def test_what_changed_on_the_way_is_not_kept_nor_shared_with_later_ones() 
 
 async def test_each_caller_has_its_own() -> None:
     """Whoever changes what it got, the one who fetched or one who waited, changes nothing for the others."""
-    cache, go = Cache(10), asyncio.Event()
+    cache, go = ResultCache(10), asyncio.Event()
 
     async def fetch() -> Any:
         await go.wait()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dovetail.client.checking import SchemaLimits, Unusable, compile_schema, with_defaults
+from dovetail.client.checking import SchemaLimits, UnusableSchema, apply_defaults, compile_schema
 from dovetail.errors import clip
 from mentions import mentions
 
@@ -21,11 +21,11 @@ DRAFT_2020 = "https://json-schema.org/draft/2020-12/schema"
 
 
 def verdict(schema: Any, value: Any, **limits: int) -> str | None:
-    return compile_schema(schema, limits=SchemaLimits(**limits)).check(value)
+    return compile_schema(schema, limits=SchemaLimits(**limits)).find_error(value)
 
 
 def refusal(schema: Any, value: Any = None, **limits: int) -> str:
-    with pytest.raises(Unusable) as caught:
+    with pytest.raises(UnusableSchema) as caught:
         verdict(schema, value, **limits)
     assert len(str(caught.value)) <= 512
     assert str(caught.value).isprintable()
@@ -50,9 +50,9 @@ def nested(depth: int, name: str = "a", inmost: Any = 1) -> Any:
 def test_a_value_that_fits_has_no_reason() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     checker = compile_schema(schema)
-    assert checker.check({"n": 1}) is None
-    assert mentions(checker.check({"n": "x"}), "n", "integer")
-    assert mentions(checker.check({}), "n")
+    assert checker.find_error({"n": 1}) is None
+    assert mentions(checker.find_error({"n": "x"}), "n", "integer")
+    assert mentions(checker.find_error({}), "n")
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_a_value_that_fits_has_no_reason() -> None:
 )
 def test_each_dialect_is_judged_by_its_own_rules(schema: dict[str, Any], fits: Any, fails: Any) -> None:
     checker = compile_schema(schema)
-    assert checker.check(fits) is None
-    assert checker.check(fails) is not None
+    assert checker.find_error(fits) is None
+    assert checker.find_error(fails) is not None
 
 
 def test_what_only_describes_is_not_asserted() -> None:
@@ -200,7 +200,7 @@ WHOLE = st.builds(
 @given(schema=WHOLE, value=VALUES)
 def test_the_verdict_is_the_validators_own(schema: dict[str, Any], value: Any) -> None:
     plain = jsonschema_rs.Draft202012Validator(schema, pattern_options=jsonschema_rs.RegexOptions())
-    assert (verdict(schema, value, cost=10**12) is None) == plain.is_valid(value)
+    assert (verdict(schema, value, max_cost=10**12) is None) == plain.is_valid(value)
 
 
 # References.
@@ -249,10 +249,10 @@ def test_unknown_dialects_are_refused(dialect: Any) -> None:
 
 @pytest.mark.parametrize("keyword", ["allOf", "anyOf", "oneOf"])
 def test_references_that_double_are_refused_when_compiled(keyword: str) -> None:
-    with pytest.raises(Unusable):
+    with pytest.raises(UnusableSchema):
         compile_schema(doubling(keyword, 30))
     inside = {"properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": doubling(keyword, 30)["$defs"]}
-    with pytest.raises(Unusable):
+    with pytest.raises(UnusableSchema):
         compile_schema(inside)
     assert verdict(doubling("allOf", 5), 1) is None
 
@@ -272,9 +272,9 @@ def branching(keyword: str) -> dict[str, Any]:
 @pytest.mark.parametrize("keyword", ["allOf", "anyOf", "oneOf"])
 def test_recursion_that_branches_is_bounded_by_the_depth_of_the_value(keyword: str) -> None:
     checker = compile_schema(branching(keyword))
-    assert checker.check(nested(5)) is None or keyword == "oneOf"
-    with pytest.raises(Unusable):
-        checker.check(nested(40))
+    assert checker.find_error(nested(5)) is None or keyword == "oneOf"
+    with pytest.raises(UnusableSchema):
+        checker.find_error(nested(40))
 
 
 def unevaluated(levels: int) -> dict[str, Any]:
@@ -374,9 +374,9 @@ def test_a_checker_forgets_what_it_was_shown() -> None:
     checker = compile_schema({"anyOf": [{"$ref": f"#/$defs/d{n}"} for n in range(40)], "$defs": homes})
     for first in range(40):
         for second in range(30):
-            assert checker.check({str(first): {str(second): {"5": {"6": 1}}}}) is None
+            assert checker.find_error({str(first): {str(second): {"5": {"6": 1}}}}) is None
     # Private: what it remembers shows nowhere else.
-    assert checker._pricing._entries < 100_000  # pyright: ignore[reportPrivateUsage]
+    assert checker._cost_estimator._entry_count < 100_000  # pyright: ignore[reportPrivateUsage]
 
 
 # Limits.
@@ -385,33 +385,33 @@ def test_a_checker_forgets_what_it_was_shown() -> None:
 def test_the_size_of_a_schema_is_limited() -> None:
     schema = {"description": ""}
     fits = 1000 - len(json.dumps(schema, separators=(",", ":")))
-    assert verdict({"description": "x" * fits}, 1, size=1000) is None
-    refusal({"description": "x" * (fits + 1)}, 1, size=1000)
+    assert verdict({"description": "x" * fits}, 1, max_bytes=1000) is None
+    refusal({"description": "x" * (fits + 1)}, 1, max_bytes=1000)
     refusal({"description": "x" * 256 * 1024})
 
 
 def test_the_depth_of_a_schema_is_limited() -> None:
-    assert verdict(nested(9, "not", {}), 1, depth=10) is not None
-    assert mentions(refusal(nested(10, "not", {}), 1, depth=10), 10)
+    assert verdict(nested(9, "not", {}), 1, max_depth=10) is not None
+    assert mentions(refusal(nested(10, "not", {}), 1, max_depth=10), 10)
     refusal(nested(5000, "not", {}))
     refusal({"default": nested(100)})
 
 
 def test_the_depth_of_a_value_is_limited() -> None:
-    assert verdict({}, nested(10), depth=10) is None
-    assert mentions(refusal({}, nested(11), depth=10), 10)
+    assert verdict({}, nested(10), max_depth=10) is None
+    assert mentions(refusal({}, nested(11), max_depth=10), 10)
 
 
 def test_counts_are_limited() -> None:
-    assert verdict({"allOf": [{} for _ in range(9)]}, 1, schemas=10) is None
-    assert mentions(refusal({"allOf": [{} for _ in range(10)]}, schemas=10), 10, "schemas")
-    assert verdict({"enum": [[1]] * 5}, [1], values=10) is None
-    assert mentions(refusal({"enum": [[1]] * 6}, values=10), 10, "values")
+    assert verdict({"allOf": [{} for _ in range(9)]}, 1, max_schemas=10) is None
+    assert mentions(refusal({"allOf": [{} for _ in range(10)]}, max_schemas=10), 10, "schemas")
+    assert verdict({"enum": [[1]] * 5}, [1], max_values=10) is None
+    assert mentions(refusal({"enum": [[1]] * 6}, max_values=10), 10, "values")
     assert mentions(refusal({"enum": list(range(20_000))}), "values")
-    assert verdict({"allOf": [{"pattern": "a"}] * 3}, "a", patterns=3) is None
-    assert mentions(refusal({"allOf": [{"pattern": str(n)} for n in range(4)]}, patterns=3), 3, "patterns")
-    assert verdict({"pattern": "aaaa"}, 1, pattern=4) is None
-    assert mentions(refusal({"pattern": "aaaaa"}, pattern=4), "pattern", 4)
+    assert verdict({"allOf": [{"pattern": "a"}] * 3}, "a", max_patterns=3) is None
+    assert mentions(refusal({"allOf": [{"pattern": str(n)} for n in range(4)]}, max_patterns=3), 3, "patterns")
+    assert verdict({"pattern": "aaaa"}, 1, max_pattern_chars=4) is None
+    assert mentions(refusal({"pattern": "aaaaa"}, max_pattern_chars=4), "pattern", 4)
 
 
 def test_the_cost_of_a_check_is_limited_exactly() -> None:
@@ -419,14 +419,14 @@ def test_the_cost_of_a_check_is_limited_exactly() -> None:
 
     def fits(cost: int) -> bool:
         try:
-            return verdict(schema, value, cost=cost) is None
-        except Unusable:
+            return verdict(schema, value, max_cost=cost) is None
+        except UnusableSchema:
             return False
 
     least = next(cost for cost in range(10_000) if fits(cost))
     assert least > len(value)
     assert all(fits(cost) for cost in range(least, least + 50))
-    refusal(schema, value, cost=least - 1)
+    refusal(schema, value, max_cost=least - 1)
 
 
 @pytest.mark.parametrize(
@@ -507,26 +507,26 @@ def test_defaults_are_filled_in() -> None:
         "properties": {"a": {"default": 1}, "b": {"default": [2]}, "c": {"type": "string"}, "d": {"default": None}}
     }
     answer = {"a": 5}
-    filled = with_defaults(schema, answer)
+    filled = apply_defaults(schema, answer)
     assert filled == {"a": 5, "b": [2], "d": None}
     assert answer == {"a": 5}
     filled["b"].append(3)
-    assert with_defaults(schema, {}) == {"a": 1, "b": [2], "d": None}
+    assert apply_defaults(schema, {}) == {"a": 1, "b": [2], "d": None}
 
 
 def test_an_answer_given_is_kept() -> None:
-    assert with_defaults({"properties": {"a": {"default": 1}}}, {"a": None, "z": 0}) == {"a": None, "z": 0}
+    assert apply_defaults({"properties": {"a": {"default": 1}}}, {"a": None, "z": 0}) == {"a": None, "z": 0}
 
 
 @pytest.mark.parametrize("schema", [None, [], {}, {"properties": []}, {"properties": {"a": True, "b": 5, "c": {}}}])
 def test_a_form_without_defaults_adds_nothing(schema: Any) -> None:
-    assert with_defaults(schema, {"x": 1}) == {"x": 1}
+    assert apply_defaults(schema, {"x": 1}) == {"x": 1}
 
 
 def test_the_validator_is_loaded_by_the_first_schema_only() -> None:
     program = (
         "import sys, dovetail.client.checking as c; assert 'jsonschema_rs' not in sys.modules; "
-        "c.with_defaults({}, {}); assert 'jsonschema_rs' not in sys.modules; "
+        "c.apply_defaults({}, {}); assert 'jsonschema_rs' not in sys.modules; "
         "c.compile_schema({}); assert 'jsonschema_rs' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

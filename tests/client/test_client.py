@@ -14,7 +14,15 @@ from typing import Any
 import psutil
 import pytest
 
-from client.world import MODERN, NEWEST_HANDSHAKE, TESTS, command, everything, reached, target
+from client.world import (
+    NEWEST_HANDSHAKE,
+    STATELESS,
+    TESTS,
+    connect_client,
+    create_full_server,
+    run_target,
+    server_command,
+)
 from dovetail import (
     AnswerError,
     CannotConnect,
@@ -33,10 +41,22 @@ from dovetail import (
     Timeouts,
     ToolError,
 )
-from dovetail.transports.guardian import guardian
+from dovetail.transports.guardian import reaper
 from mentions import mentions, values
-from stand_ins import ERAS, SILENCE, Failure, Messages, Play, http, notice, on_socket, on_web, text, tool
-from transports.scene import settled, until
+from stand_ins import (
+    ERAS,
+    SILENCE,
+    ErrorReply,
+    Messages,
+    ScriptedServer,
+    create_notification,
+    encode_http_reply,
+    serve_on_socket,
+    serve_over_http,
+    text_result,
+    tool_definition,
+)
+from transports.scene import run_pending_callbacks, wait_until
 
 QUICK = Timeouts(connect=2, probe=0.3, initialize=3, call=3, read=3)
 both = pytest.mark.parametrize("era", ERAS)
@@ -51,8 +71,8 @@ def client(at: Any, **options: Any) -> Client:
 
 @both
 async def test_a_list_that_goes_in_circles_is_found_out(era: str) -> None:
-    play = Play(era, {"tools/list": {"tools": [tool()], "nextCursor": "again"}})
-    async with on_socket(play) as at, client(at) as one:
+    play = ScriptedServer(era, {"tools/list": {"tools": [tool_definition()], "nextCursor": "again"}})
+    async with serve_on_socket(play) as at, client(at) as one:
         with pytest.raises(ResultError):
             await one.list_tools()
         assert play.count("tools/list") == 2
@@ -62,16 +82,18 @@ async def test_a_list_that_goes_in_circles_is_found_out(era: str) -> None:
 
 @both
 async def test_an_empty_cursor_is_the_end(era: str) -> None:
-    play = Play(era, {"tools/list": {"tools": [tool()], "nextCursor": ""}})
-    async with on_socket(play) as at, client(at) as one:
+    play = ScriptedServer(era, {"tools/list": {"tools": [tool_definition()], "nextCursor": ""}})
+    async with serve_on_socket(play) as at, client(at) as one:
         assert [found.name for found in await one.list_tools()] == ["echo"]
         assert play.count("tools/list") == 1
 
 
 async def test_pages_and_items_are_limited() -> None:
     numbers = iter(range(10_000))
-    endless = Play("handshake", {"tools/list": lambda _: {"tools": [tool()] * 7, "nextCursor": str(next(numbers))}})
-    async with on_socket(endless) as at:
+    endless = ScriptedServer(
+        "handshake", {"tools/list": lambda _: {"tools": [tool_definition()] * 7, "nextCursor": str(next(numbers))}}
+    )
+    async with serve_on_socket(endless) as at:
         async with client(at, limits=ClientLimits(pages=5)) as one:
             with pytest.raises(ResultError, match=values(5, "pages")):
                 await one.list_tools()
@@ -84,8 +106,8 @@ async def test_pages_and_items_are_limited() -> None:
 @both
 async def test_a_malformed_item_is_left_out_and_reported(era: str, caplog: pytest.LogCaptureFixture) -> None:
     broken: list[Any] = [{"name": 5, "inputSchema": {}}, "tool", {"inputSchema": {"type": "object"}}]
-    play = Play(era, {"tools/list": {"tools": [tool("a"), *broken, tool("b")]}})
-    async with on_socket(play) as at, client(at) as one:
+    play = ScriptedServer(era, {"tools/list": {"tools": [tool_definition("a"), *broken, tool_definition("b")]}})
+    async with serve_on_socket(play) as at, client(at) as one:
         with caplog.at_level(logging.WARNING, "dovetail"):
             assert [found.name for found in await one.list_tools()] == ["a", "b"]
         for record, number in zip(caplog.records, (1, 2, 3), strict=True):
@@ -93,7 +115,7 @@ async def test_a_malformed_item_is_left_out_and_reported(era: str, caplog: pytes
 
 
 async def test_a_list_that_is_none_is_an_error() -> None:
-    async with on_socket(Play("handshake", {"tools/list": {"tools": "many"}})) as at, client(at) as one:
+    async with serve_on_socket(ScriptedServer("handshake", {"tools/list": {"tools": "many"}})) as at, client(at) as one:
         with pytest.raises(ResultError, match="tools/list") as caught:
             await one.list_tools()
         assert (caught.value.server, caught.value.step) == ("it", "tools/list")
@@ -105,29 +127,33 @@ REGION = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-h
 
 
 async def test_a_call_is_mirrored_in_headers() -> None:
-    play = Play("stateless", {"tools/list": {"tools": [tool("go", inputSchema=REGION)]}})
-    async with on_web(play) as at, client(at) as one:
+    play = ScriptedServer("stateless", {"tools/list": {"tools": [tool_definition("go", inputSchema=REGION)]}})
+    async with serve_over_http(play) as at, client(at) as one:
         await one.list_tools()
         await one.call("go", region="Ægir")
         await one.call("go", region="north")
         _, first = play.heads[-2]
-        assert (first["mcp-protocol-version"], first["mcp-method"], first["mcp-name"]) == (MODERN, "tools/call", "go")
+        assert (first["mcp-protocol-version"], first["mcp-method"], first["mcp-name"]) == (
+            STATELESS,
+            "tools/call",
+            "go",
+        )
         assert first["mcp-param-region"].startswith("=?base64?")
         assert play.heads[-1][1]["mcp-param-region"] == "north"
 
 
 async def test_a_mismatch_of_headers_is_mended_by_listing_again() -> None:
-    play = Play("stateless")
+    play = ScriptedServer("stateless")
 
     def called(message: dict[str, Any]) -> Any:
         mirrored = "mcp-param-region" in play.heads[-1][1]
-        return text() if mirrored else Failure(-32020, "headers differ", status=400)
+        return text_result() if mirrored else ErrorReply(-32020, "headers differ", status=400)
 
-    play.reactions = {"tools/list": {"tools": [tool("go", inputSchema=REGION)]}, "tools/call": called}
-    async with on_web(play) as at, client(at) as one:
+    play.reactions = {"tools/list": {"tools": [tool_definition("go", inputSchema=REGION)]}, "tools/call": called}
+    async with serve_over_http(play) as at, client(at) as one:
         assert await one.call("go", region="north") == "ok"
-        assert [one["method"] for one in play.seen[1:]] == ["tools/call", "tools/list", "tools/call"]
-        play.reactions = {"tools/call": Failure(-32020, "headers differ", status=400)}
+        assert [one["method"] for one in play.received[1:]] == ["tools/call", "tools/list", "tools/call"]
+        play.reactions = {"tools/call": ErrorReply(-32020, "headers differ", status=400)}
         with pytest.raises(PeerError) as caught:
             await one.call("go", region="north")
         assert (caught.value.code, caught.value.status) == (-32020, 400)
@@ -136,14 +162,16 @@ async def test_a_mismatch_of_headers_is_mended_by_listing_again() -> None:
 async def test_a_definition_with_a_broken_header_is_left_out_where_headers_are_sent(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    bad = tool("bad", inputSchema={"type": "object", "properties": {"a": {"type": "string", "x-mcp-header": "a b"}}})
-    play = Play("stateless", {"tools/list": {"tools": [bad, tool("good")]}})
-    async with on_web(play) as at, client(at) as one:
+    bad = tool_definition(
+        "bad", inputSchema={"type": "object", "properties": {"a": {"type": "string", "x-mcp-header": "a b"}}}
+    )
+    play = ScriptedServer("stateless", {"tools/list": {"tools": [bad, tool_definition("good")]}})
+    async with serve_over_http(play) as at, client(at) as one:
         with caplog.at_level(logging.WARNING, "dovetail"):
             assert [found.name for found in await one.list_tools()] == ["good"]
             assert [found.name for found in (await one.list_tools_page()).tools] == ["good"]
         assert mentions(caplog.text, "bad")
-    async with on_socket(play) as at, client(at) as one:
+    async with serve_on_socket(play) as at, client(at) as one:
         assert [found.name for found in await one.list_tools()] == ["bad", "good"]
 
 
@@ -153,37 +181,39 @@ async def test_a_definition_with_a_broken_header_is_left_out_where_headers_are_s
 @both
 async def test_a_result_must_keep_the_promise_of_its_schema(era: str) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    play = Play(era, {"tools/list": {"tools": [tool("go", outputSchema=schema)]}})
-    async with on_socket(play) as at, client(at) as one:
-        play.reactions = {**play.reactions, "tools/call": text("x", structuredContent={"n": "x"})}
+    play = ScriptedServer(era, {"tools/list": {"tools": [tool_definition("go", outputSchema=schema)]}})
+    async with serve_on_socket(play) as at, client(at) as one:
+        play.reactions = {**play.reactions, "tools/call": text_result("x", structuredContent={"n": "x"})}
         await one.call("go")  # nothing was promised to one who has not looked
         await one.list_tools()
         with pytest.raises(ResultError, match=values("n")) as caught:
             await one.call("go")
         assert (caught.value.server, caught.value.step) == ("it", "tools/call go")
-        play.reactions = {**play.reactions, "tools/call": text("x")}
+        play.reactions = {**play.reactions, "tools/call": text_result("x")}
         with pytest.raises(ResultError):
             await one.call("go")
-        play.reactions = {**play.reactions, "tools/call": text("x", isError=True)}
+        play.reactions = {**play.reactions, "tools/call": text_result("x", isError=True)}
         with pytest.raises(ToolError, match="x"):
             await one.call("go")
-        play.reactions = {**play.reactions, "tools/call": text("x", structuredContent={"n": 1})}
+        play.reactions = {**play.reactions, "tools/call": text_result("x", structuredContent={"n": 1})}
         assert await one.call("go") == {"n": 1}
-    async with on_socket(play) as at, client(at, check_results=False) as one:
+    async with serve_on_socket(play) as at, client(at, check_results=False) as one:
         await one.list_tools()
-        play.reactions = {**play.reactions, "tools/call": text("x", structuredContent={"n": "x"})}
+        play.reactions = {**play.reactions, "tools/call": text_result("x", structuredContent={"n": "x"})}
         assert await one.call("go") == {"n": "x"}
 
 
 @both
 async def test_a_result_of_the_wrong_shape_is_told(era: str) -> None:
-    play = Play(era, {"tools/call": {"content": "text"}, "resources/read": {"contents": [{"uri": "a", "blob": "%"}]}})
-    async with on_socket(play) as at, client(at) as one:
+    play = ScriptedServer(
+        era, {"tools/call": {"content": "text"}, "resources/read": {"contents": [{"uri": "a", "blob": "%"}]}}
+    )
+    async with serve_on_socket(play) as at, client(at) as one:
         with pytest.raises(ResultError, match="tools/call"):
             await one.call("go")
         with pytest.raises(ResultError, match="base64"):
             await one.read("a")
-        play.reactions = {"tools/call": text(resultType="later")}
+        play.reactions = {"tools/call": text_result(resultType="later")}
         with pytest.raises(ResultError):
             await one.call("go")
 
@@ -205,10 +235,10 @@ async def test_a_question_can_be_stored_and_answered_by_another_client() -> None
     state = '\u00e9"\\/\u2028 +=&%00'
 
     def called(message: dict[str, Any]) -> Any:
-        return text("12") if "inputResponses" in message["params"] else asking(state, seat=FORM)
+        return text_result("12") if "inputResponses" in message["params"] else asking(state, seat=FORM)
 
-    play = Play("stateless", {"tools/call": called})
-    async with on_web(play) as at:
+    play = ScriptedServer("stateless", {"tools/call": called})
+    async with serve_over_http(play) as at:
         async with client(at) as one:
             pending = await one.start_tool("book", {"flight": "SK"})
             assert isinstance(pending, Pending)
@@ -220,7 +250,7 @@ async def test_a_question_can_be_stored_and_answered_by_another_client() -> None
             answer = {"action": "accept", "content": {"row": 12}}
             result = await other.resume(loaded, {"seat": answer})
             assert result.content[0].text == "12"
-        sent = play.seen[-1]["params"]
+        sent = play.received[-1]["params"]
         assert sent["requestState"] == state
         assert sent["inputResponses"] == {"seat": answer}
         assert (sent["name"], sent["arguments"]) == ("book", {"flight": "SK"})
@@ -238,7 +268,7 @@ with SyncClient(sys.argv[1]) as client:
 
 
 async def test_a_stored_question_is_answered_by_another_process() -> None:
-    async with target("http") as at, client(at) as one:
+    async with run_target("http") as at, client(at) as one:
         pending = await one.start_tool("book")
         assert isinstance(pending, Pending)
         process = await asyncio.create_subprocess_exec(
@@ -249,7 +279,7 @@ async def test_a_stored_question_is_answered_by_another_process() -> None:
 
 
 async def test_without_handlers_everything_may_be_asked_and_comes_back() -> None:
-    async with reached("memory") as one:
+    async with connect_client("memory") as one:
         for tool, arguments, method in (
             ("book", {}, "elicitation/create"),
             ("visit", {"url": "https://example.com/pay"}, "elicitation/create"),
@@ -264,23 +294,23 @@ async def test_without_handlers_everything_may_be_asked_and_comes_back() -> None
 
 
 async def test_with_handlers_what_they_stand_for_may_be_asked() -> None:
-    async with reached("memory", roots=["/"]) as one:
+    async with connect_client("memory", roots=["/"]) as one:
         with pytest.raises(MCPError, match="elicit="):
             await one.start_tool("book")
 
 
 async def test_extensions_are_declared_with_what_may_be_asked() -> None:
-    play = Play("stateless", {"tools/call": text("x")})
+    play = ScriptedServer("stateless", {"tools/call": text_result("x")})
     extensions = ClientCapabilities(extensions={"example.com/x": {}})
-    async with on_web(play) as at, client(at, capabilities=extensions) as one:
+    async with serve_over_http(play) as at, client(at, capabilities=extensions) as one:
         await one.start_tool("go")
-    told = play.seen[-1]["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"]
+    told = play.received[-1]["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"]
     assert told["extensions"] == {"example.com/x": {}}
     assert {"elicitation", "sampling", "roots"} <= set(told)
 
 
 async def test_a_handshake_server_asks_the_handlers_even_then() -> None:
-    async with reached("memory", NEWEST_HANDSHAKE, elicit=lambda _: {"row": 2}) as one:
+    async with connect_client("memory", NEWEST_HANDSHAKE, elicit=lambda _: {"row": 2}) as one:
         result = await one.start_tool("book")
         assert not isinstance(result, Pending)
         assert result.content[0].text == "row 2, window, none"  # pyright: ignore[reportAttributeAccessIssue]
@@ -292,9 +322,9 @@ async def test_what_does_not_hold_pendings_is_refused() -> None:
 
 
 async def test_rounds_without_questions_or_with_too_many_are_bounded() -> None:
-    play = Play("stateless", {"tools/call": asking("s")})
+    play = ScriptedServer("stateless", {"tools/call": asking("s")})
     limits = ClientLimits(rounds=3, reconnect_after=0.01, questions=2)
-    async with on_socket(play) as at, client(at, limits=limits, elicit=lambda _: {"row": 1}) as one:
+    async with serve_on_socket(play) as at, client(at, limits=limits, elicit=lambda _: {"row": 1}) as one:
         with pytest.raises(AnswerError, match=values(3)):
             await one.call("go")
         assert play.count("tools/call") == 4
@@ -304,8 +334,8 @@ async def test_rounds_without_questions_or_with_too_many_are_bounded() -> None:
 
 
 async def test_a_question_nobody_answers_names_what_is_missing() -> None:
-    play = Play("stateless", {"tools/call": asking(a=FORM)})
-    async with on_socket(play) as at, client(at) as one:
+    play = ScriptedServer("stateless", {"tools/call": asking(a=FORM)})
+    async with serve_on_socket(play) as at, client(at) as one:
         with pytest.raises(AnswerError, match="elicitation/create") as caught:
             await one.call("go")
         assert mentions(caught.value.hint, "elicit=")
@@ -320,12 +350,12 @@ async def test_a_ping_during_a_question_does_not_stop_the_clocks_for_ever() -> N
     """The limits stand still while a user is asked, and go on afterwards, whatever else the server said."""
     question = {"id": "q", "method": "elicitation/create", "params": FORM["params"]}
     ping = {"id": "p", "method": "ping"}
-    play = Play("handshake", {"tools/call": Messages([question, ping])})
+    play = ScriptedServer("handshake", {"tools/call": Messages([question, ping])})
 
     async def answer(_: Any) -> dict[str, int]:
         return {"row": 1}
 
-    async with on_socket(play) as at, client(at, elicit=answer) as one:
+    async with serve_on_socket(play) as at, client(at, elicit=answer) as one:
         with pytest.raises(RequestTimeout):
             async with asyncio.timeout(5):
                 await one.call_tool("go", timeout=0.3)
@@ -335,17 +365,19 @@ async def test_a_ping_during_a_question_does_not_stop_the_clocks_for_ever() -> N
 
 
 async def test_a_result_is_kept_for_its_lifetime_and_dropped_when_told() -> None:
-    play = Play("stateless", {"tools/list": {"tools": [tool()], "ttlMs": 60_000, "cacheScope": "private"}})
-    async with on_socket(play) as at, client(at) as one:
+    play = ScriptedServer(
+        "stateless", {"tools/list": {"tools": [tool_definition()], "ttlMs": 60_000, "cacheScope": "private"}}
+    )
+    async with serve_on_socket(play) as at, client(at) as one:
         for _ in range(3):
             assert len(await one.list_tools()) == 1
         assert play.count("tools/list") == 1
-        changed = notice("notifications/tools/list_changed")
-        play.reactions = {**play.reactions, "tools/call": Messages([changed, text()])}
+        changed = create_notification("notifications/tools/list_changed")
+        play.reactions = {**play.reactions, "tools/call": Messages([changed, text_result()])}
         await one.call("go")
         await one.list_tools()
         assert play.count("tools/list") == 2
-    async with on_socket(play) as at, client(at, cache=False) as one:
+    async with serve_on_socket(play) as at, client(at, cache=False) as one:
         await one.list_tools()
         await one.list_tools()
         assert play.count("tools/list") == 4
@@ -353,8 +385,8 @@ async def test_a_result_is_kept_for_its_lifetime_and_dropped_when_told() -> None
 
 @pytest.mark.parametrize("lifetime", [0, -5, 10**400])
 async def test_odd_lifetimes_do_no_harm(lifetime: int) -> None:
-    play = Play("stateless", {"tools/list": {"tools": [tool()], "ttlMs": lifetime}})
-    async with on_socket(play) as at, client(at) as one:
+    play = ScriptedServer("stateless", {"tools/list": {"tools": [tool_definition()], "ttlMs": lifetime}})
+    async with serve_on_socket(play) as at, client(at) as one:
         assert len(await one.list_tools()) == 1
         assert len(await one.list_tools()) == 1
 
@@ -366,12 +398,12 @@ async def test_what_many_want_at_once_is_asked_for_once() -> None:
         await release.wait()
         return {"contents": [{"uri": "a", "text": "x"}]}
 
-    play = Play("handshake", {"resources/read": read})
-    async with on_socket(play) as at, client(at) as one:
+    play = ScriptedServer("handshake", {"resources/read": read})
+    async with serve_on_socket(play) as at, client(at) as one:
         tasks = [asyncio.get_running_loop().create_task(one.read("a")) for _ in range(20)]
-        await until(lambda: play.count("resources/read"))
+        await wait_until(lambda: play.count("resources/read"))
         tasks[0].cancel()  # who asked first gives up; the others still want it
-        await until(lambda: play.count("resources/read") == 2)
+        await wait_until(lambda: play.count("resources/read") == 2)
         release.set()
         assert await asyncio.gather(*tasks[1:]) == ["x"] * 19
         assert play.count("resources/read") == 2
@@ -386,10 +418,10 @@ async def test_a_busy_server_is_asked_again_only_where_that_is_safe(era: str) ->
 
     def busy(_: Any) -> Any:
         calls["n"] += 1
-        return Failure(429, "busy", {"retryAfterMs": 10}) if calls["n"] % 2 else {"tools": []}
+        return ErrorReply(429, "busy", {"retryAfterMs": 10}) if calls["n"] % 2 else {"tools": []}
 
-    play = Play(era, {"tools/list": busy, "tools/call": Failure(429, "busy", {"retryAfterMs": 10**500})})
-    async with on_socket(play) as at, client(at, cache=False) as one:
+    play = ScriptedServer(era, {"tools/list": busy, "tools/call": ErrorReply(429, "busy", {"retryAfterMs": 10**500})})
+    async with serve_on_socket(play) as at, client(at, cache=False) as one:
         assert await one.list_tools() == []
         assert calls["n"] == 2
         with pytest.raises(RateLimited) as caught:
@@ -399,82 +431,86 @@ async def test_a_busy_server_is_asked_again_only_where_that_is_safe(era: str) ->
 
 
 async def test_eras_are_remembered_and_asked_for_again_when_they_are_wrong() -> None:
-    play = Play("handshake")
-    async with on_socket(play) as at:
+    play = ScriptedServer("handshake")
+    async with serve_on_socket(play) as at:
         for _ in range(2):
             async with client(at):
                 pass
-        assert [one["method"] for one in play.seen if "id" in one] == ["server/discover", "initialize", "initialize"]
+        assert [one["method"] for one in play.received if "id" in one] == [
+            "server/discover",
+            "initialize",
+            "initialize",
+        ]
         play.era = "stateless"  # another server has come to live there
         clients = [client(at) for _ in range(4)]
         await asyncio.gather(*(one.connect() for one in clients))
-        assert {one.revision for one in clients} == {MODERN}
+        assert {one.revision for one in clients} == {STATELESS}
         for one in clients:
             await one.close()
 
 
 async def test_a_wish_that_cannot_be_met_says_so() -> None:
-    async with on_socket(Play("handshake")) as at:
+    async with serve_on_socket(ScriptedServer("handshake")) as at:
         with pytest.raises(NoCommonRevision, match="stateless"):
             await client(at, era="stateless").connect()
         with pytest.raises(NoCommonRevision, match=values("2025-11-25", "2025-03-26")) as caught:
             await client(at, revision="2025-03-26").connect()
         assert caught.value.hint is not None
-    async with on_socket(Play("stateless")) as at:
+    async with serve_on_socket(ScriptedServer("stateless")) as at:
         with pytest.raises(MCPError):
             await client(at, era="handshake").connect()
-    for wish in ({"revision": "1999-01-01"}, {"era": "iron"}, {"revision": MODERN, "era": "handshake"}):
+    for wish in ({"revision": "1999-01-01"}, {"era": "iron"}, {"revision": STATELESS, "era": "handshake"}):
         with pytest.raises(ValueError, match=r"."):
             client("tcp://127.0.0.1:1", **wish)
 
 
 async def test_versions_offered_in_return_are_taken() -> None:
-    offered = Failure(-32602, "other", {"supported": ["2024-11-05", "1999-01-01"]})
+    offered = ErrorReply(-32602, "other", {"supported": ["2024-11-05", "1999-01-01"]})
 
     def initialize(message: dict[str, Any]) -> Any:
         asked = message["params"]["protocolVersion"]
         result = {"protocolVersion": asked, "capabilities": {}, "serverInfo": {"name": "a", "version": "1"}}
         return result if asked == "2024-11-05" else offered
 
-    async with on_socket(Play("handshake", {"initialize": initialize})) as at, client(at) as one:
+    async with serve_on_socket(ScriptedServer("handshake", {"initialize": initialize})) as at, client(at) as one:
         assert one.revision == "2024-11-05"
 
 
 async def test_a_refused_log_level_does_not_cost_the_server() -> None:
-    play = Play("handshake", {"logging/setLevel": Failure(-32603, "no logs here")})
-    async with on_socket(play) as at, client(at, on_log=print) as one:
+    play = ScriptedServer("handshake", {"logging/setLevel": ErrorReply(-32603, "no logs here")})
+    async with serve_on_socket(play) as at, client(at, on_log=print) as one:
         assert one.connected
 
 
 async def test_closed_while_connecting_every_waiter_is_told() -> None:
-    play = Play("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
-    async with on_socket(play) as at:
+    play = ScriptedServer("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
+    async with serve_on_socket(play) as at:
         one = client(at)
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(one.connect()), *(loop.create_task(one.call("go")) for _ in range(3))]
-        await until(lambda: play.count("server/discover"))
+        await wait_until(lambda: play.count("server/discover"))
         await one.close()
         told = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(error) for error in told] == [Disconnected] * 4
 
 
 async def test_closed_while_connecting_with_one_waiter() -> None:
-    play = Play("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
-    async with on_socket(play) as at:
+    play = ScriptedServer("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
+    async with serve_on_socket(play) as at:
         one = client(at)
         task = asyncio.get_running_loop().create_task(one.connect())
-        await until(lambda: play.count("server/discover"))
+        await wait_until(lambda: play.count("server/discover"))
         await one.close()
         with pytest.raises(Disconnected):
             await task
 
 
 async def test_cancelled_while_connecting_leaves_nothing_and_can_be_tried_again() -> None:
-    play = Play("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
-    async with on_socket(play) as at:
+    play = ScriptedServer("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
+    async with serve_on_socket(play) as at:
         one = client(at)
         task = asyncio.get_running_loop().create_task(one.connect())
-        await until(lambda: play.count("server/discover"))
+        await wait_until(lambda: play.count("server/discover"))
         task.cancel()
         play.reactions = {}
         await one.connect()  # at once, while the first attempt is still being cleared away
@@ -490,14 +526,14 @@ async def test_cancelling_one_who_waits_does_not_stop_the_others() -> None:
 
     async def slow(_: Any) -> Any:
         await release.wait()
-        return Failure(-32601)
+        return ErrorReply(-32601)
 
-    play = Play("handshake", {"server/discover": slow})
-    async with on_socket(play) as at:
+    play = ScriptedServer("handshake", {"server/discover": slow})
+    async with serve_on_socket(play) as at:
         one = client(at)
         loop = asyncio.get_running_loop()
         first, second = loop.create_task(one.call("go")), loop.create_task(one.call("go"))
-        await until(lambda: play.count("server/discover"))
+        await wait_until(lambda: play.count("server/discover"))
         first.cancel()
         release.set()
         assert await second == "ok"
@@ -506,7 +542,7 @@ async def test_cancelling_one_who_waits_does_not_stop_the_others() -> None:
 
 
 async def test_the_first_request_opens_and_any_task_may_close() -> None:
-    async with target("http") as at:
+    async with run_target("http") as at:
         one = client(at)
         assert await asyncio.get_running_loop().create_task(one.call("add", a=1)) == 2
         await asyncio.get_running_loop().create_task(one.close())
@@ -520,7 +556,7 @@ async def test_the_first_request_opens_and_any_task_may_close() -> None:
 
 @pytest.mark.parametrize("way", ["memory", "http", "unix"])
 async def test_clients_may_be_closed_in_any_order(way: str) -> None:
-    async with target(way) as at:
+    async with run_target(way) as at:
         first, second = client(at), client(at)
         await first.__aenter__()
         await second.__aenter__()
@@ -547,7 +583,7 @@ async def test_a_client_serves_the_loops_of_other_threads(way: str) -> None:
         except BaseException as exc:
             failures.append(exc)
 
-    async with target(way) as at, client(at) as one:
+    async with run_target(way) as at, client(at) as one:
         threads = [threading.Thread(target=elsewhere, args=(one,)) for _ in range(3)]
         for thread in threads:
             thread.start()
@@ -558,7 +594,7 @@ async def test_a_client_serves_the_loops_of_other_threads(way: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_client_left_open_on_a_loop_that_is_gone_starts_anew() -> None:
-    one = client(everything())
+    one = client(create_full_server())
     assert asyncio.run(one.call("add", a=1)) == 2
     assert asyncio.run(one.call("add", a=2)) == 3
     asyncio.run(one.close())
@@ -566,7 +602,7 @@ def test_a_client_left_open_on_a_loop_that_is_gone_starts_anew() -> None:
 
 
 def test_a_loop_that_stands_still_is_no_trap() -> None:
-    one = client(everything())
+    one = client(create_full_server())
     loop = asyncio.new_event_loop()
     loop.run_until_complete(one.connect())
     with pytest.raises(RuntimeError):
@@ -576,11 +612,11 @@ def test_a_loop_that_stands_still_is_no_trap() -> None:
 
 
 async def test_a_word_said_just_before_leaving_is_sent() -> None:
-    play = Play("handshake")
-    async with on_socket(play) as at, client(at) as one:
+    play = ScriptedServer("handshake")
+    async with serve_on_socket(play) as at, client(at) as one:
         await one.notify("notifications/farewell", {"a": 1})
         await one.close()
-        await until(lambda: play.count("notifications/farewell"))
+        await wait_until(lambda: play.count("notifications/farewell"))
 
 
 @pytest.mark.parametrize("option", ["ca_file", "cert"])
@@ -590,8 +626,11 @@ async def test_a_certificate_file_that_is_not_there_is_named(option: str) -> Non
 
 
 async def test_a_failed_opening_is_not_repeated_without_a_pause() -> None:
-    play = Play("handshake", {"server/discover": http(b"", status=500), "initialize": http(b"", status=500)})
-    async with on_web(play) as at:
+    play = ScriptedServer(
+        "handshake",
+        {"server/discover": encode_http_reply(b"", status=500), "initialize": encode_http_reply(b"", status=500)},
+    )
+    async with serve_over_http(play) as at:
         one = client(at, limits=ClientLimits(reconnect_after=0.2))
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -626,21 +665,21 @@ async def test_a_server_without_resources_and_prompts_has_none(revision: str) ->
 
 
 @asynccontextmanager
-async def slow_to_leave() -> AsyncIterator[tuple[Client, Play, asyncio.Event]]:
+async def slow_to_leave() -> AsyncIterator[tuple[Client, ScriptedServer, asyncio.Event]]:
     """A client, connected, that gets away from its server only when the event is set."""
     gate = asyncio.Event()
 
     async def left(_: Any) -> bytes:
         await gate.wait()
-        return http(b"", status=204)
+        return encode_http_reply(b"", status=204)
 
-    play = Play("handshake", session="s", leave=left)
-    async with on_web(play) as at, Client(at, timeouts=Timeouts(close=60)) as one:
+    play = ScriptedServer("handshake", session="s", http_delete_reaction=left)
+    async with serve_over_http(play) as at, Client(at, timeouts=Timeouts(close=60)) as one:
         yield one, play, gate
         gate.set()
 
 
-def _left(play: Play) -> int:
+def _left(play: ScriptedServer) -> int:
     return sum(verb == "DELETE" for verb, _ in play.heads)
 
 
@@ -656,9 +695,9 @@ def _elsewhere(one: Client) -> Any:
 async def test_whoever_connects_while_the_client_closes_is_connected_afterwards() -> None:
     async with slow_to_leave() as (one, play, gate), asyncio.timeout(10):
         closing = [asyncio.create_task(one.close()) for _ in range(2)]
-        await until(lambda: _left(play))
+        await wait_until(lambda: _left(play))
         connecting = asyncio.create_task(one.connect())
-        await settled()
+        await run_pending_callbacks()
         assert not connecting.done()
         assert not any(task.done() for task in closing)
         gate.set()
@@ -671,7 +710,7 @@ async def test_whoever_connects_while_the_client_closes_is_connected_afterwards(
 async def test_whoever_gives_up_closing_does_not_wait_for_the_server() -> None:
     async with slow_to_leave() as (one, play, _), asyncio.timeout(10):
         closing = asyncio.create_task(one.close())
-        await until(lambda: _left(play))
+        await wait_until(lambda: _left(play))
         closing.cancel()
         await asyncio.wait([closing])
         assert closing.cancelled()
@@ -712,7 +751,7 @@ def _close_a_loop_under_a_client() -> None:
     async def progress(*told: object) -> None:
         handled.append(told)
 
-    one = Client(command(), env=env, revision=NEWEST_HANDSHAKE, on_log=on_log)
+    one = Client(server_command(), env=env, revision=NEWEST_HANDSHAKE, on_log=on_log)
     listener = one.listen()
 
     async def first() -> None:
@@ -732,7 +771,7 @@ def _close_a_loop_under_a_client() -> None:
     lost = [child for child in psutil.Process().children() if "world.py" in " ".join(child.cmdline())]
     asyncio.run(second())
     for child in lost:  # nobody is left to stop it before this program ends
-        guardian.remove(child.pid)
+        reaper.remove(child.pid)
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
             child.wait()

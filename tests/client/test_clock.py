@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.client.clock import NEVER, Clock
+from dovetail.client.clock import MAX_TIMEOUT_S, RequestDeadline
 from mentions import mentions
 
 
@@ -22,10 +22,10 @@ class Timeless:
         return self.now
 
 
-def clock(monkeypatch: pytest.MonkeyPatch, idle: float, total: float) -> tuple[Clock, Timeless]:
+def clock(monkeypatch: pytest.MonkeyPatch, idle: float, total: float) -> tuple[RequestDeadline, Timeless]:
     loop = Timeless()
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-    made = Clock(idle, total)
+    made = RequestDeadline(idle, total)
     monkeypatch.undo()
     return made, loop
 
@@ -42,12 +42,12 @@ def test_signs_of_life_extend_one_limit_and_never_the_other(idle: float, total: 
     begun, asked, since = loop.now, 0.0, None
     sign = loop.now
     for pause, what in said:
-        if loop.now + pause >= made.due:
+        if loop.now + pause >= made.due_at:
             break
         loop.now += pause
         match what:
             case "alive":
-                made.alive()
+                made.record_activity()
                 sign = loop.now if since is None else sign
             case "pause" if since is None:
                 made.pause()
@@ -58,22 +58,22 @@ def test_signs_of_life_extend_one_limit_and_never_the_other(idle: float, total: 
             case _:
                 pass
         if since is not None:
-            assert made.due == math.inf
+            assert made.due_at == math.inf
             continue
-        assert made.due == pytest.approx(min(sign + idle, begun + total + asked))
+        assert made.due_at == pytest.approx(min(sign + idle, begun + total + asked))
 
 
 async def test_no_limit_is_a_year() -> None:
-    made = Clock()
-    assert made.due - asyncio.get_running_loop().time() == pytest.approx(NEVER, abs=5)
+    made = RequestDeadline()
+    assert made.due_at - asyncio.get_running_loop().time() == pytest.approx(MAX_TIMEOUT_S, abs=5)
 
 
 async def test_the_verdict_says_which_limit_it_was() -> None:
-    made = Clock(0.01, 60)
-    assert mentions(made.verdict(), "0.01 s")
-    made.alive()
-    assert mentions(made.verdict(), "0.01 s", 1)
-    late = Clock(60, 1)
-    assert mentions(late.verdict(), "total", "1 s")
-    late.alive()
-    assert mentions(late.verdict(), "total", "1 s", "progress")
+    made = RequestDeadline(0.01, 60)
+    assert mentions(made.describe_timeout(), "0.01 s")
+    made.record_activity()
+    assert mentions(made.describe_timeout(), "0.01 s", 1)
+    late = RequestDeadline(60, 1)
+    assert mentions(late.describe_timeout(), "total", "1 s")
+    late.record_activity()
+    assert mentions(late.describe_timeout(), "total", "1 s", "progress")

@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from dovetail.client.clock import NEVER, Clock, Clocks
+from dovetail.client.clock import MAX_TIMEOUT_S, DeadlineTimer, RequestDeadline
 from mentions import mentions
 
 
-async def wait(clocks: Clocks, id: int, clock: Clock) -> str:
+async def wait(clocks: DeadlineTimer, id: int, clock: RequestDeadline) -> str:
     """Wait for ever under a clock, as a request does."""
     clocks.start(id, clock)
     try:
         await asyncio.Event().wait()
     except asyncio.CancelledError:
-        if clock.is_why():
+        if clock.is_cancel_cause():
             return "timed out"
         raise
     finally:
@@ -28,10 +28,10 @@ async def within(work: Any) -> Any:
 
 
 async def test_each_runs_out_in_its_own_order() -> None:
-    clocks, over = Clocks(), list[int]()
+    clocks, over = DeadlineTimer(), list[int]()
 
     async def one(id: int, seconds: float) -> None:
-        assert await wait(clocks, id, Clock(seconds)) == "timed out"
+        assert await wait(clocks, id, RequestDeadline(seconds)) == "timed out"
         over.append(id)
 
     await within(asyncio.gather(one(1, 0.15), one(2, 0.01), one(3, 0.08)))
@@ -39,33 +39,33 @@ async def test_each_runs_out_in_its_own_order() -> None:
 
 
 async def test_the_total_limit_ends_what_is_alive() -> None:
-    clocks, clock = Clocks(), Clock(0.1, 0.15)
+    clocks, clock = DeadlineTimer(), RequestDeadline(0.1, 0.15)
     waiting = asyncio.create_task(wait(clocks, 1, clock))
     while not waiting.done():
-        clock.alive()
+        clock.record_activity()
         await asyncio.sleep(0.005)
     assert await waiting == "timed out"
-    assert clock.reported > 1
-    assert mentions(clock.verdict(), "total", "0.15 s", "progress")
+    assert clock.progress_count > 1
+    assert mentions(clock.describe_timeout(), "total", "0.15 s", "progress")
 
 
 async def test_a_sign_of_life_moves_the_limit() -> None:
-    clocks, clock = Clocks(), Clock(0.05)
+    clocks, clock = DeadlineTimer(), RequestDeadline(0.05)
     waiting = asyncio.create_task(wait(clocks, 1, clock))
-    first = clock.due
+    first = clock.due_at
     await asyncio.sleep(0.02)
-    clock.alive()
-    assert clock.due > first
+    clock.record_activity()
+    assert clock.due_at > first
     assert await within(waiting) == "timed out"
-    assert mentions(clock.verdict(), "0.05 s", 1)
+    assert mentions(clock.describe_timeout(), "0.05 s", 1)
 
 
 async def test_while_a_user_thinks_no_time_passes() -> None:
-    clocks, clock = Clocks(), Clock(0.03, 0.06)
+    clocks, clock = DeadlineTimer(), RequestDeadline(0.03, 0.06)
     waiting = asyncio.create_task(wait(clocks, 1, clock))
     await asyncio.sleep(0)
     clocks.pause()
-    clock.alive()
+    clock.record_activity()
     await asyncio.sleep(0.15)
     assert not waiting.done()
     clocks.resume()
@@ -74,8 +74,8 @@ async def test_while_a_user_thinks_no_time_passes() -> None:
 
 
 async def test_to_be_cancelled_by_another_is_not_to_time_out() -> None:
-    clocks = Clocks()
-    waiting = asyncio.create_task(wait(clocks, 1, Clock(60)))
+    clocks = DeadlineTimer()
+    waiting = asyncio.create_task(wait(clocks, 1, RequestDeadline(60)))
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -83,20 +83,20 @@ async def test_to_be_cancelled_by_another_is_not_to_time_out() -> None:
 
 
 async def test_cancelled_by_another_and_timed_out_at_once_is_cancelled() -> None:
-    clocks, clock = Clocks(), Clock(60)
+    clocks, clock = DeadlineTimer(), RequestDeadline(60)
     waiting = asyncio.create_task(wait(clocks, 1, clock))
     await asyncio.sleep(0)
-    clock.run_out()
+    clock.expire()
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
 
 
 async def test_a_task_that_timed_out_can_go_on_waiting() -> None:
-    clocks = Clocks()
+    clocks = DeadlineTimer()
 
     async def twice() -> list[str]:
-        return [await wait(clocks, id, Clock(0.01)) for id in (1, 2)]
+        return [await wait(clocks, id, RequestDeadline(0.01)) for id in (1, 2)]
 
     task = asyncio.create_task(twice())
     assert await within(task) == ["timed out", "timed out"]
@@ -104,7 +104,7 @@ async def test_a_task_that_timed_out_can_go_on_waiting() -> None:
 
 
 async def test_one_timer_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    clocks, loop = Clocks(), asyncio.get_running_loop()
+    clocks, loop = DeadlineTimer(), asyncio.get_running_loop()
     made: list[float] = []
     call_at = loop.call_at
 
@@ -114,15 +114,15 @@ async def test_one_timer_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(loop, "call_at", counted)
     for id in range(1000):
-        clocks.start(id, Clock(60))
+        clocks.start(id, RequestDeadline(60))
         clocks.stop(id)
     assert len(made) == 1
     clocks.close()
 
 
 async def test_for_ever_is_a_year() -> None:
-    clocks, clock = Clocks(), Clock(float("inf"), float("inf"))
+    clocks, clock = DeadlineTimer(), RequestDeadline(float("inf"), float("inf"))
     clocks.start(1, clock)
-    assert clock.due <= asyncio.get_running_loop().time() + NEVER
+    assert clock.due_at <= asyncio.get_running_loop().time() + MAX_TIMEOUT_S
     clocks.stop(1)
     clocks.close()

@@ -8,8 +8,19 @@ import pytest
 
 from dovetail import AnswerError, Client, ClientLimits, ResultError, TextContent, Timeouts
 from mentions import mentions, values
-from stand_ins import ERAS, Messages, Play, event, http, notice, on_socket, on_web, streamed, text
-from transports.scene import until
+from stand_ins import (
+    ERAS,
+    Messages,
+    ScriptedServer,
+    create_notification,
+    encode_event,
+    encode_event_stream,
+    encode_http_reply,
+    serve_on_socket,
+    serve_over_http,
+    text_result,
+)
+from transports.scene import wait_until
 
 PATIENT = Timeouts(connect=5, probe=5, initialize=60, call=600, read=600)
 
@@ -53,8 +64,8 @@ async def test_a_malformed_answer_fails_its_call_at_once_and_no_other(era: str, 
         await other.wait()
         return {"content": [{"type": "text", "text": "fine"}], "resultType": "complete"}
 
-    play = Play(era, {"tools/call": called})
-    async with on_socket(play) as at, Client(at, name="it", timeouts=PATIENT) as one, asyncio.timeout(10):
+    play = ScriptedServer(era, {"tools/call": called})
+    async with serve_on_socket(play) as at, Client(at, name="it", timeouts=PATIENT) as one, asyncio.timeout(10):
         waiting = asyncio.create_task(one.call("good"))
         with pytest.raises(ResultError) as caught:
             await one.call("bad")
@@ -71,11 +82,11 @@ async def test_a_malformed_answer_over_http(era: str, broken: Any, streaming: bo
 
     def called(message: dict[str, Any]) -> Any:
         if not streaming:
-            return http(answer(message))
-        return _open_ended(streamed(Messages([event(answer(message))]), message))
+            return encode_http_reply(answer(message))
+        return _open_ended(encode_event_stream(Messages([encode_event(answer(message))]), message))
 
-    play = Play(era, {"tools/call": called})
-    async with on_web(play) as at, Client(at, name="it", timeouts=PATIENT) as one, asyncio.timeout(10):
+    play = ScriptedServer(era, {"tools/call": called})
+    async with serve_over_http(play) as at, Client(at, name="it", timeouts=PATIENT) as one, asyncio.timeout(10):
         with pytest.raises(ResultError) as caught:
             await one.call("bad")
         assert (caught.value.server, caught.value.step) == ("it", "tools/call bad")
@@ -92,9 +103,9 @@ async def _open_ended(pieces: list[bytes]) -> Any:
 @both
 async def test_an_answer_that_is_too_large_fails_its_call_at_once(era: str) -> None:
     large = {"content": [{"type": "text", "text": "x" * 5000}], "resultType": "complete"}
-    play = Play(era, {"tools/call": large})
+    play = ScriptedServer(era, {"tools/call": large})
     limits = ClientLimits(answer=4000)
-    async with on_socket(play) as at, Client(at, timeouts=PATIENT, limits=limits) as one, asyncio.timeout(10):
+    async with serve_on_socket(play) as at, Client(at, timeouts=PATIENT, limits=limits) as one, asyncio.timeout(10):
         with pytest.raises(ResultError) as caught:
             await one.call("go")
         assert "ClientLimits(answer=" in str(caught.value)
@@ -106,7 +117,7 @@ async def test_a_line_of_a_log_is_not_taken_for_an_answer(era: str) -> None:
         noise = json.dumps({"level": "info", "id": message["id"], "message": "working"}).encode()
         return Messages([noise + b"\n", {"content": [{"type": "text", "text": "fine"}], "resultType": "complete"}])
 
-    async with on_socket(Play(era, {"tools/call": called})) as at, Client(at, timeouts=PATIENT) as one:
+    async with serve_on_socket(ScriptedServer(era, {"tools/call": called})) as at, Client(at, timeouts=PATIENT) as one:
         assert await one.call("go") == "fine"
 
 
@@ -122,12 +133,12 @@ async def test_a_failed_handler_is_told_to_the_server_and_to_the_call(caplog: py
     def broken() -> Any:
         raise LookupError("no disk")
 
-    play = Play("handshake", {"tools/call": asks})
-    async with on_socket(play) as at, Client(at, roots=broken, timeouts=PATIENT) as one, asyncio.timeout(10):
+    play = ScriptedServer("handshake", {"tools/call": asks})
+    async with serve_on_socket(play) as at, Client(at, roots=broken, timeouts=PATIENT) as one, asyncio.timeout(10):
         with pytest.raises(AnswerError, match=values("roots", "LookupError: no disk")):
             await one.call("go")
-        await until(lambda: play.count("notifications/cancelled"))
-        (refusal,) = [message for message in play.seen if message.get("id") == 70]
+        await wait_until(lambda: play.count("notifications/cancelled"))
+        (refusal,) = [message for message in play.received if message.get("id") == 70]
         assert refusal["error"]["code"] == -32603
         assert "no disk" not in str(refusal)
     assert not caplog.records
@@ -145,12 +156,12 @@ async def test_among_several_calls_none_is_blamed_for_a_question_of_one(caplog: 
         await answered.wait()
         return {"content": [{"type": "text", "text": "fine"}]}
 
-    play = Play("handshake", {"tools/call": called})
-    async with on_socket(play) as at, Client(at, roots=broken, timeouts=PATIENT) as one, asyncio.timeout(10):
+    play = ScriptedServer("handshake", {"tools/call": called})
+    async with serve_on_socket(play) as at, Client(at, roots=broken, timeouts=PATIENT) as one, asyncio.timeout(10):
         other = asyncio.create_task(one.call("other"))
-        await until(lambda: play.count("tools/call"))
+        await wait_until(lambda: play.count("tools/call"))
         asking = asyncio.create_task(one.call("asking"))
-        await until(lambda: any(message.get("id") == 70 for message in play.seen))
+        await wait_until(lambda: any(message.get("id") == 70 for message in play.received))
         answered.set()
         assert await other == "fine"
         assert not asking.done()
@@ -166,14 +177,14 @@ async def test_over_http_the_call_whose_reply_brought_the_question_is_blamed() -
 
     async def called(message: dict[str, Any]) -> Any:
         if message["params"]["name"] == "asking":
-            return _open_ended(streamed(asks(message), message))
+            return _open_ended(encode_event_stream(asks(message), message))
         await answered.wait()
         return {"content": [{"type": "text", "text": "fine"}]}
 
-    play = Play("handshake", {"tools/call": called})
-    async with on_web(play) as at, Client(at, roots=broken, timeouts=PATIENT) as one, asyncio.timeout(10):
+    play = ScriptedServer("handshake", {"tools/call": called})
+    async with serve_over_http(play) as at, Client(at, roots=broken, timeouts=PATIENT) as one, asyncio.timeout(10):
         other = asyncio.create_task(one.call("other"))
-        await until(lambda: play.count("tools/call"))
+        await wait_until(lambda: play.count("tools/call"))
         with pytest.raises(AnswerError, match="no disk"):
             await one.call("asking")
         answered.set()
@@ -192,8 +203,8 @@ async def test_whoever_records_and_fails_costs_no_answer_and_is_told_no_more(
             if to == at_fault:
                 raise OSError("the disk is full")
 
-    play = Play("handshake")
-    async with on_socket(play) as at, Client(at, name="it", timeouts=PATIENT) as one, asyncio.timeout(10):
+    play = ScriptedServer("handshake")
+    async with serve_on_socket(play) as at, Client(at, name="it", timeouts=PATIENT) as one, asyncio.timeout(10):
         one.taps += [failing, lambda to, data, _: heard.append(to)]
         for _ in range(3):
             assert await one.call("pay") == "ok"
@@ -207,7 +218,9 @@ async def test_whoever_records_and_fails_costs_no_answer_and_is_told_no_more(
 
 def _progressing(message: dict[str, Any]) -> Any:
     token = message["params"]["_meta"]["progressToken"]
-    return Messages([notice("notifications/progress", progressToken=token, progress=1), text("paid")])
+    return Messages(
+        [create_notification("notifications/progress", progressToken=token, progress=1), text_result("paid")]
+    )
 
 
 @both
@@ -215,8 +228,8 @@ async def test_a_slow_handler_of_progress_holds_an_answer_no_longer_than_the_cal
     async def slow(*_: object) -> None:
         await asyncio.Event().wait()
 
-    play = Play(era, {"tools/call": _progressing})
-    async with on_socket(play) as at, Client(at, timeouts=PATIENT) as one, asyncio.timeout(10):
+    play = ScriptedServer(era, {"tools/call": _progressing})
+    async with serve_on_socket(play) as at, Client(at, timeouts=PATIENT) as one, asyncio.timeout(10):
         result = await one.call_tool("pay", timeout=0.2, total=0.2, progress=slow)
     assert result.content == [TextContent(text="paid")]
 
@@ -229,7 +242,7 @@ async def test_a_handler_of_progress_may_call_from_tasks_of_its_own(era: str) ->
         results.extend(await asyncio.gather(*(one.call_tool("pay", progress=inner) for _ in range(2))))
 
     results = list[Any]()
-    play = Play(era, {"tools/call": _progressing})
-    async with on_socket(play) as at, Client(at, timeouts=PATIENT) as one, asyncio.timeout(10):
+    play = ScriptedServer(era, {"tools/call": _progressing})
+    async with serve_on_socket(play) as at, Client(at, timeouts=PATIENT) as one, asyncio.timeout(10):
         await one.call_tool("pay", progress=outer)
     assert [result.content for result in results] == [[TextContent(text="paid")]] * 2

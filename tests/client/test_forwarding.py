@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from client.world import target
+from client.world import run_target
 from dovetail import Client, Context, Principal, Server
-from dovetail.client.forwarding import Forwarding
+from dovetail.client.forwarding import MountedClient
 from dovetail.errors import InternalError, ProtocolError, ResourceNotFound
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.wire.lifecycle import ClientCapabilities, ElicitationCapability
@@ -43,9 +43,9 @@ def far() -> Server:
     return app
 
 
-def forwarding(revision: str) -> Forwarding:
+def forwarding(revision: str) -> MountedClient:
     made = Client(far(), revision=revision).mountable()
-    assert isinstance(made, Forwarding)
+    assert isinstance(made, MountedClient)
     return made
 
 
@@ -66,7 +66,7 @@ def read(uri: str, asker: Caller) -> Exchange:
 @pytest.mark.parametrize("revision", [OLD, NEW])
 async def test_bytes_go_through_where_both_sides_speak_alike(revision: str) -> None:
     one = forwarding(revision)
-    said = await one.serve(call("add", caller(revision), a=1, b=2))
+    said = await one.handle(call("add", caller(revision), a=1, b=2))
     assert isinstance(said, bytes)
     assert json.loads(said)["content"][0]["text"] == "3"
     await one.stop()
@@ -75,7 +75,7 @@ async def test_bytes_go_through_where_both_sides_speak_alike(revision: str) -> N
 @pytest.mark.parametrize(("above", "below"), [(OLD, NEW), (NEW, OLD)])
 async def test_a_result_is_translated_where_they_do_not(above: str, below: str) -> None:
     one = forwarding(below)
-    said: Any = await one.serve(call("add", caller(above), a=1, b=2))
+    said: Any = await one.handle(call("add", caller(above), a=1, b=2))
     assert isinstance(said, Result)
     assert said.content[0].text == "3"  # pyright: ignore[reportAttributeAccessIssue]
     await one.stop()
@@ -90,9 +90,9 @@ async def test_progress_goes_to_whoever_wants_it_under_their_token(revision: str
 
     wants, wants_not = (call("steps", caller(revision), meta) for meta in ({"progressToken": "mine"}, {}))
     wants.emit = wants_not.emit = emit
-    await one.serve(wants_not)
+    await one.handle(wants_not)
     assert told == []
-    await one.serve(wants)
+    await one.handle(wants)
     assert [(note["progressToken"], note["progress"], note["total"]) for note in told] == [("mine", 1, 2)]
     await one.stop()
 
@@ -101,9 +101,9 @@ async def test_progress_goes_to_whoever_wants_it_under_their_token(revision: str
 async def test_a_refusal_travels_as_this_sides_own(revision: str) -> None:
     one = forwarding(revision)
     with pytest.raises(ResourceNotFound):
-        await one.serve(read("other:1", caller(revision)))
+        await one.handle(read("other:1", caller(revision)))
     with pytest.raises(ProtocolError) as told:
-        await one.serve(call("nothing", caller(revision)))
+        await one.handle(call("nothing", caller(revision)))
     assert told.value.code == -32602
     await one.stop()
 
@@ -111,7 +111,7 @@ async def test_a_refusal_travels_as_this_sides_own(revision: str) -> None:
 async def test_what_is_only_for_this_side_is_logged_and_not_told(caplog: pytest.LogCaptureFixture) -> None:
     one = Client("tcp://127.0.0.1:9", name="far").mountable()
     with pytest.raises(InternalError, match="far") as told:
-        await one.serve(call("add", caller(), a=1, b=2))
+        await one.handle(call("add", caller(), a=1, b=2))
     assert "127.0.0.1" not in str(told.value)
     assert "127.0.0.1:9" in caplog.text
     await one.stop()
@@ -128,7 +128,7 @@ async def test_a_question_goes_to_the_caller_it_is_about(below: str) -> None:
 
         asking = call("ask", caller(OLD, capabilities=ASKABLE))
         asking.ask = answer
-        return await one.serve(asking)
+        return await one.handle(asking)
 
     assert "anna" in repr(await served("anna"))
     await one.stop()
@@ -158,12 +158,12 @@ class Held:
         return "held"
 
     @asynccontextmanager
-    async def during(self, exchange: Exchange) -> AsyncIterator[Forwarding]:
+    async def during(self, exchange: Exchange) -> AsyncIterator[MountedClient]:
         """While the call is held for this exchange."""
         exchange.params["name"] = "hold"
-        async with target("tcp", self.app) as at, asyncio.timeout(20):
+        async with run_target("tcp", self.app) as at, asyncio.timeout(20):
             one = Client(at, revision=OLD).mountable()
-            held = asyncio.ensure_future(one.serve(exchange))
+            held = asyncio.ensure_future(one.handle(exchange))
             await self.begun.wait()
             yield one
             self.free.set()
@@ -179,7 +179,7 @@ async def test_a_question_that_could_be_of_either_of_two_callers_is_put_to_neith
         asking(caller(OLD, capabilities=ASKABLE, session=name), asked, name, origin) for name in ("anna", "otto")
     )
     async with Held().during(anna) as one:
-        assert b"isError" in cast("bytes", await one.serve(otto))
+        assert b"isError" in cast("bytes", await one.handle(otto))
     assert asked == []
 
 
@@ -188,19 +188,19 @@ async def test_a_question_that_can_only_be_of_one_caller_is_put_to_it(who: dict[
     asked = list[str]()
     first, second = (asking(caller(OLD, capabilities=ASKABLE, **who), asked, name) for name in ("first", "second"))
     async with Held().during(first) as one:
-        await one.serve(second)
+        await one.handle(second)
     assert asked == ["second"]
 
 
 async def test_a_caller_who_waits_elsewhere_counts_too() -> None:
     """A call that waits for its caller's answer is at work at the server, which may ask more about it."""
     asked = list[str]()
-    async with target("tcp", far()) as at, asyncio.timeout(20):
+    async with run_target("tcp", far()) as at, asyncio.timeout(20):
         one = Client(at, revision=OLD).mountable()
-        waits: Any = await one.serve(call("ask", caller(NEW, capabilities=ASKABLE)))
+        waits: Any = await one.handle(call("ask", caller(NEW, capabilities=ASKABLE)))
         assert waits.result_type == "input_required"
         otto = asking(caller(OLD, capabilities=ASKABLE), asked, "otto")
-        assert b"isError" in cast("bytes", await one.serve(otto))
+        assert b"isError" in cast("bytes", await one.handle(otto))
         await one.stop()
     assert asked == []
 
@@ -208,9 +208,9 @@ async def test_a_caller_who_waits_elsewhere_counts_too() -> None:
 async def test_lists_and_what_a_template_may_stand_for() -> None:
     one, any_call = forwarding(NEW), call("add", caller())
     await one.start()
-    assert set(await one.listed("tool", any_call)) == {"add", "steps", "ask"}
-    assert await one.listed("prompt", any_call) == {}
-    assert await one.holds("tool", "add", any_call)
-    assert not await one.holds("tool", "subtract", any_call)
-    assert await one.holds("resource", "note:1", any_call)
+    assert set(await one.list_items("tool", any_call)) == {"add", "steps", "ask"}
+    assert await one.list_items("prompt", any_call) == {}
+    assert await one.has_item("tool", "add", any_call)
+    assert not await one.has_item("tool", "subtract", any_call)
+    assert await one.has_item("resource", "note:1", any_call)
     await one.stop()

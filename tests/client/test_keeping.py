@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from client.world import TESTS, command
+from client.world import TESTS, server_command
 from dovetail import (
     CannotConnect,
     CannotStart,
@@ -25,8 +25,8 @@ from dovetail import (
     Timeouts,
     ToolAnnotations,
 )
-from dovetail.client.keeping import Keeper
-from driver import serving, serving_asgi
+from dovetail.client.keeping import Reconnector
+from driver import serve, serve_asgi
 from stand_ins import (
     CAPABILITIES,
     CLOSE,
@@ -34,19 +34,19 @@ from stand_ins import (
     LATEST_HANDSHAKE,
     RST,
     SILENCE,
-    Failure,
+    ErrorReply,
     Messages,
-    Play,
-    encoded,
-    event,
-    http,
-    notice,
-    on_socket,
-    on_web,
-    text,
-    tool,
+    ScriptedServer,
+    create_notification,
+    encode_event,
+    encode_http_reply,
+    encode_message,
+    serve_on_socket,
+    serve_over_http,
+    text_result,
+    tool_definition,
 )
-from transports.scene import until
+from transports.scene import wait_until
 
 QUICK = Timeouts(connect=2, probe=0.3, initialize=5, call=5, read=5)
 LISTEN = "subscriptions/listen"
@@ -72,9 +72,9 @@ def once(reaction: Any, then: Any) -> Any:
 
 @both
 @lost
-@pytest.mark.parametrize("on", [on_socket, on_web])
+@pytest.mark.parametrize("on", [serve_on_socket, serve_over_http])
 async def test_a_call_that_may_have_run_is_reported_and_the_client_lives_on(era: str, loss: Any, on: Any) -> None:
-    play = Play(era, {"tools/call": once(loss, text())}, session="s")
+    play = ScriptedServer(era, {"tools/call": once(loss, text_result())}, session="s")
     async with on(play) as at, client(at) as one:
         with pytest.raises(Interrupted) as caught:
             await one.call("go")
@@ -86,22 +86,22 @@ async def test_a_call_that_may_have_run_is_reported_and_the_client_lives_on(era:
 
 @both
 @lost
-@pytest.mark.parametrize("on", [on_socket, on_web])
+@pytest.mark.parametrize("on", [serve_on_socket, serve_over_http])
 async def test_what_is_safe_is_sent_again(era: str, loss: Any, on: Any) -> None:
-    harmless = tool("peek", annotations={"readOnlyHint": True})
-    same = tool("put", annotations={"idempotentHint": True})
-    listed = {"tools": [harmless, same, tool("go")]}
-    play = Play(era, {"tools/list": once(loss, listed)})
+    harmless = tool_definition("peek", annotations={"readOnlyHint": True})
+    same = tool_definition("put", annotations={"idempotentHint": True})
+    listed = {"tools": [harmless, same, tool_definition("go")]}
+    play = ScriptedServer(era, {"tools/list": once(loss, listed)})
     async with on(play) as at, client(at) as one:
         assert len(await one.list_tools()) == 3
         for name in ("peek", "put"):
-            play.reactions = {"tools/list": listed, "tools/call": once(loss, text(name))}
+            play.reactions = {"tools/list": listed, "tools/call": once(loss, text_result(name))}
             await one.list_tools()
             assert await one.call(name) == name
-        play.reactions = {"tools/call": once(loss, text("twice"))}
+        play.reactions = {"tools/call": once(loss, text_result("twice"))}
         result = await one.call_tool("go", retry=True)
         assert result.content[0].text == "twice"  # pyright: ignore[reportAttributeAccessIssue]
-        play.reactions = {"tools/list": listed, "tools/call": once(loss, text())}
+        play.reactions = {"tools/list": listed, "tools/call": once(loss, text_result())}
         await one.list_tools()
         with pytest.raises(Interrupted):
             await one.call_tool("peek", retry=False)
@@ -109,8 +109,8 @@ async def test_what_is_safe_is_sent_again(era: str, loss: Any, on: Any) -> None:
 
 @both
 async def test_patience_ends_after_the_stated_number_of_tries(era: str) -> None:
-    play = Play(era, {"tools/list": CLOSE})
-    async with on_web(play) as at, client(at) as one:
+    play = ScriptedServer(era, {"tools/list": CLOSE})
+    async with serve_over_http(play) as at, client(at) as one:
         with pytest.raises(Disconnected):
             await one.list_tools()
         assert play.count("tools/list") == 3
@@ -118,9 +118,9 @@ async def test_patience_ends_after_the_stated_number_of_tries(era: str) -> None:
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 async def test_busy_moments_of_a_proxy(status: int) -> None:
-    page = http(b"<h1>busy</h1>", status=status, kind="text/html", retry_after="0")
-    play = Play("stateless", {"tools/list": once(page, {"tools": []}), "tools/call": page})
-    async with on_web(play) as at, client(at) as one:
+    page = encode_http_reply(b"<h1>busy</h1>", status=status, kind="text/html", retry_after="0")
+    play = ScriptedServer("stateless", {"tools/list": once(page, {"tools": []}), "tools/call": page})
+    async with serve_over_http(play) as at, client(at) as one:
         assert await one.list_tools() == []
         with pytest.raises(MCPError) as caught:
             await one.call("go")
@@ -130,8 +130,8 @@ async def test_busy_moments_of_a_proxy(status: int) -> None:
 
 @pytest.mark.parametrize("status", [400, 404, 500])
 async def test_other_errors_are_not_repeated(status: int) -> None:
-    play = Play("stateless", {"tools/list": http(b"no", status=status, kind="text/plain")})
-    async with on_web(play) as at, client(at) as one:
+    play = ScriptedServer("stateless", {"tools/list": encode_http_reply(b"no", status=status, kind="text/plain")})
+    async with serve_over_http(play) as at, client(at) as one:
         with pytest.raises(MCPError) as caught:
             await one.list_tools()
         assert caught.value.status == status
@@ -142,15 +142,15 @@ async def test_other_errors_are_not_repeated(status: int) -> None:
 
 
 async def test_a_lost_session_is_opened_again_once_for_all_who_wait() -> None:
-    play = Play("handshake", session="first")
+    play = ScriptedServer("handshake", session="first")
     known = {"first"}
 
     def called(_: Any) -> Any:
         session = play.heads[-1][1].get("mcp-session-id")
-        return text(session or "none") if session in known else http(b"", status=404)
+        return text_result(session or "none") if session in known else encode_http_reply(b"", status=404)
 
     play.reactions = {"tools/call": called}
-    async with on_web(play) as at, client(at) as one:
+    async with serve_over_http(play) as at, client(at) as one:
         assert await one.call("go") == "first"
         play.session, known = "second", {"second"}
         # Refused without its session, so nothing ran, and each may be sent again.
@@ -161,7 +161,7 @@ async def test_a_lost_session_is_opened_again_once_for_all_who_wait() -> None:
 def _refusal(code: int, words: str, **id: Any) -> Any:
     def refused(message: dict[str, Any]) -> bytes:
         error = {"jsonrpc": "2.0", "id": message["id"], "error": {"code": code, "message": words}}
-        return http(encoded(error | id), status=400)
+        return encode_http_reply(encode_message(error | id), status=400)
 
     return refused
 
@@ -177,8 +177,8 @@ def _refusal(code: int, words: str, **id: Any) -> Any:
     ids=["an argument", "an answer", "another code", "other words"],
 )
 async def test_a_refusal_that_speaks_of_sessions_is_no_lost_session(refusal: Any) -> None:
-    play = Play("handshake", {"tools/call": refusal}, session="s")
-    async with on_web(play) as at, client(at) as one:
+    play = ScriptedServer("handshake", {"tools/call": refusal}, session="s")
+    async with serve_over_http(play) as at, client(at) as one:
         with pytest.raises(PeerError, match="session"):
             await one.call("pay")
         assert play.count("tools/call") == play.count("initialize") == 1
@@ -193,10 +193,10 @@ async def test_a_refusal_that_speaks_of_sessions_is_no_lost_session(refusal: Any
     ],
 )
 async def test_servers_that_tell_a_lost_session_in_words_are_understood(code: int, words: str, id: str | None) -> None:
-    play = Play("handshake", session="s")
+    play = ScriptedServer("handshake", session="s")
     refusals = [_refusal(code, words, id=id)]
-    play.reactions = {"tools/call": lambda message: refusals.pop()(message) if refusals else text("done")}
-    async with on_web(play) as at, client(at) as one:
+    play.reactions = {"tools/call": lambda message: refusals.pop()(message) if refusals else text_result("done")}
+    async with serve_over_http(play) as at, client(at) as one:
         assert await one.call("go") == "done"
         assert play.count("initialize") == 2
 
@@ -219,7 +219,7 @@ async def test_a_restarted_server_is_found_again_and_nothing_runs_twice(era: str
 
         return app
 
-    async with serving(make()) as web:
+    async with serve(make()) as web:
         one = client(f"http://127.0.0.1:{web.port}/mcp", era=era)
         await one.connect()
         assert await one.call("run", name="before") == "before"
@@ -227,7 +227,7 @@ async def test_a_restarted_server_is_found_again_and_nothing_runs_twice(era: str
     with pytest.raises(CannotConnect):
         await one.call("run", name="while it is away")
     app = make()
-    async with serving_asgi(app.asgi(), app.limits, port):
+    async with serve_asgi(app.asgi(), app.limits, port):
         names = [f"after {number}" for number in range(10)]
         assert await asyncio.gather(*(one.call("run", name=name) for name in names)) == names
         assert await one.call("peek") == "seen"
@@ -238,11 +238,11 @@ async def test_a_restarted_server_is_found_again_and_nothing_runs_twice(era: str
 @pytest.mark.parametrize("listing", [SILENCE, CLOSE], ids=["silent", "lost"])
 async def test_a_result_is_not_lost_over_the_list_of_tools_asked_for_after_it(listing: Any) -> None:
     def listed(_: Any) -> Any:
-        return {"tools": [tool("pay")]} if play.connections == 1 else listing
+        return {"tools": [tool_definition("pay")]} if play.connections == 1 else listing
 
-    play = Play("handshake", {"tools/list": listed, "tools/call": once(CLOSE, text("paid"))})
+    play = ScriptedServer("handshake", {"tools/list": listed, "tools/call": once(CLOSE, text_result("paid"))})
     timeouts = Timeouts(connect=2, probe=0.3, initialize=5, call=0.5, read=0.5)
-    async with on_socket(play) as at, client(at, timeouts=timeouts) as one:
+    async with serve_on_socket(play) as at, client(at, timeouts=timeouts) as one:
         await one.list_tools()
         with pytest.raises(Interrupted):
             await one.call("die")
@@ -260,10 +260,10 @@ async def test_a_server_that_was_away_a_thousand_times_is_still_told_as_away() -
         opened += 1
         raise CannotConnect("away")
 
-    keeper = Keeper("it", refuse, ClientLimits(reconnect_after=0.0))
+    keeper = Reconnector("it", refuse, ClientLimits(reconnect_after=0.0))
     for _ in range(1100):
         with pytest.raises(CannotConnect):
-            await keeper.ready()
+            await keeper.get_connection()
     assert opened == 1100
 
 
@@ -271,23 +271,23 @@ async def test_a_server_that_was_away_a_thousand_times_is_still_told_as_away() -
 
 
 @both
-@pytest.mark.parametrize("on", [on_socket, on_web])
+@pytest.mark.parametrize("on", [serve_on_socket, serve_over_http])
 async def test_listening_goes_on_after_a_loss_and_tells_what_may_be_missed(era: str, on: Any) -> None:
     def listen(message: dict[str, Any]) -> Any:
         meta = {"io.modelcontextprotocol/subscriptionId": message["id"]}
-        agreed = notice(
+        agreed = create_notification(
             "notifications/subscriptions/acknowledged", notifications=message["params"]["notifications"], _meta=meta
         )
         return Messages([agreed])
 
-    play = Play(era, {"subscriptions/listen": listen, "tools/call": CLOSE}, session="s")
-    play.stream = SILENCE
+    play = ScriptedServer(era, {"subscriptions/listen": listen, "tools/call": CLOSE}, session="s")
+    play.http_get_reaction = SILENCE
     listening = {"tools": True, "uris": ["a"]}
     async with on(play) as at, client(at) as one, one.listen(**listening) as changes:
-        if era == "handshake" and on is on_web:
-            play.reactions = {"tools/list": once(http(b"", status=404), {"tools": []})}
+        if era == "handshake" and on is serve_over_http:
+            play.reactions = {"tools/list": once(encode_http_reply(b"", status=404), {"tools": []})}
             await one.list_tools()
-        elif on is on_socket:
+        elif on is serve_on_socket:
             with pytest.raises(Interrupted):
                 await one.call("go")
         heard: list[Any] = []
@@ -302,11 +302,11 @@ async def test_listening_goes_on_after_a_loss_and_tells_what_may_be_missed(era: 
 async def test_a_stream_that_ends_again_and_again_is_not_followed_for_ever() -> None:
     def listen(message: dict[str, Any]) -> Any:
         meta = {"io.modelcontextprotocol/subscriptionId": message["id"]}
-        return Messages([notice("notifications/subscriptions/acknowledged", notifications={}, _meta=meta)])
+        return Messages([create_notification("notifications/subscriptions/acknowledged", notifications={}, _meta=meta)])
 
-    play = Play("stateless", {"subscriptions/listen": listen})
+    play = ScriptedServer("stateless", {"subscriptions/listen": listen})
     limits = ClientLimits(reconnect_after=0.01, reconnects=3)
-    async with on_web(play) as at, client(at, limits=limits) as one:
+    async with serve_over_http(play) as at, client(at, limits=limits) as one:
         with pytest.raises(Disconnected, match="4 times"):
             await asyncio.wait_for(anext(aiter(one.listen(tools=False, prompts=False, resources=False))), 5)
         assert play.count("subscriptions/listen") == 4
@@ -316,18 +316,20 @@ async def test_a_stream_that_ends_again_and_again_is_not_followed_for_ever() -> 
 def _confirmed(message: dict[str, Any]) -> Any:
     meta = {"io.modelcontextprotocol/subscriptionId": message["id"]}
     wanted = message["params"]["notifications"]
-    return Messages([notice("notifications/subscriptions/acknowledged", notifications=wanted, _meta=meta)])
+    return Messages([create_notification("notifications/subscriptions/acknowledged", notifications=wanted, _meta=meta)])
 
 
-@pytest.mark.parametrize("slip", [SILENCE, http(b"<p>soon</p>", kind="text/html")], ids=["silent", "a page"])
+@pytest.mark.parametrize(
+    "slip", [SILENCE, encode_http_reply(b"<p>soon</p>", kind="text/html")], ids=["silent", "a page"]
+)
 async def test_a_listener_outlives_one_attempt_that_is_slow_or_odd(slip: Any) -> None:
-    play = Play("stateless")
+    play = ScriptedServer("stateless")
     slips = [slip]
     play.reactions = {
         "subscriptions/listen": lambda message: slips.pop() if slips and play.count(LISTEN) > 1 else _confirmed(message)
     }
     timeouts = Timeouts(connect=2, probe=5, initialize=5, call=5, read=0.3)
-    async with on_web(play) as at, client(at, timeouts=timeouts) as one, asyncio.timeout(10):
+    async with serve_over_http(play) as at, client(at, timeouts=timeouts) as one, asyncio.timeout(10):
         changes = aiter(one.listen(prompts=False, resources=False))
         assert (await anext(changes)).missed
         assert not slips
@@ -336,14 +338,14 @@ async def test_a_listener_outlives_one_attempt_that_is_slow_or_odd(slip: Any) ->
 
 
 async def test_a_listener_outlives_an_opening_that_is_slow() -> None:
-    play = Play("handshake")
+    play = ScriptedServer("handshake")
     slow = [SILENCE]
     play.reactions = {
         "initialize": lambda _: slow.pop() if slow and play.connections == 2 else OPENED,
         "tools/call": CLOSE,
     }
     timeouts = Timeouts(connect=2, probe=0.1, initialize=0.3, call=5, read=5)
-    async with on_socket(play) as at, client(at, timeouts=timeouts, era="handshake") as one, asyncio.timeout(10):
+    async with serve_on_socket(play) as at, client(at, timeouts=timeouts, era="handshake") as one, asyncio.timeout(10):
         async with one.listen() as changes:
             with pytest.raises(Interrupted):
                 await one.call("go")
@@ -354,11 +356,11 @@ async def test_a_listener_outlives_an_opening_that_is_slow() -> None:
 
 
 async def test_attempts_that_are_never_confirmed_come_to_an_end() -> None:
-    play = Play("stateless")
+    play = ScriptedServer("stateless")
     play.reactions = {LISTEN: lambda message: _confirmed(message) if play.count(LISTEN) == 1 else SILENCE}
     timeouts = Timeouts(connect=2, probe=5, initialize=5, call=5, read=0.05)
     limits = ClientLimits(reconnect_after=0.01, reconnect_most=0.02, reconnects=3)
-    async with on_web(play) as at, client(at, timeouts=timeouts, limits=limits) as one, asyncio.timeout(10):
+    async with serve_over_http(play) as at, client(at, timeouts=timeouts, limits=limits) as one, asyncio.timeout(10):
         with pytest.raises(Disconnected, match="4 times") as caught:
             async for _ in one.listen():
                 pass
@@ -367,8 +369,8 @@ async def test_attempts_that_are_never_confirmed_come_to_an_end() -> None:
 
 
 async def test_a_server_that_refuses_to_be_listened_to_says_so_at_once() -> None:
-    play = Play("stateless", {"subscriptions/listen": Failure(-32601, "no such thing", status=404)})
-    async with on_web(play) as at, client(at) as one:
+    play = ScriptedServer("stateless", {"subscriptions/listen": ErrorReply(-32601, "no such thing", status=404)})
+    async with serve_over_http(play) as at, client(at) as one:
         with pytest.raises(NotOffered):
             async with one.listen():
                 pass
@@ -376,17 +378,17 @@ async def test_a_server_that_refuses_to_be_listened_to_says_so_at_once() -> None
 
 async def test_a_broken_stream_is_taken_up_where_it_ended() -> None:
     """A handshake server may end the stream of a reply; the rest comes over a GET with the last event's id."""
-    play = Play("handshake", {"tools/call": Messages([event(b"", id="7", retry="1")])}, session="s")
+    play = ScriptedServer("handshake", {"tools/call": Messages([encode_event(b"", id="7", retry="1")])}, session="s")
 
     def resumed() -> Any:
         _, head = play.heads[-1]
         if head.get("last-event-id") != "7":
             return SILENCE
-        (asked,) = (one["id"] for one in play.seen if one["method"] == "tools/call")
-        return Messages([{"jsonrpc": "2.0", "id": asked, "result": text("the rest")}])
+        (asked,) = (one["id"] for one in play.received if one["method"] == "tools/call")
+        return Messages([{"jsonrpc": "2.0", "id": asked, "result": text_result("the rest")}])
 
-    play.stream = resumed
-    async with on_web(play) as at, client(at) as one:
+    play.http_get_reaction = resumed
+    async with serve_over_http(play) as at, client(at) as one:
         assert await one.call("go") == "the rest"
         assert play.count("tools/call") == 1
 
@@ -413,7 +415,7 @@ async def test_a_crashed_child_is_started_again_and_the_call_is_not_repeated(era
         first = await one.call("pid", into=int)
         assert await asyncio.gather(*(one.call("pid", into=int) for _ in range(5))) == [first] * 5
         os.kill(first, signal.SIGKILL)
-        await until(lambda: not one.connected)
+        await wait_until(lambda: not one.connected)
         assert await one.call("pid", into=int) != first
     assert executed(file) == ["first"]
 
@@ -456,7 +458,7 @@ async def test_one_bad_byte_costs_nothing_but_itself(era: str, tmp_path: Path) -
 
 async def test_a_command_runs_our_own_server() -> None:
     env = {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
-    async with client(command(), env=env) as one:
+    async with client(server_command(), env=env) as one:
         assert await one.call("add", a=1) == 2
 
 
@@ -464,11 +466,13 @@ async def test_a_list_that_may_have_changed_unheard_is_asked_for_again() -> None
     def listen(message: dict[str, Any]) -> Any:
         meta = {"io.modelcontextprotocol/subscriptionId": message["id"]}
         wanted = message["params"]["notifications"]
-        return Messages([notice("notifications/subscriptions/acknowledged", notifications=wanted, _meta=meta)])
+        return Messages(
+            [create_notification("notifications/subscriptions/acknowledged", notifications=wanted, _meta=meta)]
+        )
 
     fresh = {"tools": [], "ttlMs": 60_000, "cacheScope": "private"}
-    play = Play("stateless", {"subscriptions/listen": listen, "tools/list": fresh})
-    async with on_web(play) as at, client(at) as one:
+    play = ScriptedServer("stateless", {"subscriptions/listen": listen, "tools/list": fresh})
+    async with serve_over_http(play) as at, client(at) as one:
         await one.list_tools()
         async with one.listen(prompts=False, resources=False) as changes, asyncio.timeout(5):
             change = await anext(aiter(changes))
@@ -478,8 +482,8 @@ async def test_a_list_that_may_have_changed_unheard_is_asked_for_again() -> None
 
 
 async def test_a_server_that_never_confirms_is_not_waited_for() -> None:
-    play = Play("stateless", {"subscriptions/listen": SILENCE})
-    async with on_socket(play) as at, client(at, timeouts=Timeouts(read=0.2)) as one:
+    play = ScriptedServer("stateless", {"subscriptions/listen": SILENCE})
+    async with serve_on_socket(play) as at, client(at, timeouts=Timeouts(read=0.2)) as one:
         with pytest.raises(RequestTimeout, match=r"0\.2 s"):
             async with asyncio.timeout(5), one.listen():
                 pass
@@ -488,18 +492,18 @@ async def test_a_server_that_never_confirms_is_not_waited_for() -> None:
 
 async def test_a_subscription_that_fails_takes_no_other_along() -> None:
     def subscribe(message: dict[str, Any]) -> Any:
-        return Failure(-32602, "no") if message["params"]["uri"] == "bad" else {}
+        return ErrorReply(-32602, "no") if message["params"]["uri"] == "bad" else {}
 
     reactions = {"resources/subscribe": subscribe, "resources/unsubscribe": {}}
-    play = Play("handshake", reactions)
-    async with on_socket(play) as at, client(at) as one:
+    play = ScriptedServer("handshake", reactions)
+    async with serve_on_socket(play) as at, client(at) as one:
         with pytest.raises(MCPError):
             async with one.listen(uris=["bad", "good"]):
                 pass
         async with one.listen(uris=["good"]):
             async with one.listen(uris=["good"]):
                 pass
-            gone = [message["params"]["uri"] for message in play.seen if "unsubscribe" in message.get("method", "")]
+            gone = [message["params"]["uri"] for message in play.received if "unsubscribe" in message.get("method", "")]
             assert gone == ["bad"]
 
 
@@ -530,7 +534,7 @@ def test_no_child_outlives_an_opening_that_was_cancelled(how: str, tmp_path: Pat
     async def use() -> None:
         one = Client([sys.executable, "-c", STUBBORN, str(file)], era="handshake")
         opening = asyncio.create_task(one.connect())
-        await until(lambda: file.exists() and file.read_text().endswith("\n"))
+        await wait_until(lambda: file.exists() and file.read_text().endswith("\n"))
         opening.cancel()
         if how == "cancelled twice":
             await asyncio.sleep(0.01)

@@ -9,11 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail import Change, Client, ClientLimits, NotOffered, Timeouts
-from dovetail.client.listening import KINDS, Listening
-from dovetail.connect import Way
+from dovetail.client.listening import CHANGE_KINDS, Listening
+from dovetail.connect import ResolvedTarget
 from dovetail.wire.subscriptions import SubscriptionFilter
-from stand_ins import SILENCE, STREAM_HEAD, Play, encoded, event, http, notice, on_socket, on_web
-from transports.scene import until
+from stand_ins import (
+    SILENCE,
+    STREAM_HEAD,
+    ScriptedServer,
+    create_notification,
+    encode_event,
+    encode_http_reply,
+    encode_message,
+    serve_on_socket,
+    serve_over_http,
+)
+from transports.scene import wait_until
 
 TOOLS = "notifications/tools/list_changed"
 UPDATED = "notifications/resources/updated"
@@ -41,7 +51,9 @@ async def taken(listening: Listening) -> list[Change]:
     return found
 
 
-said = st.lists(st.sampled_from([*KINDS]).flatmap(lambda method: st.tuples(st.just(method), st.sampled_from("abc"))))
+said = st.lists(
+    st.sampled_from([*CHANGE_KINDS]).flatmap(lambda method: st.tuples(st.just(method), st.sampled_from("abc")))
+)
 
 
 @given(said, st.integers(1, 6))
@@ -54,9 +66,9 @@ def test_each_change_waits_once_in_the_order_of_its_first_and_the_oldest_give_wa
         expected: dict[tuple[str, str | None], None] = {}
         for method, uri in heard:
             params = b'{"uri":"%s"}' % uri.encode() if method == UPDATED else b"{}"
-            listening.hear(method, params)
+            listening.handle_notification(method, params)
             if method == TOOLS or (method == UPDATED and uri in "ab"):
-                expected.setdefault((KINDS[method], uri if method == UPDATED else None))
+                expected.setdefault((CHANGE_KINDS[method], uri if method == UPDATED else None))
                 if len(expected) > most:
                     del expected[next(iter(expected))]
         assert [(change.kind, change.uri) for change in await taken(listening)] == [*expected]
@@ -67,15 +79,15 @@ def test_each_change_waits_once_in_the_order_of_its_first_and_the_oldest_give_wa
 async def test_what_is_no_notice_is_passed_over() -> None:
     listening = alone(tools_list_changed=True)
     for params in (b"[]", b'{"uri":7}', b'{"_meta":{"io.modelcontextprotocol/subscriptionId":"another"}}'):
-        listening.hear(TOOLS, params)
-    listening.hear("notifications/subscriptions/acknowledged", b'{"notifications":7}')
+        listening.handle_notification(TOOLS, params)
+    listening.handle_notification("notifications/subscriptions/acknowledged", b'{"notifications":7}')
     assert await taken(listening) == []
-    assert listening.honoured is None
+    assert listening.acknowledged_filter is None
 
 
 async def test_a_gap_before_anything_was_agreed_is_none() -> None:
     listening = alone(tools_list_changed=True)
-    listening.missed()
+    listening.handle_gap()
     assert await taken(listening) == []
 
 
@@ -98,7 +110,7 @@ async def says(*messages: Any, ends: asyncio.Event | None = None, id: str | None
     """One stretch of the stream: some messages, then quiet until it ends."""
     yield STREAM_HEAD
     for message in messages:
-        yield event(encoded(message), **({"id": id} if id else {}))
+        yield encode_event(encode_message(message), **({"id": id} if id else {}))
     if ends is not None:
         await ends.wait()
 
@@ -109,9 +121,16 @@ def listening_client(at: str, **options: Any) -> Client:
 
 async def test_a_gap_in_the_stream_is_told_as_missed() -> None:
     gap, never = asyncio.Event(), asyncio.Event()
-    play = Play("handshake", session="s", stream=Streams(lambda: says(ends=gap), lambda: says(ends=never)))
+    play = ScriptedServer(
+        "handshake", session="s", http_get_reaction=Streams(lambda: says(ends=gap), lambda: says(ends=never))
+    )
     wanted = {"tools": True, "uris": ["a"]}
-    async with on_web(play) as at, listening_client(at) as one, one.listen(**wanted) as changes, asyncio.timeout(20):
+    async with (
+        serve_over_http(play) as at,
+        listening_client(at) as one,
+        one.listen(**wanted) as changes,
+        asyncio.timeout(20),
+    ):
         gap.set()
         found = [await anext(aiter(changes)) for _ in range(2)]
     assert found == [Change("tools", missed=True), Change("resource", "a", missed=True)]
@@ -120,9 +139,11 @@ async def test_a_gap_in_the_stream_is_told_as_missed() -> None:
 async def test_what_was_kept_may_have_changed_in_a_gap() -> None:
     gap, never = asyncio.Event(), asyncio.Event()
     streams = Streams(lambda: says(ends=gap), lambda: says(ends=never))
-    play = Play("handshake", {"tools/list": {"tools": [], "ttlMs": 60_000}}, session="s", stream=streams)
-    async with on_web(play) as at, listening_client(at) as one:
-        await until(lambda: streams.opened == 1)
+    play = ScriptedServer(
+        "handshake", {"tools/list": {"tools": [], "ttlMs": 60_000}}, session="s", http_get_reaction=streams
+    )
+    async with serve_over_http(play) as at, listening_client(at) as one:
+        await wait_until(lambda: streams.opened == 1)
         for _ in range(2):
             await one.list_tools()
         assert play.count("tools/list") == 1
@@ -135,12 +156,17 @@ async def test_what_was_kept_may_have_changed_in_a_gap() -> None:
 
 async def test_a_stream_taken_up_by_its_ids_has_no_gap() -> None:
     gap, never = asyncio.Event(), asyncio.Event()
-    first = notice(UPDATED, uri="a")
-    second = notice(UPDATED, uri="b")
+    first = create_notification(UPDATED, uri="a")
+    second = create_notification(UPDATED, uri="b")
     streams = Streams(lambda: says(first, ends=gap, id="1"), lambda: says(second, ends=never, id="2"))
-    play = Play("handshake", session="s", stream=streams)
+    play = ScriptedServer("handshake", session="s", http_get_reaction=streams)
     wanted = {"uris": ["a", "b"]}
-    async with on_web(play) as at, listening_client(at) as one, one.listen(**wanted) as changes, asyncio.timeout(20):
+    async with (
+        serve_over_http(play) as at,
+        listening_client(at) as one,
+        one.listen(**wanted) as changes,
+        asyncio.timeout(20),
+    ):
         found = [await anext(aiter(changes))]
         gap.set()
         found.append(await anext(aiter(changes)))
@@ -157,12 +183,12 @@ async def test_a_stream_that_does_not_last_is_reported_and_opened_again_and_agai
     async def at_last() -> AsyncIterator[bytes]:
         yield STREAM_HEAD
         await say.wait()
-        yield event(encoded(notice(UPDATED, uri="b")))
+        yield encode_event(encode_message(create_notification(UPDATED, uri="b")))
         await never.wait()
 
     streams = Streams(*vain, at_last)
-    play = Play("handshake", session="s", stream=streams)
-    async with on_web(play) as at, listening_client(at) as one, asyncio.timeout(20):
+    play = ScriptedServer("handshake", session="s", http_get_reaction=streams)
+    async with serve_over_http(play) as at, listening_client(at) as one, asyncio.timeout(20):
         async with one.listen(tools=False, prompts=False, resources=False, uris=["a", "b"]) as changes:
             async for change in changes:
                 if streams.opened == 9:
@@ -178,19 +204,28 @@ async def test_a_stream_that_does_not_last_is_reported_and_opened_again_and_agai
 
 async def test_a_stream_that_is_refused_for_a_while_is_opened_again() -> None:
     never = asyncio.Event()
-    refusals = [lambda: http(b"", status=429), lambda: http(b"", status=503), lambda: http(b"", status=403)]
-    streams = Streams(lambda: says(), *refusals, lambda: says(notice(TOOLS), ends=never))
-    play = Play("handshake", session="s", stream=streams)
+    refusals = [
+        lambda: encode_http_reply(b"", status=429),
+        lambda: encode_http_reply(b"", status=503),
+        lambda: encode_http_reply(b"", status=403),
+    ]
+    streams = Streams(lambda: says(), *refusals, lambda: says(create_notification(TOOLS), ends=never))
+    play = ScriptedServer("handshake", session="s", http_get_reaction=streams)
     wanted = {"prompts": False, "resources": False}
-    async with on_web(play) as at, listening_client(at) as one, one.listen(**wanted) as changes, asyncio.timeout(20):
+    async with (
+        serve_over_http(play) as at,
+        listening_client(at) as one,
+        one.listen(**wanted) as changes,
+        asyncio.timeout(20),
+    ):
         await anext(aiter(changes))
     assert streams.opened == 5
 
 
 @pytest.mark.parametrize("status", [404, 405])
 async def test_a_server_without_such_a_stream_cannot_be_listened_to(status: int) -> None:
-    play = Play("handshake", session="s", stream=http(b"", status=status))
-    async with on_web(play) as at, listening_client(at) as one, asyncio.timeout(20):
+    play = ScriptedServer("handshake", session="s", http_get_reaction=encode_http_reply(b"", status=status))
+    async with serve_over_http(play) as at, listening_client(at) as one, asyncio.timeout(20):
         with pytest.raises(NotOffered):
             async with one.listen():
                 pass
@@ -199,12 +234,12 @@ async def test_a_server_without_such_a_stream_cannot_be_listened_to(status: int)
 
 
 async def test_a_server_that_goes_away_is_lost_and_so_is_the_session() -> None:
-    play = Play("handshake", session="s", stream=SILENCE)
-    async with on_web(play) as at:
+    play = ScriptedServer("handshake", session="s", http_get_reaction=SILENCE)
+    async with serve_over_http(play) as at:
         one = listening_client(at, timeouts=Timeouts(probe=0.1))
         await one.connect()
         assert one.connected
-    await until(lambda: not one.connected)
+    await wait_until(lambda: not one.connected)
     await one.close()
 
 
@@ -212,7 +247,7 @@ async def test_an_opening_that_fails_in_any_way_is_told_to_who_listens() -> None
     def dial() -> Any:
         raise FileNotFoundError("there is no certificate file")
 
-    one = Client(Way("s", None, dial))
+    one = Client(ResolvedTarget("s", None, dial))
     async with asyncio.timeout(5):
         with pytest.raises(FileNotFoundError):
             async with one.listen():
@@ -222,8 +257,8 @@ async def test_an_opening_that_fails_in_any_way_is_told_to_who_listens() -> None
 
 
 async def test_a_client_that_leaves_waits_for_no_answer_to_its_listeners() -> None:
-    play = Play("handshake", {"resources/unsubscribe": SILENCE})
-    async with on_socket(play) as at, asyncio.timeout(20):
+    play = ScriptedServer("handshake", {"resources/unsubscribe": SILENCE})
+    async with serve_on_socket(play) as at, asyncio.timeout(20):
         one = Client(at, timeouts=Timeouts(probe=5, read=60, close=2))
         listeners = [one.listen(uris=[f"a:{number}"]) for number in range(3)]
         for listener in listeners:
@@ -237,8 +272,8 @@ async def test_a_client_that_leaves_waits_for_no_answer_to_its_listeners() -> No
 
 
 async def test_a_listener_that_stops_alone_says_so() -> None:
-    play = Play("handshake")
-    async with on_socket(play) as at, Client(at, timeouts=PATIENT) as one, asyncio.timeout(20):
+    play = ScriptedServer("handshake")
+    async with serve_on_socket(play) as at, Client(at, timeouts=PATIENT) as one, asyncio.timeout(20):
         async with one.listen(uris=["a:1"]):
             pass
         assert play.count("resources/unsubscribe") == 1

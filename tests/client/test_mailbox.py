@@ -5,11 +5,11 @@ import logging
 
 import pytest
 
-from dovetail.client.mailbox import Mailbox
+from dovetail.client.mailbox import CallbackQueue
 
 
 async def test_coroutines_run_one_after_the_other_and_in_order() -> None:
-    box, done = Mailbox(10), list[int]()
+    box, done = CallbackQueue(10), list[int]()
 
     async def slow(number: int) -> None:
         await asyncio.sleep(0)
@@ -22,7 +22,7 @@ async def test_coroutines_run_one_after_the_other_and_in_order() -> None:
 
 
 async def test_the_oldest_give_way() -> None:
-    box, done, gate = Mailbox(3), list[int](), asyncio.Event()
+    box, done, gate = CallbackQueue(3), list[int](), asyncio.Event()
 
     async def slow(number: int) -> None:
         await gate.wait()
@@ -35,11 +35,11 @@ async def test_the_oldest_give_way() -> None:
     gate.set()
     await box.flush(5)
     assert done == [-1, 97, 98, 99]
-    assert box.dropped == 97
+    assert box.dropped_count == 97
 
 
 async def test_failures_are_logged_once_and_do_not_stop_the_rest(caplog: pytest.LogCaptureFixture) -> None:
-    box, done = Mailbox(10), list[int]()
+    box, done = CallbackQueue(10), list[int]()
 
     async def broken() -> None:
         raise ZeroDivisionError
@@ -59,7 +59,7 @@ async def test_failures_are_logged_once_and_do_not_stop_the_rest(caplog: pytest.
 
 
 async def test_closing_forgets_what_waits() -> None:
-    box, done = Mailbox(10), list[int]()
+    box, done = CallbackQueue(10), list[int]()
 
     async def late() -> None:
         done.append(1)
@@ -72,7 +72,7 @@ async def test_closing_forgets_what_waits() -> None:
 
 
 async def test_flushing_does_not_wait_for_what_comes_later() -> None:
-    box, gate = Mailbox(10), asyncio.Event()
+    box, gate = CallbackQueue(10), asyncio.Event()
 
     async def endless() -> None:
         await asyncio.sleep(0)
@@ -87,7 +87,7 @@ async def test_flushing_does_not_wait_for_what_comes_later() -> None:
 
 
 async def test_closing_lets_go_of_whoever_flushes_without_cancelling_them() -> None:
-    box = Mailbox(10)
+    box = CallbackQueue(10)
 
     async def slow() -> None:
         await asyncio.sleep(60)
@@ -102,7 +102,7 @@ async def test_closing_lets_go_of_whoever_flushes_without_cancelling_them() -> N
 
 
 async def test_flushing_waits_no_longer_than_it_may() -> None:
-    box, gate = Mailbox(10), asyncio.Event()
+    box, gate = CallbackQueue(10), asyncio.Event()
     box.call(gate.wait)
     async with asyncio.timeout(5):
         for seconds in (0.01, 0.0, -1.0):
@@ -112,7 +112,7 @@ async def test_flushing_waits_no_longer_than_it_may() -> None:
 
 
 async def test_a_handler_never_waits_for_itself_whatever_tasks_it_uses() -> None:
-    box, done = Mailbox(10), list[str]()
+    box, done = CallbackQueue(10), list[str]()
 
     async def flushing() -> None:
         await box.flush(60)
@@ -128,7 +128,7 @@ async def test_a_handler_never_waits_for_itself_whatever_tasks_it_uses() -> None
 
 
 async def test_what_a_handler_left_running_waits_as_anybody_does() -> None:
-    box, gate, order, left = Mailbox(10), asyncio.Event(), list[str](), list[asyncio.Task[None]]()
+    box, gate, order, left = CallbackQueue(10), asyncio.Event(), list[str](), list[asyncio.Task[None]]()
 
     async def afterwards() -> None:
         await gate.wait()
@@ -153,7 +153,7 @@ async def test_what_a_handler_left_running_waits_as_anybody_does() -> None:
 
 
 def test_a_mailbox_whose_loop_is_gone_begins_anew() -> None:
-    box, done = Mailbox(10), list[str]()
+    box, done = CallbackQueue(10), list[str]()
 
     async def endless() -> None:
         await asyncio.Event().wait()

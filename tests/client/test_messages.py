@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from client.world import MODERN, NEWEST_HANDSHAKE, reached, target
+from client.world import NEWEST_HANDSHAKE, STATELESS, connect_client, run_target
 from dovetail import (
     CannotConnect,
     CannotStart,
@@ -20,14 +20,14 @@ from dovetail import (
     Timeouts,
     ToolError,
 )
-from dovetail.protocol.channel import step
-from dovetail.protocol.speaking import refused
-from dovetail.wire.incoming import Failure
+from dovetail.protocol.channel import describe_request
+from dovetail.protocol.speaking import create_error
+from dovetail.wire.incoming import ErrorObject
 from mentions import mentions, values
-from stand_ins import Failure as Refusal
-from stand_ins import Play, on_socket
+from stand_ins import ErrorReply as Refusal
+from stand_ins import ScriptedServer, serve_on_socket
 
-ERAS = [MODERN, NEWEST_HANDSHAKE]
+ERAS = [STATELESS, NEWEST_HANDSHAKE]
 QUICK = Timeouts(initialize=0.3, probe=0.1)
 
 
@@ -46,13 +46,13 @@ QUICK = Timeouts(initialize=0.3, probe=0.1)
     ],
 )
 def test_a_step_says_what_it_is_about(method: str, params: Any, expected: str) -> None:
-    assert step(method, params) == expected
+    assert describe_request(method, params) == expected
 
 
 @pytest.mark.parametrize("revision", ERAS)
 @pytest.mark.parametrize("way", ["memory", "http"])
 async def test_every_error_of_a_request_names_server_step_and_revision(way: str, revision: str) -> None:
-    async with reached(way, revision) as client:
+    async with connect_client(way, revision) as client:
         requests = {
             "tools/call nowhere": client.call("nowhere"),
             "tools/call book": client.call("book"),  # asks, and nobody answers
@@ -70,15 +70,15 @@ async def test_every_error_of_a_request_names_server_step_and_revision(way: str,
 
 
 async def test_what_a_tool_says_is_told_without_the_revision() -> None:
-    async with reached("memory") as client:
+    async with connect_client("memory") as client:
         with pytest.raises(ToolError) as caught:
             await client.call("failing", why="no luck")
     assert str(caught.value) == "it: tools/call failing: no luck"
-    assert caught.value.revision == MODERN
+    assert caught.value.revision == STATELESS
 
 
 async def test_a_value_of_another_type_names_its_tool() -> None:
-    async with reached("memory") as client:
+    async with connect_client("memory") as client:
         with pytest.raises(MCPError, match=r"it: tools/call echo \(2026-07-28\): "):
             await client.call("echo", into=int, text="x")
 
@@ -184,7 +184,7 @@ async def test_a_server_in_memory_has_its_name() -> None:
 
 
 async def test_arguments_are_given_by_name() -> None:
-    async with reached("memory") as client:
+    async with connect_client("memory") as client:
         with pytest.raises(TypeError, match=r"call\('add', name=value\)"):
             await client.call("add", {"a": 1})  # pyright: ignore[reportCallIssue]
     with SyncClient(Server("a")) as sync, pytest.raises(TypeError, match=r"name=value"):
@@ -208,14 +208,14 @@ async def test_arguments_are_given_by_name() -> None:
     ],
 )
 async def test_what_cannot_be_meant_is_refused(ask: Any, kind: type[Exception], named: tuple[Any, ...]) -> None:
-    async with reached("memory") as client:
+    async with connect_client("memory") as client:
         with pytest.raises(kind, match=values(*named)):
             await ask(client)
         assert await client.call("add", a=1) == 2
 
 
 async def test_what_is_gone_names_what_to_use_instead() -> None:
-    async with reached("memory") as client:
+    async with connect_client("memory") as client:
         with pytest.raises(NotOffered, match=r"it: resources/subscribe a:b \(2026-07-28\): (.|\n)*listen\(uris="):
             await client.subscribe("a:b")
 
@@ -231,7 +231,7 @@ async def test_what_is_gone_names_what_to_use_instead() -> None:
 )
 @pytest.mark.parametrize("era", ["stateless", "handshake"])
 async def test_a_missing_handler_is_named(tool: str, arguments: dict[str, str], handler: str, era: Any) -> None:
-    async with reached("memory", era=era) as client:
+    async with connect_client("memory", era=era) as client:
         with pytest.raises(MCPError) as caught:
             await client.call_tool(tool, arguments)
     assert mentions(caught.value.hint, handler)
@@ -239,19 +239,19 @@ async def test_a_missing_handler_is_named(tool: str, arguments: dict[str, str], 
 
 @pytest.mark.parametrize("data", [None, "x", {"requiredCapabilities": 5}, {"requiredCapabilities": {"other": {}}}])
 def test_a_missing_handler_that_is_not_named(data: Any) -> None:
-    hint = refused(MODERN, "tools/call", Failure(-32021, "no", data)).hint
+    hint = create_error(STATELESS, "tools/call", ErrorObject(-32021, "no", data)).hint
     assert mentions(hint, "elicit=", "elicit_url=", "sample=", "roots=")
 
 
 async def test_what_knows_no_way_to_begin_is_doubted() -> None:
-    play = Play("handshake", {"initialize": Refusal(-32601, "unknown")})
-    async with on_socket(play) as at:
+    play = ScriptedServer("handshake", {"initialize": Refusal(-32601, "unknown")})
+    async with serve_on_socket(play) as at:
         with pytest.raises(MCPError, match="MCP"):
             await Client(at).connect()
 
 
 async def test_a_web_server_is_recognised_behind_a_socket() -> None:
-    async with target("http") as at:
+    async with run_target("http") as at:
         with pytest.raises(MCPError, match=r"'HTTP/1\.1 400 Bad Request'") as caught:
             await Client(at.replace("http://", "tcp://").removesuffix("/mcp"), timeouts=QUICK).connect()
     assert "http://" in (caught.value.hint or "")

@@ -19,7 +19,7 @@ from dovetail import (
     testing,
 )
 from mentions import mentions
-from stand_ins import CLOSE, SILENCE, Failure, Play, on_socket
+from stand_ins import CLOSE, SILENCE, ErrorReply, ScriptedServer, serve_on_socket
 from testing.calculator import app
 
 VICTIM = Path(__file__).parents[1] / "reliability" / "victim.py"
@@ -137,8 +137,8 @@ async def test_a_late_server_of_both_eras_is_asked_again_another_time(tmp_path: 
 
 async def test_one_limit_is_over_the_whole_opening() -> None:
     """Neither of the two questions, nor a second connection, begins it anew."""
-    play = Play("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
-    async with on_socket(play) as at:
+    play = ScriptedServer("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
+    async with serve_on_socket(play) as at:
         client = Client(at, name="it", timeouts=Timeouts(probe=0.1, initialize=0.5), limits=QUICK)
         with pytest.raises(RequestTimeout, match=r"0\.5 s") as caught:
             await client.connect()
@@ -154,8 +154,8 @@ async def test_a_server_that_never_starts_says_why_in_its_own_words(tmp_path: Pa
 
 
 async def test_the_limit_of_a_call_is_also_over_the_opening() -> None:
-    play = Play("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
-    async with on_socket(play) as at:
+    play = ScriptedServer("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
+    async with serve_on_socket(play) as at:
         client = Client(at, name="it", timeouts=Timeouts(probe=0.1, initialize=300), limits=QUICK)
         async with asyncio.timeout(30):
             with pytest.raises(RequestTimeout, match=r"0\.3 s") as caught:
@@ -169,10 +169,10 @@ async def test_an_opening_that_outlasts_a_call_serves_the_next() -> None:
 
     async def discover(_: Any) -> Any:
         await release.wait()
-        return Failure(-32601)
+        return ErrorReply(-32601)
 
-    play = Play("handshake", {"server/discover": discover})
-    async with on_socket(play) as at:
+    play = ScriptedServer("handshake", {"server/discover": discover})
+    async with serve_on_socket(play) as at:
         client = Client(at, timeouts=Timeouts(probe=300, initialize=300), limits=QUICK)
         with pytest.raises(RequestTimeout):
             await client.call_tool("go", timeout=0.1)
@@ -184,8 +184,8 @@ async def test_an_opening_that_outlasts_a_call_serves_the_next() -> None:
 
 async def test_one_limit_is_over_all_attempts() -> None:
     """A server that is lost again and again may not take its limit each time."""
-    play = Play("stateless", {"tools/list": CLOSE})
-    async with on_socket(play) as at:
+    play = ScriptedServer("stateless", {"tools/list": CLOSE})
+    async with serve_on_socket(play) as at:
         limits = ClientLimits(retries=10**6, reconnect_after=0.01)
         async with Client(at, timeouts=Timeouts(read=0.5), limits=limits) as client, asyncio.timeout(30):
             with pytest.raises((Disconnected, RequestTimeout)):  # between two attempts, or in one

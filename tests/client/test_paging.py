@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.client.paging import whole_list
+from dovetail.client.paging import collect_pages
 from dovetail.errors import ResultError
 from dovetail.protocol.limits import ClientLimits
 from dovetail.wire.tools import ListToolsResult, Tool
@@ -28,7 +28,7 @@ def test_a_list_ends_is_whole_or_is_refused(given_pages: list[Any]) -> None:
         return ListToolsResult(tools=tools, next_cursor=following)
 
     try:
-        found = asyncio.run(whole_list(fetch, "tools", LIMITS))
+        found = asyncio.run(collect_pages(fetch, "tools", LIMITS))
     except ResultError:
         repeated = len(set(asked)) < len(asked) or given_pages[(len(asked) - 1) % len(given_pages)][1] in asked
         assert repeated or len(asked) == LIMITS.pages or next(numbers) > LIMITS.items
@@ -43,5 +43,5 @@ async def test_the_limits_are_named() -> None:
         return ListToolsResult(tools=[], next_cursor=f"{cursor}x")
 
     with pytest.raises(ResultError) as caught:
-        await whole_list(endless, "tools", LIMITS)
+        await collect_pages(endless, "tools", LIMITS)
     assert caught.value.hint == "raise ClientLimits(pages=...)"

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from dovetail.client import parking
-from dovetail.client.parking import Parking
+from dovetail.client.parking import ParkedCalls
 from dovetail.errors import Busy, InvalidParams
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.wire.inputs import InputRequiredResult
-from transports.scene import settled
+from transports.scene import run_pending_callbacks
 
 CALL = "tools/call"
 MADE: list[Exchange] = []
@@ -32,7 +32,7 @@ class Server:
     """What a call meets: it asks so often, then gives back what it was answered."""
 
     def __init__(self, questions: int = 1) -> None:
-        self.parking = Parking()
+        self.parking = ParkedCalls()
         self.sent: list[dict[str, Any]] = []
         self.ended: list[str] = []
         self.stuck = False
@@ -43,7 +43,7 @@ class Server:
         answers: list[Any] = []
         try:
             for number in range(self._questions):
-                parked = self.parking.of(exchange)
+                parked = self.parking.find(exchange)
                 assert parked is not None
                 answers.append(await parked.ask("elicitation/create", {"message": str(number)}))
             if self.stuck:
@@ -60,8 +60,8 @@ class Server:
 
     async def left(self) -> tuple[int, bool]:
         """How many calls are still known, and whether one has a ticket."""
-        await settled()
-        return sum(self.parking.of(one) is not None for one in MADE), self.parking.busy
+        await run_pending_callbacks()
+        return sum(self.parking.find(one) is not None for one in MADE), self.parking.is_busy
 
 
 async def test_a_call_goes_on_where_it_stood() -> None:
@@ -87,7 +87,7 @@ async def test_what_the_server_raises_is_raised() -> None:
     async def send(*_: Any) -> Any:
         raise InvalidParams("no")
 
-    place = Parking()
+    place = ParkedCalls()
     with pytest.raises(InvalidParams, match="no"):
         await place.run(exchange(), send)
 
@@ -125,7 +125,7 @@ async def test_a_caller_who_gives_up_leaves_nothing_behind(rounds: int) -> None:
     for _ in range(rounds):
         current = back(await server.asks(current))
     waiting = asyncio.get_running_loop().create_task(server.parking.run(current, server.send))
-    await settled()
+    await run_pending_callbacks()
     waiting.cancel()
     await asyncio.wait([waiting])
     assert waiting.cancelled()
@@ -134,7 +134,7 @@ async def test_a_caller_who_gives_up_leaves_nothing_behind(rounds: int) -> None:
 
 
 async def test_nobody_waits_for_ever_and_all_can_be_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parking, "PATIENCE", 0.0)
+    monkeypatch.setattr(parking, "ANSWER_TIMEOUT_S", 0.0)
     server = Server()
     await server.asks(exchange())
     assert await server.left() == (0, False)

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from client.world import MODERN, NEWEST_HANDSHAKE, reached
+from client.world import NEWEST_HANDSHAKE, STATELESS, connect_client
 from dovetail import Client, NotFound, PeerError, Server, ToolError
-from dovetail.protocol.speaking import refused
-from dovetail.wire.incoming import Failure
+from dovetail.protocol.speaking import create_error
+from dovetail.wire.incoming import ErrorObject
 from mentions import mentions, values
-from stand_ins import Failure as Refusal
-from stand_ins import Play, on_socket
+from stand_ins import ErrorReply as Refusal
+from stand_ins import ScriptedServer, serve_on_socket
 
 URI = "note://nowhere"
 
@@ -27,14 +27,14 @@ URI = "note://nowhere"
     ],
 )
 def test_a_resource_that_is_not_there(revision: str, code: int, data: Any, kind: type[PeerError]) -> None:
-    told = refused(revision, "resources/read", Failure(code, "no such thing", data))
+    told = create_error(revision, "resources/read", ErrorObject(code, "no such thing", data))
     assert type(told) is kind
     assert isinstance(told, PeerError)
     assert (told.code, told.data) == (code, data)
 
 
 def test_only_of_resources() -> None:
-    assert type(refused("2026-07-28", "tools/call", Failure(-32602, "no", {"uri": URI}))) is PeerError
+    assert type(create_error("2026-07-28", "tools/call", ErrorObject(-32602, "no", {"uri": URI}))) is PeerError
 
 
 @pytest.mark.parametrize(
@@ -60,13 +60,13 @@ def test_only_of_resources() -> None:
     ],
 )
 def test_words_tell_where_there_is_no_code(method: str, code: int, words: str, kind: type[PeerError]) -> None:
-    assert type(refused("2025-11-25", method, Failure(code, words, None))) is kind
+    assert type(create_error("2025-11-25", method, ErrorObject(code, words, None))) is kind
 
 
 @pytest.mark.parametrize("way", ["memory", "http"])
-@pytest.mark.parametrize("revision", [MODERN, NEWEST_HANDSHAKE])
+@pytest.mark.parametrize("revision", [STATELESS, NEWEST_HANDSHAKE])
 async def test_what_is_not_there_is_told_with_what_there_is(way: str, revision: str) -> None:
-    async with reached(way, revision) as client:
+    async with connect_client(way, revision) as client:
         for ask, listing in (
             (lambda: client.call("ecko", text="x"), ("list_tools()",)),
             (lambda: client.get_prompt("paking"), ("list_prompts()",)),
@@ -98,14 +98,16 @@ async def test_many_names_are_not_all_told_and_none_is_said() -> None:
         await client.list_tools()
         with pytest.raises(NotFound, match=values("tool_0", "tool_9", 2)):
             await client.call("qqqqqq")
-    empty = Play("stateless", {"prompts/list": {"prompts": []}, "prompts/get": Refusal(-32602, "Unknown prompt: x")})
-    async with on_socket(empty) as at, Client(at) as client:
+    empty = ScriptedServer(
+        "stateless", {"prompts/list": {"prompts": []}, "prompts/get": Refusal(-32602, "Unknown prompt: x")}
+    )
+    async with serve_on_socket(empty) as at, Client(at) as client:
         await client.list_prompts()
         with pytest.raises(NotFound):
             await client.get_prompt("x")
 
 
-@pytest.mark.parametrize("revision", [MODERN, NEWEST_HANDSHAKE])
+@pytest.mark.parametrize("revision", [STATELESS, NEWEST_HANDSHAKE])
 async def test_a_server_without_a_feature_is_named_as_such(revision: str) -> None:
     async with Client(Server("bare"), revision=revision) as client:
         for request, said in (
@@ -124,8 +126,8 @@ def _failed(words: str) -> Any:
 
 @pytest.mark.parametrize("era", ["stateless", "handshake"])
 async def test_some_servers_say_it_in_a_result(era: Any) -> None:
-    play = Play(era, {"tools/call": _failed("Unknown tool: fly")})
-    async with on_socket(play) as at, Client(at, name="it") as client:
+    play = ScriptedServer(era, {"tools/call": _failed("Unknown tool: fly")})
+    async with serve_on_socket(play) as at, Client(at, name="it") as client:
         with pytest.raises(NotFound, match=r"it: tools/call fly \(.*\): Unknown tool: fly"):
             await client.call("fly")
         assert (await client.call_tool("fly")).is_error

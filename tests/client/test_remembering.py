@@ -9,8 +9,8 @@ import pytest
 
 from dovetail import Client, ClientLimits, RequestTimeout, Timeouts
 from mentions import mentions
-from stand_ins import CLOSE, SILENCE, Failure, Play, on_socket, on_web
-from transports.scene import until
+from stand_ins import CLOSE, SILENCE, ErrorReply, ScriptedServer, serve_on_socket, serve_over_http
+from transports.scene import wait_until
 
 PROGRAM = "from dovetail import Server; Server('both').run()  # {}"
 SOON = ClientLimits(reconnect_after=0.01)
@@ -25,15 +25,15 @@ async def test_a_wish_is_not_a_discovery(wish: dict[str, Any]) -> None:
         assert open_to_anything.revision == "2026-07-28"
 
 
-def subscribing(play: Play) -> list[tuple[str, str]]:
+def subscribing(play: ScriptedServer) -> list[tuple[str, str]]:
     return [
         (message["method"].removeprefix("resources/"), message["params"]["uri"])
-        for message in play.seen
+        for message in play.received
         if message.get("method", "").endswith("subscribe")
     ]
 
 
-async def lost(one: Client, play: Play) -> None:
+async def lost(one: Client, play: ScriptedServer) -> None:
     """Lose the connection, and have it opened again."""
     play.reactions = {**play.reactions, "prompts/list": _first(CLOSE, {"prompts": []})}
     assert await one.list_prompts() == []
@@ -45,48 +45,48 @@ def _first(reaction: Any, then: Any) -> Any:
 
 
 async def test_subscriptions_are_asked_for_again_until_they_are_taken_back() -> None:
-    play = Play("handshake")
-    async with on_socket(play) as at, Client(at, limits=SOON) as one:
+    play = ScriptedServer("handshake")
+    async with serve_on_socket(play) as at, Client(at, limits=SOON) as one:
         for uri in ("a", "b", "a"):
             await one.subscribe(uri)
         await one.unsubscribe("b")
-        play.seen.clear()
+        play.received.clear()
         await lost(one, play)
         assert subscribing(play) == [("subscribe", "a")]
         await one.unsubscribe("a")
-        play.seen.clear()
+        play.received.clear()
         await lost(one, play)
         assert subscribing(play) == []
 
 
 async def test_over_http_the_stream_comes_before_the_subscriptions() -> None:
-    play = Play("handshake", session="first")
-    async with on_web(play) as at, Client(at, limits=SOON) as one:
+    play = ScriptedServer("handshake", session="first")
+    async with serve_over_http(play) as at, Client(at, limits=SOON) as one:
         await one.subscribe("a")
         play.heads.clear()
-        play.seen.clear()
-        play.reactions = {"tools/list": _first(Failure(-32000, "session not found", status=404), {"tools": []})}
+        play.received.clear()
+        play.reactions = {"tools/list": _first(ErrorReply(-32000, "session not found", status=404), {"tools": []})}
         assert await one.list_tools() == []
         assert subscribing(play) == [("subscribe", "a")]
 
 
 async def test_a_listener_and_a_subscription_to_the_same_resource_do_not_end_each_other() -> None:
-    play = Play("handshake")
-    async with on_socket(play) as at, Client(at, limits=SOON) as one:
+    play = ScriptedServer("handshake")
+    async with serve_on_socket(play) as at, Client(at, limits=SOON) as one:
         await one.subscribe("a")
         async with one.listen(uris=["a"]):
             pass
         async with one.listen(uris=["a"]):
             await one.unsubscribe("a")
             assert "unsubscribe" not in dict(subscribing(play))
-        await until(lambda: ("unsubscribe", "a") in subscribing(play))
+        await wait_until(lambda: ("unsubscribe", "a") in subscribing(play))
 
 
 async def test_a_subscription_that_cannot_be_had_again_costs_nothing_but_itself(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    play = Play("handshake", {"resources/subscribe": _first({}, Failure(-32002, "gone"))})
-    async with on_socket(play) as at, Client(at, limits=SOON, name="it") as one:
+    play = ScriptedServer("handshake", {"resources/subscribe": _first({}, ErrorReply(-32002, "gone"))})
+    async with serve_on_socket(play) as at, Client(at, limits=SOON, name="it") as one:
         await one.subscribe("a")
         await lost(one, play)
         assert await one.call("go") == "ok"
@@ -94,17 +94,17 @@ async def test_a_subscription_that_cannot_be_had_again_costs_nothing_but_itself(
 
 
 async def test_the_log_level_is_asked_for_again() -> None:
-    play = Play("handshake")
-    async with on_socket(play) as at, Client(at, limits=SOON, on_log=lambda _: None) as one:
+    play = ScriptedServer("handshake")
+    async with serve_on_socket(play) as at, Client(at, limits=SOON, on_log=lambda _: None) as one:
         await one.set_log_level("error")
-        play.seen.clear()
+        play.received.clear()
         await lost(one, play)
-        assert [m["params"]["level"] for m in play.seen if m.get("method") == "logging/setLevel"] == ["error"]
+        assert [m["params"]["level"] for m in play.received if m.get("method") == "logging/setLevel"] == ["error"]
 
 
 async def test_restoring_is_within_the_limit_of_the_opening() -> None:
-    play = Play("handshake", {"logging/setLevel": SILENCE})
+    play = ScriptedServer("handshake", {"logging/setLevel": SILENCE})
     limits = Timeouts(initialize=0.3, read=300)
-    async with on_socket(play) as at:
+    async with serve_on_socket(play) as at:
         with pytest.raises(RequestTimeout):
             await Client(at, limits=SOON, timeouts=limits, log_level="error").connect()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dovetail import CallToolResult, Client, Pending, ResultError
 from dovetail.client.rounds import decode_result
 from dovetail.wire.methods import METHODS
-from stand_ins import Play, on_socket
+from stand_ins import ScriptedServer, serve_on_socket
 
 CALL, LIST = METHODS["tools/call"], METHODS["tools/list"]
 QUESTION = {"method": "elicitation/create", "params": {"message": "Which?", "requestedSchema": {"type": "object"}}}
@@ -90,9 +90,9 @@ def test_what_was_not_stored_here_is_refused(data: bytes | str) -> None:
 
 @pytest.mark.parametrize("method", ["tools/list", "example.com/other", ""])
 async def test_a_pending_of_something_that_cannot_wait_is_refused(method: str) -> None:
-    play = Play()
-    async with on_socket(play) as at, Client(at) as one:
+    play = ScriptedServer()
+    async with serve_on_socket(play) as at, Client(at) as one:
         pending = Pending(method=method, params={}, questions={})
         with pytest.raises(ValueError, match=repr(method)):
             await one.resume(pending, {})
-        assert [message["method"] for message in play.seen] == ["server/discover"]
+        assert [message["method"] for message in play.received] == ["server/discover"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from client.world import TESTS, everything, target
+from client.world import TESTS, create_full_server, run_target
 from dovetail import AnswerError, Client, ClientLimits, Server, SyncClient, Timeouts, ToolError
 from dovetail.client import client as module
 from dovetail.client import sync
@@ -49,9 +49,14 @@ def test_both_have_the_same_attributes() -> None:
 
 def test_both_ways_of_listening_have_the_same_surface() -> None:
     plain, awaited = SyncClient(Server("a")).listen(), Client(Server("a")).listen
-    assert plain.honoured is None
+    assert plain.acknowledged_filter is None
     ours = {name for name in dir(plain) if not name.startswith("_")}
-    inner = {"abandon", "hear", "leave", "missed"}  # what the client tells those who listen
+    inner = {
+        "abandon",
+        "handle_notification",
+        "close_for_client",
+        "handle_gap",
+    }  # what the client tells those who listen
 
     async def theirs() -> set[str]:
         return {name for name in dir(awaited()) if not name.startswith("_")} - inner
@@ -61,7 +66,7 @@ def test_both_ways_of_listening_have_the_same_surface() -> None:
 
 def test_everything_without_an_event_loop() -> None:
     told: list[float] = []
-    with SyncClient(everything(), elicit=lambda _: {"row": 1}, roots=["/x"]) as client:
+    with SyncClient(create_full_server(), elicit=lambda _: {"row": 1}, roots=["/x"]) as client:
         assert client.connected
         assert client.name == "everything"
         assert client.revision == client.discover().supported_versions[0]
@@ -98,8 +103,8 @@ def test_everything_without_an_event_loop() -> None:
         client.set_log_level("info")
         client.roots_changed()
         with client.listen(uris=["page://1"]) as changes:
-            assert changes.honoured is not None
-            assert changes.honoured.resource_subscriptions == ["page://1"]
+            assert changes.acknowledged_filter is not None
+            assert changes.acknowledged_filter.resource_subscriptions == ["page://1"]
             client.call("change", uri="page://1")
             for change in changes:
                 assert change.uri == "page://1"
@@ -109,7 +114,7 @@ def test_everything_without_an_event_loop() -> None:
 
 
 def test_sessions_have_their_own() -> None:
-    with SyncClient(everything(), era="handshake") as client:
+    with SyncClient(create_full_server(), era="handshake") as client:
         client.subscribe("page://1")
         client.unsubscribe("page://1")
         client.shutdown()
@@ -117,13 +122,13 @@ def test_sessions_have_their_own() -> None:
 
 
 async def test_within_a_running_loop_as_in_a_notebook() -> None:
-    with SyncClient(everything()) as client:
+    with SyncClient(create_full_server()) as client:
         assert client.call("add", a=1) == 2
 
 
 def test_from_many_threads() -> None:
     found: list[int] = []
-    with SyncClient(everything()) as client:
+    with SyncClient(create_full_server()) as client:
         threads = [threading.Thread(target=lambda n=n: found.append(client.call("add", a=n))) for n in range(20)]
         for thread in threads:
             thread.start()
@@ -136,7 +141,7 @@ def test_a_handler_may_use_the_client_that_asks_it() -> None:
     def answer(_: Any) -> dict[str, int]:
         return {"row": client.call("add", a=1)}
 
-    with SyncClient(everything(), elicit=answer) as client:
+    with SyncClient(create_full_server(), elicit=answer) as client:
         assert client.call("book") == "row 2, window, none"
 
 
@@ -144,12 +149,12 @@ def test_a_coroutine_handler_cannot_and_is_told_so() -> None:
     async def answer(_: Any) -> dict[str, int]:
         return {"row": client.call("add", a=1)}
 
-    with SyncClient(everything(), elicit=answer) as client, pytest.raises(AnswerError, match="elicit"):
+    with SyncClient(create_full_server(), elicit=answer) as client, pytest.raises(AnswerError, match="elicit"):
         client.call("book")
 
 
 async def test_a_server_that_lives_in_another_loop() -> None:
-    async with target("http") as at:
+    async with run_target("http") as at:
 
         def work() -> int:
             with SyncClient(at) as client:
@@ -234,7 +239,7 @@ client.connect()
 
 
 def test_what_comes_too_late_is_told_so_and_does_not_hang() -> None:
-    assert "Ending" in run(TOO_LATE)
+    assert "InterpreterShutdown" in run(TOO_LATE)
 
 
 INTERRUPTED = """
@@ -263,7 +268,7 @@ def test_an_interrupted_listener_is_interrupted_and_nothing_else() -> None:
 
 
 def test_a_progress_handler_cannot_call_and_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
-    with SyncClient(everything()) as client:
+    with SyncClient(create_full_server()) as client:
         client.call_tool("count", {"to": 1}, progress=lambda *_: client.ping())
     assert "progress=" in caplog.text
 

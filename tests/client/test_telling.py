@@ -6,10 +6,19 @@ import sys
 
 import pytest
 
-from client.scripted import ACCEPTED, EVENTS, STREAM, Scripted, Told, reply, result, scripted
+from client.scripted import (
+    ACCEPTED,
+    EVENTS,
+    STREAM,
+    HttpRequest,
+    ScriptedHttpServer,
+    create_result_response,
+    encode_reply,
+    run_scripted_server,
+)
 from dovetail import Client, Timeouts
 from mentions import mentions
-from stand_ins import Messages, Play, on_socket, text
+from stand_ins import Messages, ScriptedServer, serve_on_socket, text_result
 
 URI = "city://Oslo"
 
@@ -17,17 +26,17 @@ URI = "city://Oslo"
 # The stateless era
 
 
-async def stateless(server: Scripted, told: Told) -> bytes:
+async def stateless(server: ScriptedHttpServer, told: HttpRequest) -> bytes:
     """Ask where no server may ask, once it is known what is spoken."""
     if "id" not in told.message:
         return ACCEPTED
-    found = result(told, resultType="complete", supportedVersions=["2026-07-28"], capabilities={})
+    found = create_result_response(told, resultType="complete", supportedVersions=["2026-07-28"], capabilities={})
     question = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
-    return reply(question, found, kind=EVENTS) if len(server.told) > 1 else reply(found)
+    return encode_reply(question, found, kind=EVENTS) if len(server.told) > 1 else encode_reply(found)
 
 
 async def test_a_notification_is_mirrored_in_headers() -> None:
-    async with scripted(stateless) as server, Client(server.url) as client:
+    async with run_scripted_server(stateless) as server, Client(server.url) as client:
         await client.notify("notifications/example.com/moved", {"to": "Oslo"})
         _, headers, message, *_ = server.told[-1]
     assert message == {"jsonrpc": "2.0", "method": "notifications/example.com/moved", "params": {"to": "Oslo"}}
@@ -37,7 +46,7 @@ async def test_a_notification_is_mirrored_in_headers() -> None:
 
 async def test_a_stateless_server_that_asks_is_not_answered(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "dovetail"):
-        async with scripted(stateless) as server, Client(server.url) as client:
+        async with run_scripted_server(stateless) as server, Client(server.url) as client:
             await client.ping()
             await client.ping()
     assert [told.message["method"] for told in server.told] == ["server/discover"] * 3
@@ -54,7 +63,7 @@ class Slow:
         self._opens = opens
         self.done: list[str] = []
 
-    async def answer(self, _: Scripted, told: Told) -> bytes:
+    async def answer(self, _: ScriptedHttpServer, told: HttpRequest) -> bytes:
         if told.verb != "POST":
             await asyncio.sleep(0.1 if self._opens else 3600)
             self.done.append("stream")
@@ -62,15 +71,17 @@ class Slow:
         method = told.message["method"]
         self.done.append(method)
         if method != "initialize":
-            return reply(result(told)) if "id" in told.message else ACCEPTED
+            return encode_reply(create_result_response(told)) if "id" in told.message else ACCEPTED
         offered = {"resources": {"subscribe": True}}
         about = {"name": "slow", "version": "1"}
-        return reply(result(told, protocolVersion="2025-11-25", capabilities=offered, serverInfo=about))
+        return encode_reply(
+            create_result_response(told, protocolVersion="2025-11-25", capabilities=offered, serverInfo=about)
+        )
 
 
 async def test_nothing_is_subscribed_before_it_could_be_heard() -> None:
     slow = Slow(opens=True)
-    async with scripted(slow.answer) as server, Client(server.url, era="handshake") as client:
+    async with run_scripted_server(slow.answer) as server, Client(server.url, era="handshake") as client:
         async with client.listen(uris=[URI]):
             pass
         await client.subscribe(URI)
@@ -80,7 +91,10 @@ async def test_nothing_is_subscribed_before_it_could_be_heard() -> None:
 async def test_a_stream_that_never_opens_is_not_waited_for() -> None:
     slow = Slow(opens=False)
     limits = Timeouts(probe=0.05)
-    async with scripted(slow.answer) as server, Client(server.url, era="handshake", timeouts=limits) as client:
+    async with (
+        run_scripted_server(slow.answer) as server,
+        Client(server.url, era="handshake", timeouts=limits) as client,
+    ):
         await client.subscribe(URI)
     assert slow.done[-1] == "resources/subscribe"
 
@@ -109,13 +123,13 @@ async def test_a_question_after_leaving_is_nobodys_business(caplog: pytest.LogCa
 async def test_a_server_that_reads_no_answers_gets_no_more_of_them(caplog: pytest.LogCaptureFixture) -> None:
     """Each would stay in memory, and asking costs the server less than that costs us."""
     pings = b"".join(b'{"jsonrpc":"2.0","id":%d,"method":"ping"}\n' % number for number in range(5000))
-    play = Play("handshake", {"tools/call": Messages([pings, text()])})
-    async with on_socket(play) as at, Client(at) as one:
+    play = ScriptedServer("handshake", {"tools/call": Messages([pings, text_result()])})
+    async with serve_on_socket(play) as at, Client(at) as one:
         # Private: a server that reads nothing takes megabytes before the system holds an answer back.
-        conversation = one._keeper.current  # pyright: ignore[reportPrivateUsage]
+        conversation = one._reconnector.current  # pyright: ignore[reportPrivateUsage]
         assert conversation is not None
         stuck = asyncio.Event()
-        conversation.channel.drain = stuck.wait  # pyright: ignore[reportAttributeAccessIssue]
+        conversation.transport.drain = stuck.wait  # pyright: ignore[reportAttributeAccessIssue]
         assert await one.call("go") == "ok"
         waiting = len(asyncio.all_tasks())
         assert waiting < 1000

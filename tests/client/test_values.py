@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail.client.values import contents_of, value_as, value_of
+from dovetail.client.values import convert_value, extract_contents, extract_value
 from dovetail.errors import ResultError, ToolError
 from dovetail.wire.content import ImageContent, ResourceContents, TextContent
 from dovetail.wire.resources import ReadResourceResult
@@ -21,44 +21,47 @@ def result(*texts: str, **more: Any) -> CallToolResult:
 
 
 def test_structured_content_comes_first() -> None:
-    assert value_of(result("x", structured_content={"a": 1}), wraps=True) == {"a": 1}
-    assert value_of(result("x", structured_content={"result": 5}), wraps=True) == 5
-    assert value_of(result("x", structured_content={"result": 5}), wraps=False) == {"result": 5}
-    assert value_of(result("x", structured_content={"result": 5, "a": 1}), wraps=True) == {"result": 5, "a": 1}
-    assert value_of(result("x", structured_content=None), wraps=True) is None
-    assert value_of(result("x", structured_content=[]), wraps=True) == []
+    assert extract_value(result("x", structured_content={"a": 1}), is_wrapped=True) == {"a": 1}
+    assert extract_value(result("x", structured_content={"result": 5}), is_wrapped=True) == 5
+    assert extract_value(result("x", structured_content={"result": 5}), is_wrapped=False) == {"result": 5}
+    assert extract_value(result("x", structured_content={"result": 5, "a": 1}), is_wrapped=True) == {
+        "result": 5,
+        "a": 1,
+    }
+    assert extract_value(result("x", structured_content=None), is_wrapped=True) is None
+    assert extract_value(result("x", structured_content=[]), is_wrapped=True) == []
 
 
 def test_else_text_else_blocks() -> None:
-    assert value_of(result("x"), wraps=True) == "x"
-    assert value_of(result("x", "y"), wraps=True) == "x\ny"
-    assert value_of(result(), wraps=True) is None
+    assert extract_value(result("x"), is_wrapped=True) == "x"
+    assert extract_value(result("x", "y"), is_wrapped=True) == "x\ny"
+    assert extract_value(result(), is_wrapped=True) is None
     mixed = CallToolResult(content=[TextContent(text="x"), ImageContent(data="AA==", mime_type="image/png")])
-    assert value_of(mixed, wraps=True) == mixed.content
+    assert extract_value(mixed, is_wrapped=True) == mixed.content
 
 
 def test_a_failure_is_raised_in_the_tools_words() -> None:
     failed = result("no", "luck", is_error=True, structured_content={"a": 1})
     with pytest.raises(ToolError, match="no\nluck") as caught:
-        value_of(failed, wraps=True)
+        extract_value(failed, is_wrapped=True)
     assert caught.value.result is failed
     with pytest.raises(ToolError):
-        value_of(result(is_error=True), wraps=True)
+        extract_value(result(is_error=True), is_wrapped=True)
 
 
 def test_into_a_type() -> None:
-    assert value_as(result(structured_content={"row": 5}), Seat, wraps=True) == Seat(5)
-    assert value_as(result('{"row": 5}'), Seat, wraps=True) == Seat(5)
-    assert value_as(result("5"), int, wraps=True) == 5
-    assert value_as(result("5"), str, wraps=True) == "5"
+    assert convert_value(result(structured_content={"row": 5}), Seat, is_wrapped=True) == Seat(5)
+    assert convert_value(result('{"row": 5}'), Seat, is_wrapped=True) == Seat(5)
+    assert convert_value(result("5"), int, is_wrapped=True) == 5
+    assert convert_value(result("5"), str, is_wrapped=True) == "5"
     for wrong in (result("five"), result(structured_content={"row": "x"}), result(structured_content="5")):
         with pytest.raises(ResultError, match=r"Seat|int"):
-            value_as(wrong, Seat if wrong.content == [] else int, wraps=True)
+            convert_value(wrong, Seat if wrong.content == [] else int, is_wrapped=True)
 
 
 def test_contents() -> None:
     def read(*contents: ResourceContents) -> Any:
-        return contents_of(ReadResourceResult(contents=list(contents)))
+        return extract_contents(ReadResourceResult(contents=list(contents)))
 
     text, blob = ResourceContents(uri="a", text="x"), ResourceContents(uri="a", blob="AAE=")
     assert read(text) == "x"

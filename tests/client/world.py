@@ -17,28 +17,28 @@ from typing import Any, Literal
 import msgspec
 
 from dovetail import Client, Context, InputRequired, Root, Server, ToolAnnotations, ToolError
-from dovetail.transports.sockets import listening
-from driver import DRAFT, HANDSHAKE, MODERN, REVISIONS, serving
+from dovetail.transports.sockets import serve_socket
+from driver import DRAFT, HANDSHAKE, REVISIONS, STATELESS, serve
 
 TESTS = Path(__file__).parents[1]
-PATIENCE = 5.0
+TIMEOUT_S = 5.0
 
-WAYS = ("memory", "stdio", "unix", "tcp", "http", "sse")
+TRANSPORTS = ("memory", "stdio", "unix", "tcp", "http", "sse")
 NEWEST_HANDSHAKE = HANDSHAKE[-1]
 
 # Every revision over one transport of each kind in this process; both eras also over TCP and with a process.
-EVERYWHERE = [
+FAST_TRANSPORT_CASES = [
     (way, revision)
     for way in ("memory", "unix", "http", "sse")
     for revision in REVISIONS
-    if way != "sse" or revision != MODERN
+    if way != "sse" or revision != STATELESS
 ]
-ELSEWHERE = [(way, revision) for way in ("tcp", "stdio") for revision in (MODERN, NEWEST_HANDSHAKE)]
-ERAS = [one for one in EVERYWHERE if one[1] in (MODERN, NEWEST_HANDSHAKE)] + ELSEWHERE
+SLOW_TRANSPORT_CASES = [(way, revision) for way in ("tcp", "stdio") for revision in (STATELESS, NEWEST_HANDSHAKE)]
+ERA_CASES = [one for one in FAST_TRANSPORT_CASES if one[1] in (STATELESS, NEWEST_HANDSHAKE)] + SLOW_TRANSPORT_CASES
 
 
-def stateless(revision: str) -> bool:
-    return revision == MODERN
+def is_stateless(revision: str) -> bool:
+    return revision == STATELESS
 
 
 class Seat(msgspec.Struct):
@@ -47,7 +47,7 @@ class Seat(msgspec.Struct):
     meal: Literal["fish", "none"] = "none"
 
 
-def everything() -> Server:
+def create_full_server() -> Server:
     """The server."""
     app = Server("everything", version="1.2", instructions="Try it all.", page_size=4)
     seen: Counter[str] = Counter()
@@ -160,18 +160,18 @@ def _page(number: int) -> Callable[[], str]:
     return lambda: f"text {number}"
 
 
-def command(factory: Callable[[], Server] = everything) -> list[str]:
+def server_command(factory: Callable[[], Server] = create_full_server) -> list[str]:
     """A command that serves what a function at the top of a module makes."""
     return [sys.executable, str(TESTS / "child.py"), inspect.getfile(factory), factory.__name__, "stdio"]
 
 
 @asynccontextmanager
-async def target(
-    way: str, app: Server | None = None, factory: Callable[[], Server] = everything, **options: Any
+async def run_target(
+    way: str, app: Server | None = None, factory: Callable[[], Server] = create_full_server, **options: Any
 ) -> AsyncIterator[Any]:
     """What to give to a client."""
     if way == "stdio":
-        yield command(factory)
+        yield server_command(factory)
         return
     server = app or factory()
     if way == "memory":
@@ -180,32 +180,32 @@ async def target(
         finally:
             await server.stop()
     elif way in ("http", "sse"):
-        async with serving(server, **options) as web:
+        async with serve(server, **options) as web:
             yield f"http://127.0.0.1:{web.port}/{'mcp' if way == 'http' else 'sse'}"
     else:
         await server.start()
         try:
             with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
                 path = str(Path(folder) / "s") if way == "unix" else None
-                async with listening(server, path=path) as door:
+                async with serve_socket(server, path=path) as door:
                     yield f"unix:{path}" if path else f"tcp://127.0.0.1:{door.sockets[0].getsockname()[1]}"
         finally:
             await server.stop()
 
 
 @asynccontextmanager
-async def reached(
+async def connect_client(
     way: str, revision: str | None = None, app: Server | None = None, **options: Any
 ) -> AsyncIterator[Client]:
     """A client, connected."""
     env = {"env": {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}} if way == "stdio" else {}
-    async with target(way, app) as given, Client(given, revision=revision, name="it", **env, **options) as client:
+    async with run_target(way, app) as given, Client(given, revision=revision, name="it", **env, **options) as client:
         yield client
 
 
-async def recorded(client: Client, what: str, times: int = 1) -> int:
+async def wait_for_record(client: Client, what: str, times: int = 1) -> int:
     """Wait until the server has seen something so often; how often it has."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while (found := (await client.call("record", into=dict[str, int])).get(what, 0)) < times:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     return found
@@ -213,14 +213,14 @@ async def recorded(client: Client, what: str, times: int = 1) -> int:
 
 __all__ = [
     "DRAFT",
-    "ELSEWHERE",
-    "ERAS",
-    "EVERYWHERE",
+    "ERA_CASES",
+    "FAST_TRANSPORT_CASES",
     "HANDSHAKE",
-    "MODERN",
     "REVISIONS",
+    "SLOW_TRANSPORT_CASES",
+    "STATELESS",
     "Seat",
-    "command",
-    "reached",
-    "target",
+    "connect_client",
+    "run_target",
+    "server_command",
 ]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dovetail import Client, ClientLimits, Context, NotFound, PeerError, ResourceLink, Server, ToolError, testing
-from stand_ins import SUBSCRIPTION, Failure, Messages, Play, notice, on_socket
-from transports.scene import settled, until
+from stand_ins import SUBSCRIPTION, ErrorReply, Messages, ScriptedServer, create_notification, serve_on_socket
+from transports.scene import run_pending_callbacks, wait_until
 
 LISTEN = "subscriptions/listen"
 OLD, NEW = "2025-06-18", "2026-07-28"
@@ -181,37 +181,37 @@ async def test_changes_are_heard(eras: tuple[str, str]) -> None:
 
 async def test_a_server_whose_changes_are_heard_no_more_is_listened_to_again(caplog: pytest.LogCaptureFixture) -> None:
     def listen(message: dict[str, Any]) -> Any:
-        return Failure(-32603, "not now") if play.count(LISTEN) == 1 else holding(message)
+        return ErrorReply(-32603, "not now") if play.count(LISTEN) == 1 else holding(message)
 
     def holding(message: dict[str, Any]) -> Any:
         meta = {SUBSCRIPTION: message["id"]}
         wanted = message["params"]["notifications"]
-        agreed = notice("notifications/subscriptions/acknowledged", notifications=wanted, _meta=meta)
+        agreed = create_notification("notifications/subscriptions/acknowledged", notifications=wanted, _meta=meta)
         return Messages([agreed])
 
-    play = Play("stateless", {LISTEN: listen})
-    async with on_socket(play) as at, asyncio.timeout(PATIENCE):
+    play = ScriptedServer("stateless", {LISTEN: listen})
+    async with serve_on_socket(play) as at, asyncio.timeout(PATIENCE):
         client = Client(at, name="it", limits=ClientLimits(reconnect_most=0.0))
         forwarding, heard = client.mountable(), list[str]()
-        forwarding.follow(lambda notice, _: heard.append(notice))
+        forwarding.watch_changes(lambda notice, _: heard.append(notice))
         await forwarding.start()
-        await until(lambda: [one for one in caplog.records if one.levelname == "WARNING"])
+        await wait_until(lambda: [one for one in caplog.records if one.levelname == "WARNING"])
         await forwarding.start()
-        await until(lambda: len(heard) >= 3)
+        await wait_until(lambda: len(heard) >= 3)
         assert heard[:3] == [f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources")]
         await forwarding.stop()
 
 
 async def test_a_server_that_tells_of_no_changes_is_not_asked_again_and_again() -> None:
-    play = Play("stateless", {LISTEN: Failure(-32601, "unknown")})
-    async with on_socket(play) as at, asyncio.timeout(PATIENCE):
+    play = ScriptedServer("stateless", {LISTEN: ErrorReply(-32601, "unknown")})
+    async with serve_on_socket(play) as at, asyncio.timeout(PATIENCE):
         client = Client(at, name="it", limits=ClientLimits(reconnect_most=0.0))
         forwarding = client.mountable()
-        forwarding.follow(lambda *_: None)
+        forwarding.watch_changes(lambda *_: None)
         for _ in range(5):
             await forwarding.start()
             await client.list_tools()
-            await settled()
+            await run_pending_callbacks()
         assert play.count(LISTEN) == 1
         await forwarding.stop()
 
@@ -235,7 +235,7 @@ async def test_a_handshake_session_hears_of_a_resource_far_away() -> None:
                     behind.updated("note:1")
                     await asyncio.wait([news], timeout=0.02)
                 assert news.result().uri == "far+note:1"
-            while behind.changes.wanted("notifications/resources/updated", "note:1"):
+            while behind.changes.is_wanted("notifications/resources/updated", "note:1"):
                 behind.updated("note:1")  # nobody wants it any more: the next one ends it
                 await asyncio.wait([asyncio.ensure_future(asyncio.sleep(0.02))])
 
@@ -321,7 +321,7 @@ async def test_a_client_that_is_shared_answers_only_what_it_asks_for_itself(belo
 
     class Shared:
         def mountable(self) -> Any:
-            return inner.mountable(shared=True)
+            return inner.mountable(is_shared=True)
 
     inner = Client(far(), revision=below, elicit=answering("host"))
     app = Server("near")

@@ -12,7 +12,7 @@ from dovetail import Client, Offload, Principal, ResourceLink, Server, TextConte
 from dovetail.errors import InsufficientScope, NotFound, ToolNotFound
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.server import mount as mounting
-from dovetail.wire.revisions import NEWEST
+from dovetail.wire.revisions import NEWEST_REVISION
 
 
 def having(*tools: str, name: str = "one", **options: Any) -> Server:
@@ -28,7 +28,7 @@ def having(*tools: str, name: str = "one", **options: Any) -> Server:
 
 def exchange(method: str, scopes: str = "", **params: Any) -> Exchange:
     who = Principal("bob", scopes=scopes)
-    return Exchange(1, method, params, {}, Caller(NEWEST, stateless=True, principal=who))
+    return Exchange(1, method, params, {}, Caller(NEWEST_REVISION, stateless=True, principal=who))
 
 
 async def said(app: Server, tool: str, scopes: str = "") -> str:
@@ -121,8 +121,8 @@ async def test_what_a_hidden_template_stands_for_cannot_be_read(prefix: str, *, 
 
 async def heard(app: Server, *uris: str) -> list[str]:
     async with Client(app) as client, client.listen(uris=[*uris]) as listening:
-        assert listening.honoured is not None
-        return [*(listening.honoured.resource_subscriptions or ())]
+        assert listening.acknowledged_filter is not None
+        return [*(listening.acknowledged_filter.resource_subscriptions or ())]
 
 
 async def test_hidden_resources_are_not_listened_to() -> None:
@@ -163,7 +163,7 @@ class Mute:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mounting, "LIST_TIME", 0.3)
+    monkeypatch.setattr(mounting, "LIST_TIMEOUT_S", 0.3)
 
 
 async def closed_port() -> str:
@@ -200,7 +200,7 @@ async def test_a_lifespan_does_not_make_requests_wait_for_one_that_is_silent() -
         app = Server("outer", lifespan=lambda: contextlib.nullcontext())
         app.mount(Client(silent), "far")
         app.add_tool(lambda: "own", name="own")
-        async with asyncio.timeout(mounting.LIST_TIME / 2):
+        async with asyncio.timeout(mounting.LIST_TIMEOUT_S / 2):
             assert await said(app, "own") == "own"
         await app.stop()
 

@@ -72,10 +72,10 @@ def nothing_serves(monkeypatch: pytest.MonkeyPatch) -> None:
         assert host
         assert port
 
-    monkeypatch.setattr(joining, "bound_socket", web.bound_socket)  # what tests serve is served
-    monkeypatch.setattr(web, "bound_socket", lambda host, port: Mock(getsockname=lambda: (host, port)))
+    monkeypatch.setattr(joining, "bind_socket", web.bind_socket)  # what tests serve is served
+    monkeypatch.setattr(web, "bind_socket", lambda host, port: Mock(getsockname=lambda: (host, port)))
     # Private names: there is no public place between the checks of `run` and the moment it begins to serve.
-    monkeypatch.setattr(serve, "_work", serve_http)
+    monkeypatch.setattr(serve, "_run_worker", serve_http)
     monkeypatch.setattr(serve, "_supervise", serve_workers)
     monkeypatch.setattr(serve, "run_stdio", lambda _: None)
     monkeypatch.setattr(serve, "run_unix", serve_unix)

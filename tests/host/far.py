@@ -6,7 +6,7 @@ from typing import Any
 from dovetail import Context, ResourceLink, Server, ToolError
 
 
-class Far(Server):
+class UpstreamServer(Server):
     """Notes what happens to it."""
 
     def __init__(self, name: str = "far", **options: Any) -> None:
@@ -14,10 +14,10 @@ class Far(Server):
         self.stopped = asyncio.Event()
         self.calls: list[str] = []
         self.headers: list[Any] = []
-        _furnish(self)
+        _add_items(self)
 
 
-def _furnish(app: Far) -> None:
+def _add_items(app: UpstreamServer) -> None:
     @app.tool(read_only=True)
     async def add(a: int, b: int = 1) -> int:
         """Add two numbers."""

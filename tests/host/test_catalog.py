@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dovetail import Prompt, Resource, ResourceTemplate, Tool
 from dovetail.host.catalog import Catalog, Manifest
-from dovetail.protocol.profiles import refusals
+from dovetail.protocol.profiles import find_violations
 
 EMPTY: dict[str, Any] = {"type": "object", "properties": {}}
 
@@ -91,7 +91,7 @@ def test_a_name_that_two_would_have_is_nobodys(monkeypatch: pytest.MonkeyPatch) 
     def bare(_: str, tool: str) -> str:
         return tool
 
-    monkeypatch.setattr("dovetail.host.catalog.exposed", bare)
+    monkeypatch.setattr("dovetail.host.catalog.make_model_name", bare)
     made = catalog(a=[tool("x"), tool("y")], b=[tool("x")], c=[tool("x")])
     assert [one.full for one in made.tools] == ["a.y"]
     assert len(made.problems) == 2
@@ -210,7 +210,7 @@ def test_what_a_maker_would_refuse_is_told_and_handed_on_wider() -> None:
     assert found.keys() == {"a.bare", "a.either", "a.list", "a.long"}
     for entry in REFUSED.to_openai():
         one = entry["function"]
-        assert not [*refusals("openai", one["name"], one["description"], one["parameters"])]
+        assert not [*find_violations("openai", one["name"], one["description"], one["parameters"])]
     either = next(one for one in REFUSED.to_anthropic() if one["name"] == "a__either")
     assert either["input_schema"] == {"type": "object", "properties": {"x": {}}}
     assert json.dumps([{"required": ["x"]}], separators=(",", ":")) in either["description"]

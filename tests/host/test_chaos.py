@@ -17,8 +17,8 @@ import pytest
 from dovetail import MCPError, Policy, testing
 from dovetail.host.host import Host
 from dovetail.serve import Server
-from host.waiting import until
-from reliability.lab import MiB, figure
+from host.waiting import wait_until
+from reliability.lab import MiB, record_measurement
 
 PROGRAM = """
 import asyncio, os, sys
@@ -163,13 +163,13 @@ async def chaos(folder: Path, count: int, seed: int) -> None:
         tasks = [task for task in asyncio.all_tasks() if "member" in repr(task.get_coro())]
         assert tasks == []
     ran, pids = book(path)
-    await until(lambda: not [pid for pid in pids if alive(pid)])
+    await wait_until(lambda: not [pid for pid in pids if alive(pid)])
     twice = [token for token, times in ran.items() if times > 1]
-    figure("chaos: calls", count, "calls")
-    figure("chaos: kills", tally.kills, "kills")
-    figure("chaos: failed, and said so", sum(tally.failed.values()), "calls")
-    figure("chaos: crossed, run twice, processes left", len(tally.crossed) + len(twice), "")
-    figure("chaos: memory grown", grown / MiB, "MiB")
+    record_measurement("chaos: calls", count, "calls")
+    record_measurement("chaos: kills", tally.kills, "kills")
+    record_measurement("chaos: failed, and said so", sum(tally.failed.values()), "calls")
+    record_measurement("chaos: crossed, run twice, processes left", len(tally.crossed) + len(twice), "")
+    record_measurement("chaos: memory grown", grown / MiB, "MiB")
     assert tally.crossed == []
     assert twice == []
     assert tally.kills > 0

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dovetail import Client, Policy, PolicyError, Server, arg, rule
 from dovetail.host import Allow, Edit, Host, Question
-from dovetail.host.coercion import expected as expected_by
-from dovetail.host.coercion import normalize, readings
+from dovetail.host.coercion import create_expected_schemas as expected_by
+from dovetail.host.coercion import iter_readings, normalize
 from dovetail.host.rules import STRICTNESS
 
 app = Server("s")
@@ -106,7 +106,7 @@ async def test_the_arguments_that_were_judged_are_shown_noted_and_sent(through: 
                     await client.call_tool("s__act", written)
     assert received == [judged]
     assert asked == [judged]
-    questions = [event.details if event.kind == "call" else event.details.question for event in noted]
+    questions = [event.details if event.kind == "call" else event.details.request for event in noted]
     assert [one.arguments for one in questions if one.kind == "tool.call"] == [judged, judged]
 
 
@@ -345,7 +345,7 @@ def test_no_schema_of_a_stranger_breaks_the_judgement(schema: Any, value: Any) -
 
 def test_a_schema_that_branches_without_end_is_not_followed_without_end() -> None:
     schema: dict[str, Any] = {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}] * 3}}}
-    assert next(readings("5", expected_by(schema))) == "5"
+    assert next(iter_readings("5", expected_by(schema))) == "5"
     assert verdict(X.equals(5), "5", {"anyOf": [{"$ref": "#"}, {"$ref": "#/properties/x"}]}) == "deny"
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.host.conditions import Condition, arg, condition
+from dovetail.host.conditions import Condition, arg, parse_condition
 
 HOSTS = arg("/url").host_in("localhost", "*.test")
 FOLDER = arg("/path").under("/srv/docs")
@@ -54,8 +54,8 @@ FOLDER = arg("/path").under("/srv/docs")
     ],
 )
 def test_what_can_be_judged_is(one: Condition, arguments: dict[str, Any], holds: bool) -> None:
-    assert one.holds(arguments, doubt=False) is holds
-    assert one.holds(arguments, doubt=True) is holds
+    assert one.evaluate(arguments, if_unclear=False) is holds
+    assert one.evaluate(arguments, if_unclear=True) is holds
 
 
 @pytest.mark.parametrize(
@@ -80,17 +80,17 @@ def test_what_can_be_judged_is(one: Condition, arguments: dict[str, Any], holds:
 )  # fmt: skip
 def test_what_cannot_be_judged_is_as_the_asker_says(one: Condition, value: Any) -> None:
     name = one.pointer[1:]
-    assert one.holds({name: value}, doubt=False) is False
-    assert one.holds({name: value}, doubt=True) is True
+    assert one.evaluate({name: value}, if_unclear=False) is False
+    assert one.evaluate({name: value}, if_unclear=True) is True
 
 
 def test_of_a_list_every_item_must_fulfil_it_or_any_where_doubt_counts() -> None:
     mixed = {"path": ["/srv/docs/a", ["/etc/passwd"]]}
-    assert FOLDER.holds({"path": ["/srv/docs/a", ["/srv/docs/b"]]}, doubt=False)
-    assert not FOLDER.holds(mixed, doubt=False)
-    assert FOLDER.holds(mixed, doubt=True)
-    assert not FOLDER.holds({"path": []}, doubt=False)
-    assert not FOLDER.holds({"path": ["/etc"]}, doubt=True)
+    assert FOLDER.evaluate({"path": ["/srv/docs/a", ["/srv/docs/b"]]}, if_unclear=False)
+    assert not FOLDER.evaluate(mixed, if_unclear=False)
+    assert FOLDER.evaluate(mixed, if_unclear=True)
+    assert not FOLDER.evaluate({"path": []}, if_unclear=False)
+    assert not FOLDER.evaluate({"path": ["/etc"]}, if_unclear=True)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_of_a_list_every_item_must_fulfil_it_or_any_where_doubt_counts() -> None
     ],
 )
 def test_conditions_can_be_written_in_a_file(given: dict[str, Any], made: Condition) -> None:
-    assert condition(given) == made
+    assert parse_condition(given) == made
 
 
 @pytest.mark.parametrize(
@@ -117,13 +117,13 @@ def test_conditions_can_be_written_in_a_file(given: dict[str, Any], made: Condit
 )  # fmt: skip
 def test_a_bad_condition_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"arg|equals|exists|under|/repo"):
-        condition(given)
+        parse_condition(given)
 
 
 def test_a_condition_says_what_it_needs_and_what_it_found() -> None:
     one = arg("/repo").in_(["octo/app", "octo/docs"])
     assert str(one) == '/repo in ["octo/app", "octo/docs"]'
-    assert one.found({"repo": "x\x1b[2J"}) == '"x\\u001b[2J"'
-    assert one.found({}) == "nothing"
-    assert len(one.found({"repo": "x" * 5000})) <= 200
+    assert one.describe_value({"repo": "x\x1b[2J"}) == '"x\\u001b[2J"'
+    assert one.describe_value({}) == "nothing"
+    assert len(one.describe_value({"repo": "x" * 5000})) <= 200
     assert str(arg("/a").exists()) == "/a exists"

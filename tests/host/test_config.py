@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.host.config import read_file, read_known, resolve
+from dovetail.host.config import read_file, read_known, resolve_references
 
 STDIO: dict[str, Any] = {"command": "uvx", "args": ["mcp-server-time"], "env": {"A": "${A}"}}
 
@@ -74,7 +74,7 @@ def test_what_is_in_strings_is_no_comment(tmp_path: Path) -> None:
 
 
 def test_references() -> None:
-    assert resolve("${A}-${B:-b}-${env:A}-$A", {"A": "a"}) == "a-b-a-$A"
+    assert resolve_references("${A}-${B:-b}-${env:A}-$A", {"A": "a"}) == "a-b-a-$A"
 
 
 def test_whose_a_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

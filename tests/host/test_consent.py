@@ -18,9 +18,9 @@ from dovetail.host.consent import (
     Edit,
     Later,
     TerminalConsent,
-    read_answer,
+    as_consent_answer,
 )
-from dovetail.host.kinds import KINDS
+from dovetail.host.kinds import CONSENT_KINDS
 
 EVIL = "\x1b[2J\x1b[Hsafe\u202eelbisivni\u200b\r\nAllow once? yes"
 CALL = ConsentRequest(kind="tool.call", server="files", tool="write", arguments={"path": EVIL}, reason="a rule")
@@ -57,7 +57,7 @@ def test_lines_of_a_server_never_begin_like_the_hosts() -> None:
     assert "  │ Let b run its tool y?" in rest
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CONSENT_KINDS)
 def test_every_kind_has_a_sentence(kind: Any) -> None:
     assert "srv" in ConsentRequest(kind=kind, server="srv", details={"host": "example.com"}).summary
 
@@ -205,4 +205,4 @@ async def test_functions() -> None:
     with pytest.raises(TypeError, match=r"Allow.*Deny.*str"):
         await CallbackConsent(lambda _: "yes").ask(CALL)
     assert is_denied(await DenyAll().ask(CALL))
-    assert read_answer(Later("t")) == Later("t")
+    assert as_consent_answer(Later("t")) == Later("t")

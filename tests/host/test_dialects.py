@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dovetail.host.config import Entry, Problem, read_file
-from dovetail.host.following import Following
+from dovetail.host.following import ConfigWatcher
 from dovetail.host.secrets import Secrets
 
 FOLDER = Path(__file__).parent / "dialects"
@@ -199,7 +199,7 @@ def written(folder: Path, source: str, **members: Any) -> tuple[Entry, list[str]
 
 def options(entry: Entry) -> dict[str, Any]:
     """What a host is told of it."""
-    return Following((), "user", Secrets({}), watch=False).options(entry)
+    return ConfigWatcher((), "user", Secrets({}), should_watch=False).build_options(entry)
 
 
 @pytest.mark.parametrize(

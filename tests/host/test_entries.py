@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
-from dovetail.host.entries import Entry, read_entry
+from dovetail.host.entries import Entry, parse_entry
 from dovetail.host.secrets import Secrets
 
 HERE = Path("/p/mcp.json")
 
 
 def read(given: Any, *, name: str = "s", source: str = "mcp.json", level: Any = "user") -> Entry:
-    return read_entry(name, given, source, HERE, level=level, folder=HERE.parent)[0]
+    return parse_entry(name, given, source, HERE, level=level, project_dir=HERE.parent)[0]
 
 
 def told(given: Any, **options: Any) -> list[str]:
-    return read_entry("s", given, "mcp.json", HERE, folder=HERE.parent, **options)[1]
+    return parse_entry("s", given, "mcp.json", HERE, project_dir=HERE.parent, **options)[1]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from dovetail.host.host import Host
 from dovetail.host.journal import read_journal
 from dovetail.host.secrets import Secrets
 from dovetail.protocol.recording import Event
-from host.waiting import until
+from host.waiting import wait_until
 
 ALLOW = Policy("allow")
 
@@ -82,7 +82,7 @@ async def test_a_bad_entry_fails_alone_and_secrets_are_looked_up_late(file: File
             ("off", "disabled"),
             ("unset", "idle"),
         ]
-        assert [one.text.partition(":")[0] for one in host.problems if one.severe] == ["bad"]
+        assert [one.text.partition(":")[0] for one in host.config_problems if one.severe] == ["bad"]
         environ["THE_TOKEN"] = "secret-value-1"
         assert text(await host.call("good.token")) == "secret-value-1"
         with pytest.raises(CannotStart, match=r"env\.TOKEN.*NOT_THERE"):
@@ -99,7 +99,7 @@ async def test_our_own_settings(file: File) -> None:
     own = {"trust": True, "tools": {"deny": ["w*"]}, "limits": {"rate": "1/h"}, "start": "eager"}
     file.write({"a": file.entry(**{"x-dovetail": own})})
     async with Host.from_config(file.path, policy=ALLOW) as host:
-        await until(lambda: host.servers[0].state == "ready")
+        await wait_until(lambda: host.servers[0].state == "ready")
         assert {tool.name for tool in await host.tools()} == {"pid", "token"}
         await host.call("a.pid")
         with pytest.raises(PolicyError, match="1/h"):
@@ -145,7 +145,7 @@ async def test_a_changed_file_changes_only_what_it_speaks_of(file: File) -> None
         file.write({}, text="{ half a fi")
         await host.reload()
         assert [one.name for one in host.servers] == ["changes", "comes", "stays"]
-        assert host.problems
+        assert host.config_problems
         assert text(await host.call("stays.pid")) == pid
     with pytest.raises(ValueError, match="from_config"):
         await Host().reload()
@@ -157,7 +157,7 @@ async def test_files_are_followed(file: File) -> None:
         heard: list[str] = []
         host.on("server.added", lambda event: heard.append(event.server))
         file.write({"a": file.entry(), "b": file.entry()})
-        await until(lambda: heard == ["b"])
+        await wait_until(lambda: heard == ["b"])
         assert text(await host.call("b.token")) == "none"
 
 
@@ -193,12 +193,12 @@ async def test_a_name_that_cannot_be_taken_costs_its_entry_alone(file: File) -> 
     file.write({"host": file.entry(), "good": file.entry()})
     async with Host.from_config(file.path, policy=ALLOW) as host:
         assert [one.name for one in host.servers] == ["good"]
-        assert [one.text.partition(":")[0] for one in host.problems if one.severe] == ["host"]
+        assert [one.text.partition(":")[0] for one in host.config_problems if one.severe] == ["host"]
         host.add("mine", file.entry())
         file.write({"host": file.entry(), "good": file.entry(), "mine": file.entry(), "new": file.entry()})
         await host.reload()
         assert [one.name for one in host.servers] == ["good", "mine", "new"]
-        assert "mine" in [one.text.partition(":")[0] for one in host.problems]
+        assert "mine" in [one.text.partition(":")[0] for one in host.config_problems]
         await host.remove("good")
         file.write({"new": file.entry()})
         await host.reload()
@@ -216,7 +216,7 @@ async def test_a_known_file_that_is_being_written_changes_nothing(
         file.write({}, text="{ half a fi")
         await host.reload()
         assert text(await host.call("a.pid")) == pid
-        assert any(one.path == file.path and one.unread for one in host.problems)
+        assert any(one.path == file.path and one.unread for one in host.config_problems)
         file.path.unlink()
         await host.reload()
         assert host.servers == ()

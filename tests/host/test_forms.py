@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 
-from dovetail.host.forms import anthropic, findings, gemini, openai, read_anthropic, read_gemini, read_openai
+from dovetail.host.forms import (
+    lint_tools,
+    parse_anthropic_call,
+    parse_gemini_call,
+    parse_openai_call,
+    to_anthropic_tools,
+    to_gemini_tools,
+    to_openai_tools,
+)
 from dovetail.host.offers import Offered
 from dovetail.wire.tools import Tool
 
@@ -19,39 +27,39 @@ PLAIN = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 
 def test_each_maker_has_its_own_words() -> None:
-    (chat,), (flat,) = openai([offered(PLAIN)]), openai([offered(PLAIN)], api="responses")
+    (chat,), (flat,) = to_openai_tools([offered(PLAIN)]), to_openai_tools([offered(PLAIN)], api="responses")
     assert chat == {"type": "function", "function": {"name": "s__t", "description": "Does it.", "parameters": PLAIN}}
     assert flat == {"type": "function", "name": "s__t", "description": "Does it.", "parameters": PLAIN}
-    assert anthropic([offered(PLAIN)]) == [{"name": "s__t", "description": "Does it.", "input_schema": PLAIN}]
-    (made,) = gemini([offered(PLAIN)])
+    assert to_anthropic_tools([offered(PLAIN)]) == [{"name": "s__t", "description": "Does it.", "input_schema": PLAIN}]
+    (made,) = to_gemini_tools([offered(PLAIN)])
     assert made["functionDeclarations"][0]["parametersJsonSchema"] == PLAIN
-    assert gemini([]) == []
+    assert to_gemini_tools([]) == []
     with pytest.raises(ValueError, match="responses"):
-        openai([], api="other")
+        to_openai_tools([], api="other")
     with pytest.raises(ValueError, match="gemini"):
-        findings([], "other")
+        lint_tools([], "other")
 
 
 def test_what_a_maker_would_refuse_is_said_in_words_instead() -> None:
     """What was valid stays valid: the schema only becomes wider."""
     given: dict[str, Any] = PLAIN | {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}
-    (made,) = anthropic([offered(given)])
+    (made,) = to_anthropic_tools([offered(given)])
     assert made["input_schema"] == PLAIN
     assert 'anyOf: [{"required":["a"]},{"required":["b"]}]' in made["description"]
     assert "anyOf" in given  # the declaration itself is nobody's to change
-    (empty,) = openai([offered({})])
+    (empty,) = to_openai_tools([offered({})])
     assert empty["function"]["parameters"] == {"type": "object", "properties": {}}
 
 
 @pytest.mark.parametrize(
     ("read", "call"),
     [
-        (read_openai, {"function": {"name": "t", "arguments": '{"a": 1}'}}),
-        (read_openai, {"name": "t", "arguments": {"a": 1}}),
-        (read_openai, SimpleNamespace(function=SimpleNamespace(name="t", arguments='{"a": 1}'))),
-        (read_anthropic, SimpleNamespace(name="t", input={"a": 1})),
-        (read_gemini, {"functionCall": {"name": "t", "args": {"a": 1}}}),
-        (read_gemini, SimpleNamespace(name="t", args={"a": 1})),
+        (parse_openai_call, {"function": {"name": "t", "arguments": '{"a": 1}'}}),
+        (parse_openai_call, {"name": "t", "arguments": {"a": 1}}),
+        (parse_openai_call, SimpleNamespace(function=SimpleNamespace(name="t", arguments='{"a": 1}'))),
+        (parse_anthropic_call, SimpleNamespace(name="t", input={"a": 1})),
+        (parse_gemini_call, {"functionCall": {"name": "t", "args": {"a": 1}}}),
+        (parse_gemini_call, SimpleNamespace(name="t", args={"a": 1})),
     ],
 )
 def test_calls_read_back(read: Any, call: Any) -> None:
@@ -59,8 +67,8 @@ def test_calls_read_back(read: Any, call: Any) -> None:
 
 
 def test_no_arguments_are_none() -> None:
-    assert read_openai({"name": "t", "arguments": " "}) == ("t", {})
-    assert read_anthropic({"name": "t", "input": None}) == ("t", {})
+    assert parse_openai_call({"name": "t", "arguments": " "}) == ("t", {})
+    assert parse_anthropic_call({"name": "t", "input": None}) == ("t", {})
 
 
 @pytest.mark.parametrize(
@@ -74,4 +82,4 @@ def test_no_arguments_are_none() -> None:
 )
 def test_what_cannot_be_read(call: Any, wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
-        read_openai(call)
+        parse_openai_call(call)

@@ -23,9 +23,9 @@ from dovetail import (
     testing,
 )
 from dovetail.host.host import Host
-from dovetail.transports.web import bound_socket
-from host.far import Far
-from host.waiting import until
+from dovetail.transports.web import bind_socket
+from host.far import UpstreamServer
+from host.waiting import wait_until
 
 ALLOW = Policy("allow")
 CALLERS = StaticTokens({"token-of-ada-0000": Principal("ada"), "token-of-bob-0000": Principal("bob")})
@@ -36,19 +36,19 @@ def text(result: Any) -> str:
 
 
 def free_port() -> int:
-    with bound_socket("127.0.0.1", 0) as listener:
+    with bind_socket("127.0.0.1", 0) as listener:
         return listener.getsockname()[1]
 
 
 async def test_a_callers_credentials_stay_with_the_gateway() -> None:
-    far = Far()
+    far = UpstreamServer()
     port = free_port()
     async with testing.serve(far, transport="http") as url, Host(policy=ALLOW) as host:
         host.add("far", url, headers={"Authorization": "Bearer of-the-gateway"})
         host.serve("http", port=port, auth=CALLERS)
         given = {"Cookie": "session=secret-cookie", "X-Api-Key": "secret-key"}
         target = f"http://127.0.0.1:{port}/mcp"
-        await until(lambda: reachable(port))
+        await wait_until(lambda: reachable(port))
         for era in ("stateless", "handshake"):
             auth = Bearer("token-of-ada-0000")
             async with Client(target, auth=auth, headers=given, era=era) as client:  # pyright: ignore[reportArgumentType]
@@ -74,7 +74,7 @@ def reachable(port: int) -> bool:
 
 
 async def test_each_caller_has_credentials_of_its_own_upstream() -> None:
-    far = Far()
+    far = UpstreamServer()
     port = free_port()
 
     def credentials(principal: Principal) -> Any:
@@ -82,9 +82,9 @@ async def test_each_caller_has_credentials_of_its_own_upstream() -> None:
 
     async with testing.serve(far, transport="http") as url, Host(policy=ALLOW) as host:
         host.add("far", url, credentials=credentials)
-        host.add("open", Far("open"))
+        host.add("open", UpstreamServer("open"))
         host.serve("http", port=port, auth=CALLERS)
-        await until(lambda: reachable(port))
+        await wait_until(lambda: reachable(port))
         target = f"http://127.0.0.1:{port}/mcp"
         async with Client(target, auth=Bearer("token-of-ada-0000")) as ada:
             assert "far__who" in {tool.name for tool in await ada.list_tools()}
@@ -99,7 +99,7 @@ async def test_each_caller_has_credentials_of_its_own_upstream() -> None:
 
 
 async def test_what_one_caller_agreed_to_is_not_agreed_to_by_another() -> None:
-    far = Far()
+    far = UpstreamServer()
     asked: list[str] = []
 
     def elicit(name: str) -> Any:
@@ -113,7 +113,7 @@ async def test_what_one_caller_agreed_to_is_not_agreed_to_by_another() -> None:
     async with Host() as host:
         host.add("far", far)
         host.serve("http", port=port, auth=CALLERS)
-        await until(lambda: reachable(port))
+        await wait_until(lambda: reachable(port))
         target = f"http://127.0.0.1:{port}/mcp"
         async with Client(target, auth=Bearer("token-of-ada-0000"), elicit=elicit("ada")) as ada:
             for _ in range(3):
@@ -127,10 +127,10 @@ async def test_what_one_caller_agreed_to_is_not_agreed_to_by_another() -> None:
 async def test_paths() -> None:
     port = free_port()
     async with Host(policy=Policy("allow", [rule("hide", tool="one.fail")])) as host:
-        host.add("one", Far("one"))
-        host.add("two", Far("two"))
+        host.add("one", UpstreamServer("one"))
+        host.add("two", UpstreamServer("two"))
         host.serve("http", port=port)
-        await until(lambda: reachable(port))
+        await wait_until(lambda: reachable(port))
 
         async def names(path: str) -> set[str]:
             async with Client(f"http://127.0.0.1:{port}{path}") as client:
@@ -148,7 +148,7 @@ async def test_paths() -> None:
                 await client.call("one__add", a=1)
         with pytest.raises((HttpError, MCPError)):
             await names("/s/three/mcp")
-        host.add("three", Far("three"))
+        host.add("three", UpstreamServer("three"))
         assert "add" in await names("/s/three/mcp")
 
 
@@ -189,7 +189,7 @@ async def test_a_gateway_on_stdio_leaves_nothing_behind(tmp_path: Path, revision
         pid = int(text(await client.call_tool("child__pid")))
         assert alive(pid)
         assert "Ada" in str((await client.call_tool("child__ask")).content)
-    await until(lambda: not alive(pid))
+    await wait_until(lambda: not alive(pid))
 
 
 def alive(pid: int) -> bool:
@@ -202,7 +202,7 @@ def alive(pid: int) -> bool:
 
 async def test_slow_and_broken_servers_hold_up_nobody() -> None:
     async with Host(policy=ALLOW, patience=0.5) as host:
-        host.add("good", Far("good"))
+        host.add("good", UpstreamServer("good"))
         host.add("mute", [sys.executable, "-c", "import time; time.sleep(100)"])
         host.add("gone", [sys.executable, "-c", "raise SystemExit('secret path')"])
         app = host.as_server()
@@ -223,7 +223,7 @@ async def test_a_servers_own_state_is_not_taken_for_the_gateways() -> None:
         asked.append(question.message.splitlines()[0])
         return {"allow": "once"}
 
-    far = Far()
+    far = UpstreamServer()
     async with Host() as host:
         host.add("far", far)
         app = host.as_server()
@@ -239,7 +239,7 @@ async def test_a_servers_own_state_is_not_taken_for_the_gateways() -> None:
 @pytest.mark.parametrize("mode", ["merged", "search"])
 async def test_requests_that_make_no_sense_are_refused_as_such(mode: Any) -> None:
     async with Host(policy=ALLOW) as host:
-        host.add("far", Far())
+        host.add("far", UpstreamServer())
         app = host.as_server(mode)
         async with Client(app) as client:
             for method, params in (
@@ -260,8 +260,8 @@ async def test_requests_that_make_no_sense_are_refused_as_such(mode: Any) -> Non
 async def test_the_scheme_of_a_server_is_the_same_in_either_case() -> None:
     """Programs that put addresses in order write schemes small."""
     async with Host(policy=ALLOW) as host:
-        host.add("GitHub", Far())
-        host.add("github", Far())
+        host.add("GitHub", UpstreamServer())
+        host.add("github", UpstreamServer())
         app = host.as_server()
         async with Client(app) as client:
             uris = [one.uri for one in await client.list_resources()]

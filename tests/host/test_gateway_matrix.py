@@ -10,9 +10,9 @@ import pytest
 
 from dovetail import Client, NotFound, PeerError, Policy, ResourceLink, Server, ToolError, rule, testing
 from dovetail.host.host import Host
-from dovetail.host.names import exposed
-from host.far import Far
-from host.waiting import PATIENCE, until
+from dovetail.host.names import make_model_name
+from host.far import UpstreamServer
+from host.waiting import TIMEOUT_S, wait_until
 
 OLDEST, OLD, NEW = "2024-11-05", "2025-11-25", "2026-07-28"
 ERAS = [(above, below) for above in (OLD, NEW) for below in (OLD, NEW)]
@@ -29,7 +29,7 @@ def eras(request: pytest.FixtureRequest) -> tuple[str, str]:
 async def gateway(eras: tuple[str, str], *, policy: Policy | None = None, **options: Any) -> AsyncIterator[Any]:
     """A client of a gateway before two servers, each side speaking its own revision."""
     above, below = eras
-    far, other = Far(), Far("other")
+    far, other = UpstreamServer(), UpstreamServer("other")
     async with Host(policy=policy or Policy("allow")) as host:
         host.add("far", far, revision=below)
         host.add("other_one", other, revision=below)
@@ -61,9 +61,9 @@ async def test_tools(eras: tuple[str, str]) -> None:
 async def test_a_name_that_was_cut_is_known_before_anything_was_listed(eras: tuple[str, str]) -> None:
     async with gateway(eras) as (client, _, _):
         long = "greet in a way that is much too long for the name of anything at all, really"
-        assert "long kind" in str(await client.get_prompt(exposed("far", long), {"kind": "kind"}))
+        assert "long kind" in str(await client.get_prompt(make_model_name("far", long), {"kind": "kind"}))
     async with gateway(eras) as (client, _, _):
-        assert bare(await client.call(exposed("far", LONG))) == "long"
+        assert bare(await client.call(make_model_name("far", LONG))) == "long"
 
 
 async def test_refusals(eras: tuple[str, str]) -> None:
@@ -114,7 +114,7 @@ async def test_progress_logs_and_meta(eras: tuple[str, str]) -> None:
 
 async def test_cancellation(eras: tuple[str, str]) -> None:
     begun = asyncio.Event()
-    async with gateway(eras) as (client, far, _), asyncio.timeout(PATIENCE):
+    async with gateway(eras) as (client, far, _), asyncio.timeout(TIMEOUT_S):
         call = asyncio.create_task(client.call_tool("far__hang", progress=lambda *_: begun.set()))
         await begun.wait()
         call.cancel()
@@ -153,7 +153,7 @@ async def test_a_caller_who_cannot_be_asked(eras: tuple[str, str]) -> None:
 
 
 async def test_lists_that_change(eras: tuple[str, str]) -> None:
-    async with gateway(eras) as (client, far, _), asyncio.timeout(PATIENCE):
+    async with gateway(eras) as (client, far, _), asyncio.timeout(TIMEOUT_S):
         await client.list_tools()
         async with client.listen() as changes:
             feed = aiter(changes)
@@ -163,7 +163,7 @@ async def test_lists_that_change(eras: tuple[str, str]) -> None:
 
 
 async def test_a_server_that_joins_and_leaves(eras: tuple[str, str]) -> None:
-    async with gateway(eras) as (client, _, host), asyncio.timeout(PATIENCE):
+    async with gateway(eras) as (client, _, host), asyncio.timeout(TIMEOUT_S):
         before = {tool.name for tool in await client.list_tools()}
         async with client.listen() as changes:
             feed = aiter(changes)
@@ -187,7 +187,7 @@ async def test_a_resource_that_changes(eras: tuple[str, str]) -> None:
             far.updated("note:1")  # what a handshake session wants is known far away a moment later
             return news.done()
 
-        await until(told)
+        await wait_until(told)
         assert news.result().uri == "far+note:1"
 
 
@@ -270,7 +270,7 @@ async def test_search_mode(eras: tuple[str, str]) -> None:
             else {"value": 36 if "Age" in asked[-1] else "Ada"}
         )
 
-    far = Far()
+    far = UpstreamServer()
     async with Host(policy=Policy("ask")) as host:
         host.add("far", far, revision=below)
         app = host.as_server("search")
@@ -289,7 +289,7 @@ async def test_search_mode(eras: tuple[str, str]) -> None:
 @pytest.mark.parametrize("below", [OLD, NEW])
 @pytest.mark.parametrize("above", [OLDEST, "2025-03-26", "2025-06-18"])
 async def test_older_callers_over_http(above: str, below: str) -> None:
-    far = Far()
+    far = UpstreamServer()
     async with testing.serve(far, transport="http") as url, Host(policy=Policy("allow")) as host:
         host.add("far", url, revision=below)
         app = host.as_server()

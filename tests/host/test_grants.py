@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.host.grants import Grant, Grants, Scope, fits, grant, shape_of
+from dovetail.host.grants import Grant, Grants, Scope, build_argument_shape, grant, matches_shape
 from dovetail.host.policy import Question
 from dovetail.wire.shape import replace
 
@@ -41,7 +41,7 @@ QUESTION = Question(
 )
 def test_what_a_grant_covers(question: Question, print_: str, now: float, found: bool) -> None:
     grants = Grants()
-    grants.add(grant(QUESTION, "f1", NOW, scope="session", seconds=60, exact=["repo"]))
+    grants.add(grant(QUESTION, "f1", NOW, scope="session", ttl=60, exact_names=["repo"]))
     assert (grants.find(question, print_, now) is not None) is found
 
 
@@ -80,7 +80,7 @@ def test_a_grant_for_nobody_is_refused() -> None:
     with pytest.raises(ValueError, match="identity"):
         Grants().add(grant(replace(QUESTION, identity=""), "f", NOW))
     with pytest.raises(ValueError, match="nothing"):
-        grant(QUESTION, "f", NOW, exact=["nothing"])
+        grant(QUESTION, "f", NOW, exact_names=["nothing"])
     with pytest.raises(ValueError, match=r"id.*server.*tool"):
         Grants().revoke()
 
@@ -93,7 +93,7 @@ def test_grants_can_be_listed_revoked_and_forgotten(tmp_path: Path) -> None:
         ("b", "x", "always", 10.0),
     ]
     made = [
-        grants.add(grant(replace(QUESTION, server=server, tool=tool), "f", NOW + at, scope=scope, seconds=seconds))
+        grants.add(grant(replace(QUESTION, server=server, tool=tool), "f", NOW + at, scope=scope, ttl=seconds))
         for at, (server, tool, scope, seconds) in enumerate(given)
     ]
     assert grants.list(NOW) == made
@@ -154,22 +154,22 @@ def test_a_shape_fits_what_it_was_taken_of_and_nothing_wider(
     one: dict[str, Any], other: dict[str, Any], data: st.DataObject
 ) -> None:
     exact = data.draw(st.sets(st.sampled_from(sorted(one)))) if one else set[str]()
-    shape = shape_of(one, exact)
-    assert fits(shape, one)
-    if fits(shape, other):
+    shape = build_argument_shape(one, exact)
+    assert matches_shape(shape, one)
+    if matches_shape(shape, other):
         assert other.keys() <= one.keys()
         assert all(type(other[name]) is type(one[name]) for name in other)
         assert all(other[name] == one[name] for name in exact)
 
 
 def test_true_is_not_one() -> None:
-    assert not fits(shape_of({"a": True}, ["a"]), {"a": 1})
-    assert not fits(shape_of({"a": True}), {"a": 1})
-    assert not fits(shape_of({"a": 1}), {"a": 1.5})
+    assert not matches_shape(build_argument_shape({"a": True}, ["a"]), {"a": 1})
+    assert not matches_shape(build_argument_shape({"a": True}), {"a": 1})
+    assert not matches_shape(build_argument_shape({"a": 1}), {"a": 1.5})
 
 
 def test_a_grant_says_what_it_is_for() -> None:
-    assert grant(QUESTION, "f", NOW, scope="project", seconds=5, exact=["repo"]) == Grant(
+    assert grant(QUESTION, "f", NOW, scope="project", ttl=5, exact_names=["repo"]) == Grant(
         scope="project",
         server="github",
         identity="i1",

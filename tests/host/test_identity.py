@@ -23,7 +23,7 @@ def test_what_is_started_makes_the_identity() -> None:
     ]
     found = [identity_of(one) for one in [ENTRY, *others]]
     assert len(set(found)) == len(found)
-    assert identity_of(ENTRY, place="/a/mcp.json") != identity_of(ENTRY, place="/b/mcp.json") != identity_of(ENTRY)
+    assert identity_of(ENTRY, origin="/a/mcp.json") != identity_of(ENTRY, origin="/b/mcp.json") != identity_of(ENTRY)
 
 
 def test_what_is_only_said_otherwise_is_the_same() -> None:

@@ -27,7 +27,7 @@ from dovetail import (
 from dovetail.host.consent import Allow, Deny, Edit
 from dovetail.host.host import Host
 from dovetail.host.inbox import DurableConsent, Item, Waiting
-from host.waiting import PATIENCE, until
+from host.waiting import TIMEOUT_S, wait_until
 
 SECRETS = ["a secret of the server's"]
 CALLS = Policy("ask", [rule("allow", kind="tool.call")])
@@ -137,11 +137,11 @@ async def test_whoever_waits_gets_the_answer_from_anywhere(tmp_path: Path, revis
         host.add("hr", Leave(done), revision=revision)
         call = asyncio.create_task(host.call("hr.approve", {"days": 5}))
         for content in ({"value": "yes"}, {"value": True}):
-            (item,) = await until(lambda: open_questions(other))
+            (item,) = await wait_until(lambda: open_questions(other))
             assert not item.survives
             assert await other.answer(item.ticket, content) is None
-            await until(lambda ticket=item.ticket: gone(other, ticket))
-        async with asyncio.timeout(PATIENCE):
+            await wait_until(lambda ticket=item.ticket: gone(other, ticket))
+        async with asyncio.timeout(TIMEOUT_S):
             assert text(await call) == "5 days: yes"
     consent.close()
     assert done == [(5, "yes", True)]
@@ -154,10 +154,10 @@ async def gone(host: Host, ticket: str) -> bool:
 async def test_a_question_nobody_waits_for_any_more_is_not_asked(tmp_path: Path) -> None:
     async with life(tmp_path / "inbox", Leave([]), CALLS) as host:
         call = asyncio.create_task(host.call("hr.approve", {"days": 5}))
-        await until(lambda: open_questions(host))
+        await wait_until(lambda: open_questions(host))
         call.cancel()
         await asyncio.wait([call])
-        await until(lambda: nothing_open(host))
+        await wait_until(lambda: nothing_open(host))
 
 
 async def nothing_open(host: Host) -> bool:
@@ -212,7 +212,7 @@ async def changed_and_called(host: Host, app: Server) -> Waiting:
     async def seen() -> bool:
         return "evil" in str((await host.servers[0].listed("tool")).get("work"))
 
-    await until(seen)
+    await wait_until(seen)
     return await host.call("hr.work", {"path": "secret"}, wait=False)
 
 

@@ -13,7 +13,7 @@ from dovetail import Context, MCPError, Policy, Server, TextContent, rule
 from dovetail.host.consent import ConsentRequest, Edit
 from dovetail.host.host import Host
 from dovetail.host.models.model import Reply
-from host.waiting import until
+from host.waiting import wait_until
 
 OLD, NEW = "2025-11-25", "2026-07-28"
 OPEN = Policy("allow", [rule("allow", kind="sampling.*")])
@@ -95,7 +95,7 @@ async def test_two_hostile_processes_reach_neither_each_other_nor_an_honest_one(
             return [line for line in lines if line.get("id") in ("q1", "q2")]
 
         for name, other in (("one", "two"), ("two", "one")):
-            await until(lambda name=name: len(answered(name)) == 2)
+            await wait_until(lambda name=name: len(answered(name)) == 2)
             said = (tmp_path / name).read_text()
             assert f"only-{name}" in said
             for secret in (f"of {other}", f"only-{other}", "honest", "shared", str(tmp_path / other)):

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from dovetail import Policy, rule
-from dovetail.host.journal import Journal, read_journal, shape
+from dovetail.host.journal import Journal, describe_shape, read_journal
 from dovetail.host.policy import Question
 from dovetail.host.secrets import Secrets
-from dovetail.protocol.recording import Event, Frame, Heading, read_lines
+from dovetail.protocol.recording import Event, Frame, RecordingHeader, read_frames
 
 CANARY = "canary-7f3a91"
 QUESTION = Question(
@@ -42,7 +42,7 @@ def test_what_is_written(tmp_path: Path) -> None:
         kept.state("github", "starting", "failed", "it ended with 1")
         kept.event("reload", files=2)
     parts = [*read_journal(path)]
-    assert isinstance(parts[0], Heading)
+    assert isinstance(parts[0], RecordingHeader)
     looks = {"repo": "string(8)", "token": "***", "labels": ["array(2)", "string(1)"]}
     about: dict[str, Any] = {"kind": "tool.call", "tool": "create_issue"}
     reason = "mine — allow, server github"
@@ -113,8 +113,8 @@ def test_messages_can_be_kept_too(tmp_path: Path) -> None:
     assert frames[0].headers == {"authorization": "***"}
     assert frames[1].message == {"id": 1, "result": {"env": "***", "token": "***"}}
     assert frames[2].text == "not JSON, ***"
-    whole = [*read_lines((tmp_path / "j").read_bytes().splitlines())]  # whoever replays it sees no events
-    assert [type(one) for one in whole] == [Heading, Frame, Frame, Frame]
+    whole = [*read_frames((tmp_path / "j").read_bytes().splitlines())]  # whoever replays it sees no events
+    assert [type(one) for one in whole] == [RecordingHeader, Frame, Frame, Frame]
 
 
 def test_a_full_one_is_moved_aside(tmp_path: Path) -> None:
@@ -181,14 +181,14 @@ def test_what_cannot_be_written_is_counted(tmp_path: Path, caplog: pytest.LogCap
 
 
 def test_shapes() -> None:
-    assert shape({"a": 1, "b": 1.5, "c": True, "d": None, "e": [], "f": {}}) == {
+    assert describe_shape({"a": 1, "b": 1.5, "c": True, "d": None, "e": [], "f": {}}) == {
         "a": "integer", "b": "number", "c": "boolean", "d": "null", "e": ["array(0)"], "f": {},
     }  # fmt: skip
-    assert len(shape({str(number): 1 for number in range(1000)})) == 51
+    assert len(describe_shape({str(number): 1 for number in range(1000)})) == 51
     deep: Any = "x"
     for _ in range(100):
         deep = {"a": [deep]}
-    assert len(json.dumps(shape(deep))) < 200
+    assert len(json.dumps(describe_shape(deep))) < 200
 
 
 def test_a_secret_where_a_text_is_cut_leaves_nothing(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dovetail import Policy, rule
-from dovetail.host.kinds import KINDS, read_kind
+from dovetail.host.kinds import CONSENT_KINDS, check_consent_kind
 from dovetail.host.policy import Question
 
 
@@ -24,9 +24,9 @@ def test_a_kind_or_a_glob_that_matches_one_is_taken(given: str) -> None:
 
 
 def test_one_kind_is_no_glob() -> None:
-    assert {read_kind(kind) for kind in KINDS} == set(KINDS)
+    assert {check_consent_kind(kind) for kind in CONSENT_KINDS} == set(CONSENT_KINDS)
     with pytest.raises(ValueError, match=r"'tool_call'.*'tool\.call'"):
-        read_kind("tool_call")
+        check_consent_kind("tool_call")
 
 
 def verdict(policy: Policy, kind: str, **more: Any) -> str:
@@ -52,7 +52,7 @@ def test_no_other_rule_switches_off_one_that_names_the_kind(more: Any, kind: str
 
 
 def test_what_tools_say_of_themselves_is_about_tools() -> None:
-    for kind in KINDS:
+    for kind in CONSENT_KINDS:
         expected = "deny" if kind in ("tool.call", "tool.result") else verdict(Policy("allow"), kind)
         assert verdict(Policy("allow", [rule("deny", destructive=True)]), kind, tool="t") == expected
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from dovetail.host.events import Event
-from dovetail.host.learned import Learned
+from dovetail.host.learned import ListCache
 
 TOOLS = "notifications/tools/list_changed"
 
@@ -14,11 +14,11 @@ class Scene:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.notices: list[Any] = []
-        self.learned = Learned("m", self.events.append)
-        self.stop = self.learned.follow(lambda notice, uri: self.notices.append((notice, uri)))
+        self.learned = ListCache("m", self.events.append)
+        self.stop = self.learned.add_callback(lambda notice, uri: self.notices.append((notice, uri)))
 
     def learn(self, **found: Any) -> None:
-        self.learned.learn("tool", found, 1.0, self.learned.news("tool"))
+        self.learned.update("tool", found, 1.0, self.learned.get_change_count("tool"))
 
 
 def test_a_first_list_is_told_of_only_to_those_who_missed_it() -> None:
@@ -26,7 +26,7 @@ def test_a_first_list_is_told_of_only_to_those_who_missed_it() -> None:
     scene.learn(a=1)
     assert scene.notices == []
     late = Scene()
-    late.learned.missed("tool")
+    late.learned.mark_awaited("tool")
     late.learn(a=1)
     late.learn(a=1)
     assert late.notices == [(TOOLS, None)]
@@ -44,10 +44,10 @@ def test_a_change_nobody_told_of_is_told_of_here() -> None:
 def test_a_change_the_server_told_of_is_told_once() -> None:
     scene = Scene()
     scene.learn(a=1)
-    scene.learned.changed("tools")
-    assert scene.learned.since("tool") is None
+    scene.learned.handle_change("tools")
+    assert scene.learned.get_fetch_time("tool") is None
     scene.learn(a=2)
-    assert scene.learned.since("tool") == 1.0
+    assert scene.learned.get_fetch_time("tool") == 1.0
     assert scene.notices == [(TOOLS, None)]
     scene.stop()
     scene.learn(a=3)
@@ -56,7 +56,7 @@ def test_a_change_the_server_told_of_is_told_once() -> None:
 
 def test_a_list_that_changed_while_it_was_told_is_not_fresh() -> None:
     scene = Scene()
-    news = scene.learned.news("tool")
-    scene.learned.changed("tools")
-    scene.learned.learn("tool", {"a": 1}, 1.0, news)
-    assert scene.learned.since("tool") is None
+    news = scene.learned.get_change_count("tool")
+    scene.learned.handle_change("tools")
+    scene.learned.update("tool", {"a": 1}, 1.0, news)
+    assert scene.learned.get_fetch_time("tool") is None

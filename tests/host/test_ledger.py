@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.host.ledger import Ledger, locked, state_folder
+from dovetail.host.ledger import SharedDocument, get_state_dir, lock_path
 from host.waiting import hurry
 
 ADDER = """
 import sys
-from dovetail.host.ledger import Ledger
-ledger = Ledger(sys.argv[1])
+from dovetail.host.ledger import SharedDocument
+ledger = SharedDocument(sys.argv[1])
 sys.stdin.readline()
 for _ in range(int(sys.argv[2])):
     ledger.change(lambda document: document.update(n=document.get("n", 0) + 1))
@@ -29,7 +29,7 @@ def test_processes_and_threads_lose_no_change(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "ledger.json"
     command = [sys.executable, "-c", ADDER, str(path), "40"]
     adders = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(4)]
-    mine = Ledger(path)
+    mine = SharedDocument(path)
 
     def add() -> None:
         for _ in range(20):
@@ -50,7 +50,7 @@ def test_processes_and_threads_lose_no_change(tmp_path: Path) -> None:
 @posix
 def test_only_its_user_can_read_it(tmp_path: Path) -> None:
     path = tmp_path / "state" / "ledger.json"
-    Ledger(path).change(lambda document: document.update(a=1))
+    SharedDocument(path).change(lambda document: document.update(a=1))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
@@ -62,13 +62,13 @@ def test_one_that_others_may_write_is_refused(tmp_path: Path) -> None:
     for mode in (0o620, 0o602):
         path.chmod(mode)
         with pytest.raises(PermissionError, match=r"ledger\.json.*chmod 600"):
-            Ledger(path).read()
+            SharedDocument(path).read()
         with pytest.raises(PermissionError, match=r"ledger\.json.*chmod 600"):
-            Ledger(path).change(lambda document: None)
+            SharedDocument(path).change(lambda document: None)
 
 
 def test_a_change_by_another_is_seen_at_once(tmp_path: Path) -> None:
-    one, other = Ledger(tmp_path / "l"), Ledger(tmp_path / "l")
+    one, other = SharedDocument(tmp_path / "l"), SharedDocument(tmp_path / "l")
     assert one.read() == {}
     for n in range(5):
         other.change(lambda document, n=n: document.update(n=n))
@@ -76,7 +76,7 @@ def test_a_change_by_another_is_seen_at_once(tmp_path: Path) -> None:
 
 
 def test_a_failed_change_changes_nothing(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "l")
+    ledger = SharedDocument(tmp_path / "l")
     ledger.change(lambda document: document.update(a=[1]))
 
     def fail(document: dict[str, list[int]]) -> None:
@@ -86,7 +86,7 @@ def test_a_failed_change_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         ledger.change(fail)
     assert ledger.read() == {"a": [1]}
-    assert Ledger(tmp_path / "l").read() == {"a": [1]}
+    assert SharedDocument(tmp_path / "l").read() == {"a": [1]}
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff", b"[" * 100_000])
@@ -96,7 +96,7 @@ def test_a_damaged_one_is_empty_and_is_kept_beside(
     path = tmp_path / "ledger.json"
     path.write_bytes(damage)
     path.chmod(0o600)
-    ledger = Ledger(path)
+    ledger = SharedDocument(path)
     assert ledger.read() == {}
     ledger.change(lambda document: document.update(a=1))
     assert json.loads(path.read_bytes()) == {"a": 1}
@@ -106,7 +106,7 @@ def test_a_damaged_one_is_empty_and_is_kept_beside(
 
 def test_without_a_path_it_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    ledger = Ledger()
+    ledger = SharedDocument()
     ledger.change(lambda document: document.update(a=1))
     assert ledger.read() == {"a": 1}
     assert not [*tmp_path.iterdir()]
@@ -114,13 +114,13 @@ def test_without_a_path_it_is_in_memory(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_who_waits_too_long_for_another_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch, 100)
-    with locked(tmp_path / "l"), pytest.raises(TimeoutError, match=str(tmp_path / "l")):
-        Ledger(tmp_path / "l").change(lambda document: None)
-    Ledger(tmp_path / "l").change(lambda document: None)
+    with lock_path(tmp_path / "l"), pytest.raises(TimeoutError, match=str(tmp_path / "l")):
+        SharedDocument(tmp_path / "l").change(lambda document: None)
+    SharedDocument(tmp_path / "l").change(lambda document: None)
 
 
 def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = Ledger(tmp_path / "l")
+    ledger = SharedDocument(tmp_path / "l")
     ledger.change(lambda document: document.update(a=1))
 
     def fail(*_: object) -> None:
@@ -137,14 +137,14 @@ def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path, monkeypatc
 @posix
 def test_where_things_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", os.sep + "state")
-    assert state_folder() == Path("/state/dovetail")
+    assert get_state_dir() == Path("/state/dovetail")
     monkeypatch.delenv("XDG_STATE_HOME")
-    assert state_folder() == Path.home() / ".local" / "state" / "dovetail"
+    assert get_state_dir() == Path.home() / ".local" / "state" / "dovetail"
 
 
 def test_reading_waits_for_no_other_process_that_changes_it(tmp_path: Path) -> None:
     path = tmp_path / "kept.json"
-    ledger = Ledger(path)
+    ledger = SharedDocument(path)
     ledger.change(lambda document: document.update(a=1))
     done = threading.Event()
 
@@ -152,7 +152,7 @@ def test_reading_waits_for_no_other_process_that_changes_it(tmp_path: Path) -> N
         ledger.change(lambda document: document.update(a=2))
         done.set()
 
-    with locked(path):
+    with lock_path(path):
         changing = threading.Thread(target=change)
         changing.start()
         assert not done.wait(0.05)

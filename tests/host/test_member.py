@@ -12,7 +12,7 @@ from dovetail import CannotStart, Client, MCPError, NeedsLogin, RequestTimeout, 
 from dovetail.host.events import Event
 from dovetail.host.member import Member
 from dovetail.host.terms import Terms
-from host.waiting import PATIENCE, until
+from host.waiting import TIMEOUT_S, wait_until
 
 PROGRAM = """
 import os, sys
@@ -53,14 +53,14 @@ class Scene:
             self.made += 1
             return make()
 
-        self.member = Member("m", counted, Terms(**settings), self.events.append, permit=permit)
+        self.member = Member("m", counted, Terms(**settings), self.events.append, authorize_start=permit)
 
     @property
     def states(self) -> list[str | None]:
         return [event.new for event in self.events if event.kind == "server.state"]
 
     async def until(self, state: str) -> None:
-        await until(lambda: self.member.state == state)
+        await wait_until(lambda: self.member.state == state)
 
 
 @pytest.fixture
@@ -101,8 +101,8 @@ async def test_a_change_is_told_and_looked_at() -> None:
     before = await scene.member.listed("tool")
     assert await scene.member.listed("tool") is before
     app.add_tool(lambda: 2, name="two")
-    await until(lambda: heard)
-    async with asyncio.timeout(PATIENCE):
+    await wait_until(lambda: heard)
+    async with asyncio.timeout(TIMEOUT_S):
         assert set(await scene.member.listed("tool")) == {"one", "two"}
     assert "definitions.changed" in {event.kind for event in scene.events}
     stop()
@@ -167,7 +167,7 @@ async def test_a_server_that_dies_comes_back_by_itself(script: Path) -> None:
 
 async def test_one_that_dies_again_and_again_is_given_up_for_a_while(script: Path) -> None:
     scene = Scene(lambda: Client(script), give_up=3, backoff=(0.01, 100.0))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while scene.member.state != "failed":
             try:
                 async with scene.member.using() as client:
@@ -210,7 +210,7 @@ async def test_stopping_ends_a_start_and_tells_whoever_waits() -> None:
     scene = Scene(lambda: Client([sys.executable, "-c", "import time; time.sleep(100)"], timeouts=Timeouts(probe=50)))
     waiting = asyncio.create_task(scene.member.ready())
     await scene.until("starting")
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         await scene.member.stop()
         with pytest.raises(CannotStart, match="stopped"):
             await waiting
@@ -240,6 +240,6 @@ async def test_looking_up_a_secret_counts_as_a_part_of_the_start() -> None:
         raise AssertionError
 
     scene = Scene(make, start_time=0.1)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         with pytest.raises(RequestTimeout, match=r"0\.1 s"):
             await scene.member.ready()

@@ -5,43 +5,43 @@ import asyncio
 import pytest
 
 from dovetail.errors import PolicyError
-from dovetail.host.metering import Meter, shortened
-from dovetail.host.quotas import quota
+from dovetail.host.metering import Meter, truncate_result
+from dovetail.host.quotas import parse_limits
 from dovetail.wire.content import ImageContent, TextContent
 from dovetail.wire.shape import UNSET
 from dovetail.wire.tools import CallToolResult
 
 
 async def test_one_too_many_is_refused_and_other_tools_are_not() -> None:
-    meter, limit = Meter(), quota("2/h")
+    meter, limit = Meter(), parse_limits("2/h")
     for _ in range(2):
-        async with meter.within("s", "t", limit):
+        async with meter.limit_call("s", "t", limit):
             pass
     with pytest.raises(PolicyError, match=r"s\.t.* 2/h.* \d+ s"):
-        async with meter.within("s", "t", limit):
+        async with meter.limit_call("s", "t", limit):
             raise AssertionError
-    async with meter.within("s", "other", limit), meter.within("r", "t", limit):
+    async with meter.limit_call("s", "other", limit), meter.limit_call("r", "t", limit):
         pass
 
 
 async def test_addresses_are_counted_together() -> None:
     """A caller chooses them: counted one by one they would be no limit."""
-    meter, limit = Meter(), quota("2/h")
+    meter, limit = Meter(), parse_limits("2/h")
     for uri in ("a:1", "a:2"):
-        async with meter.within("s", uri, limit, "resource.read"):
+        async with meter.limit_call("s", uri, limit, "resource.read"):
             pass
     with pytest.raises(PolicyError):
-        async with meter.within("s", "a:3", limit, "resource.read"):
+        async with meter.limit_call("s", "a:3", limit, "resource.read"):
             raise AssertionError
 
 
 async def test_what_is_too_much_at_once_waits_its_turn() -> None:
-    meter, limit = Meter(), quota({"concurrency": 2})
+    meter, limit = Meter(), parse_limits({"concurrency": 2})
     running, most = 0, 0
 
     async def one() -> None:
         nonlocal running, most
-        async with meter.within("s", "t", limit):
+        async with meter.limit_call("s", "t", limit):
             running += 1
             most = max(most, running)
             await asyncio.sleep(0)
@@ -52,23 +52,23 @@ async def test_what_is_too_much_at_once_waits_its_turn() -> None:
 
 
 async def test_room_is_given_back_by_what_fails() -> None:
-    meter, limit = Meter(), quota({"concurrency": 1})
+    meter, limit = Meter(), parse_limits({"concurrency": 1})
     for _ in range(3):
         with pytest.raises(ZeroDivisionError):
-            async with meter.within("s", "t", limit):
+            async with meter.limit_call("s", "t", limit):
                 raise ZeroDivisionError
 
 
 def test_a_short_result_stays_what_it_is() -> None:
     result = CallToolResult(content=[TextContent(text="x")], structured_content={"a": 1})
-    assert shortened(result, None) is result
-    assert shortened(result, 1_000) is result
+    assert truncate_result(result, None) is result
+    assert truncate_result(result, 1_000) is result
 
 
 def test_a_long_result_says_how_much_is_missing() -> None:
     """And no character is cut in two."""
     result = CallToolResult(content=[TextContent(text="é" * 500)], structured_content={"a": 1})
-    cut = shortened(result, 101)
+    cut = truncate_result(result, 101)
     text, note = cut.content
     assert isinstance(text, TextContent)
     assert isinstance(note, TextContent)
@@ -79,5 +79,7 @@ def test_a_long_result_says_how_much_is_missing() -> None:
 
 
 def test_a_picture_that_is_too_large_is_only_told_of() -> None:
-    (note,) = shortened(CallToolResult(content=[ImageContent(data="A" * 999, mime_type="image/png")]), 100).content
+    (note,) = truncate_result(
+        CallToolResult(content=[ImageContent(data="A" * 999, mime_type="image/png")]), 100
+    ).content
     assert isinstance(note, TextContent)

@@ -9,7 +9,7 @@ import pytest
 from dovetail.errors import PolicyError
 from dovetail.host.events import Event
 from dovetail.host.journal import Journal, read_journal
-from dovetail.host.noting import Outcome, journaling, noted
+from dovetail.host.noting import CallOutcome, create_audit_listener, report_call
 from dovetail.host.policy import Question
 from dovetail.wire.content import TextContent
 from dovetail.wire.tools import CallToolResult
@@ -17,7 +17,7 @@ from dovetail.wire.tools import CallToolResult
 QUESTION = Question(server="s", tool="t", arguments={"a": 1})
 
 
-def outcome(events: list[Event]) -> Outcome:
+def outcome(events: list[Event]) -> CallOutcome:
     call, result = events
     assert (call.kind, call.server, call.new, call.details) == ("call", "s", "t", QUESTION)
     assert result.kind == "result"
@@ -34,27 +34,27 @@ def outcome(events: list[Event]) -> Outcome:
 )
 def test_how_a_call_ended(result: Any, said: str) -> None:
     events: list[Event] = []
-    with noted(QUESTION, events.append) as note:
+    with report_call(QUESTION, events.append) as note:
         note(result)
     told = outcome(events)
     assert told.outcome == said
-    assert told.size is not None
-    assert told.ms >= 0
+    assert told.result_bytes is not None
+    assert told.duration_ms >= 0
 
 
 @pytest.mark.parametrize("failure", [PolicyError("no"), ValueError("no"), asyncio.CancelledError("no")])
 def test_what_failed_is_told_of_and_goes_on(failure: BaseException) -> None:
     events: list[Event] = []
-    with pytest.raises(type(failure)), noted(QUESTION, events.append):
+    with pytest.raises(type(failure)), report_call(QUESTION, events.append):
         raise failure
     told = outcome(events)
-    assert (told.outcome, told.error, told.size) == (type(failure).__name__, "no", None)
+    assert (told.outcome, told.error, told.result_bytes) == (type(failure).__name__, "no", None)
 
 
 def test_a_journal_has_what_was_told(tmp_path: Path) -> None:
     with Journal(tmp_path / "journal.jsonl") as journal:
-        write = journaling(journal)
-        with noted(QUESTION, write) as note:
+        write = create_audit_listener(journal)
+        with report_call(QUESTION, write) as note:
             note(CallToolResult(content=[]))
         write(Event(kind="server.state", server="s", old="idle", new="ready"))
         write(Event(kind="server.log", server="s", new="info"))  # of which there may be very many

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.host.paths import Paths
+from dovetail.host.paths import GatewayRouter
 
 
 class Door:
@@ -20,7 +20,7 @@ class Door:
         self.closed = True
 
 
-def paths() -> tuple[Paths, dict[str, Door]]:
+def paths() -> tuple[GatewayRouter, dict[str, Door]]:
     doors = {"first": Door("first")}
 
     def make(mode: str, only: str | None, path: str) -> Door | None:
@@ -29,7 +29,7 @@ def paths() -> tuple[Paths, dict[str, Door]]:
         return doors.setdefault(path, Door(f"{mode} {only}"))
 
     first: Any = doors["first"]
-    return Paths(first, make), doors
+    return GatewayRouter(first, make), doors
 
 
 @pytest.mark.parametrize(

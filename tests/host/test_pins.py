@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail import Tool, ToolAnnotations
-from dovetail.host.pins import Difference, changes, describe, fingerprint, pinned
+from dovetail.host.pins import Difference, changes, describe, extract_pinned_fields, fingerprint
 from dovetail.wire.prompts import Prompt
 from dovetail.wire.shape import replace
 
@@ -140,7 +140,7 @@ def test_what_is_the_same_is_the_same_in_any_order() -> None:
     assert fingerprint(replace(SEND, input_schema=turned)) == fingerprint(SEND)
     assert changes(SEND, replace(SEND, input_schema=turned)) == []
     assert fingerprint(replace(SEND, meta={"x": 1}, icons=[])) == fingerprint(SEND)
-    assert fingerprint(pinned(SEND)) == fingerprint(SEND)
+    assert fingerprint(extract_pinned_fields(SEND)) == fingerprint(SEND)
     assert fingerprint(Prompt(name="send", description=SEND.description)) != fingerprint(SEND)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dovetail import Tool
-from dovetail.host.search import Index, words
+from dovetail.host.search import SearchIndex, extract_words
 
 
 def tool(name: str, description: str = "", **properties: Any) -> Tool:
@@ -19,7 +19,7 @@ TOOLS = [
     tool("get-weather", "The weather of a city today"),
     tool("query", "Run SQL against the database"),
 ]
-INDEX = Index(TOOLS)
+INDEX = SearchIndex(TOOLS)
 
 
 @pytest.mark.parametrize(
@@ -44,32 +44,32 @@ def test_what_fits_nothing_finds_nothing(text: str) -> None:
 
 
 def test_there_may_be_nothing_to_find() -> None:
-    assert Index([]).search("x", 5) == []
+    assert SearchIndex([]).search("x", 5) == []
     assert INDEX.search("issue", 0) == []
 
 
 def test_equal_ones_come_in_the_order_of_the_catalog() -> None:
-    index = Index([tool("a", "same words"), tool("b", "same words"), tool("c", "same words")])
+    index = SearchIndex([tool("a", "same words"), tool("b", "same words"), tool("c", "same words")])
     assert index.search("same", 2) == [0, 1]
 
 
 def test_saying_a_word_often_does_not_buy_the_first_place() -> None:
     honest = tool("send_mail", "Send a mail")
     stuffed = tool("evil", "mail " * 5000 + "send " * 5000)
-    assert Index([stuffed, honest]).search("send mail", 2) == [1, 0]
+    assert SearchIndex([stuffed, honest]).search("send mail", 2) == [1, 0]
 
 
 def test_words() -> None:
-    assert words("getHTTPResponse_v2 queries-the boxes, Größe") == [
+    assert extract_words("getHTTPResponse_v2 queries-the boxes, Größe") == [
         "get", "httpresponse", "v2", "query", "boxe", "größe",
     ]  # fmt: skip
-    assert len(words("w " * 100_000)) == 10_000
+    assert len(extract_words("w " * 100_000)) == 10_000
 
 
 def test_the_server_counts_too() -> None:
-    assert Index([tool("search", "Search"), tool("search", "Search")], ["github", "docs"]).search("search docs", 1) == [
-        1
-    ]
+    assert SearchIndex([tool("search", "Search"), tool("search", "Search")], ["github", "docs"]).search(
+        "search docs", 1
+    ) == [1]
 
 
 def test_schemas_of_any_make_are_read() -> None:
@@ -79,4 +79,4 @@ def test_schemas_of_any_make_are_read() -> None:
         {"properties": {"a": True, "b": {"description": 5}}},
         {"properties": []},
     ]
-    assert Index([Tool(name="x", input_schema=one) for one in odd]).search("b", 5) == [2]
+    assert SearchIndex([Tool(name="x", input_schema=one) for one in odd]).search("b", 5) == [2]

@@ -26,9 +26,9 @@ from dovetail import (
 )
 from dovetail.host.consent import Edit
 from dovetail.host.host import Host
-from dovetail.host.names import exposed
-from host.far import Far
-from host.waiting import PATIENCE, until
+from dovetail.host.names import make_model_name
+from host.far import UpstreamServer
+from host.waiting import TIMEOUT_S, wait_until
 
 OLD, NEW = "2025-11-25", "2026-07-28"
 TOKENS = StaticTokens({f"token-of-{who}-0000": Principal(who) for who in ("ada", "bob")})
@@ -43,12 +43,12 @@ def eras(request: pytest.FixtureRequest) -> tuple[str, str]:
 @asynccontextmanager
 async def gateway(
     eras: tuple[str, str], policy: Policy, *, consent: Any = None, **options: Any
-) -> AsyncGenerator[tuple[Client, Far, Host]]:
-    far = Far()
+) -> AsyncGenerator[tuple[Client, UpstreamServer, Host]]:
+    far = UpstreamServer()
     async with Host(policy=policy, consent=consent) as host:
         host.add("far", far, revision=eras[1])
         app = host.as_server()
-        async with Client(app, revision=eras[0], **options) as client, asyncio.timeout(PATIENCE):
+        async with Client(app, revision=eras[0], **options) as client, asyncio.timeout(TIMEOUT_S):
             yield client, far, host
         await app.stop()
 
@@ -107,7 +107,7 @@ async def test_rules_about_what_a_tool_does_are_about_its_definition() -> None:
     async with Host(policy=allowing(rule("hide", destructive=True))) as host:
         host.add("m", app, trust=True)
         served = host.as_server()
-        async with Client(served) as client, asyncio.timeout(PATIENCE):
+        async with Client(served) as client, asyncio.timeout(TIMEOUT_S):
             assert await client.call("m__look") == "seen"
             assert [tool.name for tool in await client.list_tools()] == ["m__look"]
             with pytest.raises(NotFound):
@@ -127,7 +127,7 @@ async def test_arguments_that_the_user_adds() -> None:
     ) as host:
         host.add("m", app)
         served = host.as_server()
-        async with Client(served) as client, asyncio.timeout(PATIENCE):
+        async with Client(served) as client, asyncio.timeout(TIMEOUT_S):
             result = await client.request("tools/call", {"name": "m__say"})
             assert "hi" in str(result)
         await served.stop()
@@ -218,7 +218,7 @@ async def test_resources_that_may_not_be_read_are_not_heard_of(eras: tuple[str, 
             far.updated("note:2")
             return "far+note:2" in heard
 
-        await until(told)
+        await wait_until(told)
         listening.cancel()
         await asyncio.wait([listening])
     assert set(heard) == {"far+note:2"}
@@ -235,20 +235,20 @@ async def test_a_subscription_outlives_its_server(eras: tuple[str, str], how: st
             await host.restart("far")
         else:
             await host.remove("far")
-            far = Far("far")
+            far = UpstreamServer("far")
             host.add("far", far, revision=eras[1])
         assert (await anext(feed)).uri == "far+note:1"
         await heard(feed, far)
 
 
-async def heard(feed: Any, far: Far) -> None:
+async def heard(feed: Any, far: UpstreamServer) -> None:
     news = asyncio.ensure_future(anext(feed))
 
     def told() -> bool:
         far.updated("note:1")
         return news.done()
 
-    await until(told)
+    await wait_until(told)
     assert news.result().uri == "far+note:1"
 
 
@@ -258,7 +258,7 @@ async def heard(feed: Any, far: Far) -> None:
 @asynccontextmanager
 async def private(mode: Any = "merged") -> AsyncGenerator[tuple[str, Host]]:
     """A server that only Ada has credentials for, behind a gateway."""
-    far = Far()
+    far = UpstreamServer()
     async with testing.serve(far, transport="http") as behind, Host(policy=allowing()) as host:
         host.add("far", behind, credentials=lambda who: {"headers": {}} if who == "ada" else None)
         app = host.as_server(
@@ -290,14 +290,14 @@ async def test_searching_finds_what_is_there_for_this_caller() -> None:
 async def test_a_name_that_was_cut_is_told_back_for_its_caller() -> None:
     long = "a.name/that is_much__too long for any model to take, and then some"
     async with private() as (url, _), caller(url, "ada") as client:
-        assert "long" in str((await client.call_tool(exposed("far", long))).content)
+        assert "long" in str((await client.call_tool(make_model_name("far", long))).content)
 
 
 @pytest.mark.parametrize("era", ["handshake", "stateless"])
 async def test_who_has_no_credentials_hears_of_nothing(era: Any) -> None:
     wanted: dict[str, Any] = {"tools": False, "prompts": False, "resources": False, "uris": ["far+note:1"]}
-    far = Far()
-    async with Host(policy=allowing()) as host, asyncio.timeout(PATIENCE):
+    far = UpstreamServer()
+    async with Host(policy=allowing()) as host, asyncio.timeout(TIMEOUT_S):
         host.add("far", far, credentials=lambda who: {} if who == "ada" else None)
         app = host.as_server(auth=TOKENS)
         async with testing.serve(app, transport="http") as url:
@@ -307,8 +307,8 @@ async def test_who_has_no_credentials_hears_of_nothing(era: Any) -> None:
                         await client.subscribe("far+note:1")
                 else:
                     async with client.listen(**wanted) as changes:
-                        assert changes.honoured is not None
-                        assert not changes.honoured.resource_subscriptions
+                        assert changes.acknowledged_filter is not None
+                        assert not changes.acknowledged_filter.resource_subscriptions
             async with caller(url, "ada", era=era) as client, client.listen(**wanted) as changes:
                 await heard(aiter(changes), far)
             assert host.servers[0].state == "idle"
@@ -318,7 +318,7 @@ async def test_who_has_no_credentials_hears_of_nothing(era: Any) -> None:
 # Definitions and consent
 
 
-def swap(far: Far, ran: list[str]) -> None:
+def swap(far: UpstreamServer, ran: list[str]) -> None:
     far.remove_tool("add")
 
     @far.tool(name="add")
@@ -332,7 +332,7 @@ async def changed(host: Host, change: Any) -> None:
     told: list[Any] = []
     stop = host.on("tools.changed", told.append)
     change()
-    await until(lambda: told)
+    await wait_until(lambda: told)
     stop()
 
 
@@ -410,7 +410,7 @@ async def test_what_an_anonymous_caller_agreed_to_is_not_agreed_to_by_the_next(e
 
         return answer
 
-    far = Far()
+    far = UpstreamServer()
     async with Host() as host:
         host.add("far", far)
         app = host.as_server()
@@ -442,7 +442,7 @@ async def test_a_gateway_made_while_a_server_starts() -> None:
 
     far = Server("far", lifespan=slowly)
     far.add_tool(lambda: "hi", name="hi")
-    async with Host(policy=allowing()) as host, asyncio.timeout(PATIENCE):
+    async with Host(policy=allowing()) as host, asyncio.timeout(TIMEOUT_S):
         starting = asyncio.create_task(host.add("far", far).ready())
         await began.wait()
         app = host.as_server()
@@ -464,7 +464,7 @@ async def test_what_a_slow_server_has_is_told_of_once_it_is_there(above: str) ->
 
     far = Server("far", lifespan=slowly)
     far.add_tool(lambda: "hi", name="hi")
-    async with Host(policy=allowing(), patience=0.05) as host, asyncio.timeout(PATIENCE):
+    async with Host(policy=allowing(), patience=0.05) as host, asyncio.timeout(TIMEOUT_S):
         host.add("far", far)
         app = host.as_server()
         async with Client(app, revision=above) as client, client.listen() as changes:
@@ -492,7 +492,7 @@ async def test_the_hosts_own_calls_outlive_the_first_of_a_gateway(revision: str)
     async def hi() -> str:
         return "hi"
 
-    async with Host(policy=allowing()) as host, asyncio.timeout(PATIENCE):
+    async with Host(policy=allowing()) as host, asyncio.timeout(TIMEOUT_S):
         host.add("far", far, revision=revision)
         own = asyncio.create_task(host.call("far.wait"))
         await began.wait()

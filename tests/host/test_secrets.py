@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.host.secrets import Place, Reference, Secrets, Unresolved, parts
+from dovetail.host.secrets import Reference, ReferenceContext, Secrets, Unresolved, split_references
 
 CANARY = "canary-7f3a91"
 KEPT = {("dovetail", "github"): CANARY, ("other", "bank"): CANARY}
@@ -40,17 +40,17 @@ def secrets(**environ: str) -> Secrets:
     ],
 )
 def test_each_kind_is_looked_up(text: str, expected: str) -> None:
-    assert secrets(A="a", E="").resolve(text, "env.X", Place(folder=Path("/srv/x"))) == expected
+    assert secrets(A="a", E="").resolve(text, "env.X", ReferenceContext(project_dir=Path("/srv/x"))) == expected
 
 
 def test_only_gemini_writes_variables_without_braces() -> None:
-    assert secrets(A="a").resolve("$A-${A}-$", "x", Place(bare=True)) == "a-a-$"
+    assert secrets(A="a").resolve("$A-${A}-$", "x", ReferenceContext(allows_bare=True)) == "a-a-$"
     assert secrets(A="a").resolve("$A-${A}-$", "x") == "$A-a-$"
 
 
 def test_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "key.txt").write_text(f"{CANARY}\n", encoding="utf-8")
-    place = Place(folder=tmp_path, level="project")
+    place = ReferenceContext(project_dir=tmp_path, level="project")
     for text in ("${file:key.txt}", "{file:./key.txt}", f"${{file:{tmp_path}/key.txt}}"):
         assert secrets().resolve(text, "env.X", place) == CANARY
 
@@ -83,7 +83,7 @@ def test_what_cannot_be_looked_up_is_an_error_that_names_it(tmp_path: Path, text
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     (tmp_path / "link").symlink_to("/etc/hosts")
     with pytest.raises(Unresolved, match=r"env\.TOKEN: ") as caught:
-        secrets().resolve(f"x{text}", "env.TOKEN", Place(folder=tmp_path, level=level))
+        secrets().resolve(f"x{text}", "env.TOKEN", ReferenceContext(project_dir=tmp_path, level=level))
     assert why in str(caught.value)
     assert caught.value.setting == "env.TOKEN"
     assert isinstance(caught.value, KeyError)
@@ -92,10 +92,13 @@ def test_what_cannot_be_looked_up_is_an_error_that_names_it(tmp_path: Path, text
 def test_a_project_reads_only_what_is_kept_for_it(tmp_path: Path) -> None:
     kept = {("dovetail", "token"): "the user's", (f"dovetail:{tmp_path}", "token"): "the project's"}
     known = Secrets({}, keyring=lambda service, name: kept.get((service, name)))
-    assert known.resolve("${keyring:token}", "x", Place(folder=tmp_path, level="project")) == "the project's"
-    assert known.resolve("${keyring:token}", "x", Place(folder=tmp_path, level="user")) == "the user's"
+    assert (
+        known.resolve("${keyring:token}", "x", ReferenceContext(project_dir=tmp_path, level="project"))
+        == "the project's"
+    )
+    assert known.resolve("${keyring:token}", "x", ReferenceContext(project_dir=tmp_path, level="user")) == "the user's"
     with pytest.raises(Unresolved):
-        known.resolve("${keyring:dovetail/token}", "x", Place(folder=tmp_path, level="project"))
+        known.resolve("${keyring:dovetail/token}", "x", ReferenceContext(project_dir=tmp_path, level="project"))
 
 
 def test_a_command_is_no_shell(tmp_path: Path) -> None:
@@ -195,7 +198,7 @@ def test_a_command_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch)
 
 @given(st.text(alphabet="ab${}:-env", max_size=30))
 def test_every_text_is_taken_apart_completely(text: str) -> None:
-    found = [*parts(text)]
+    found = [*split_references(text)]
     plain = [one for one in found if isinstance(one, str)]
     assert all("${" not in one or "}" not in one.partition("${")[2].partition("{")[0] for one in plain)
     if not any(isinstance(one, Reference) for one in found):

@@ -7,7 +7,7 @@ from dovetail.host.models.choosing import Variant
 from dovetail.host.models.model import Reply, Usage
 from dovetail.host.models.openai import OpenAIModel
 from dovetail.host.models.scripted import Scripted
-from dovetail.host.spending import Budget, Spent, size
+from dovetail.host.spending import Budget, Spent, estimate_message_tokens
 from dovetail.wire.content import ImageContent, TextContent, ToolResultContent, ToolUseContent
 from dovetail.wire.sampling import SamplingMessage
 
@@ -27,24 +27,24 @@ from dovetail.wire.sampling import SamplingMessage
 )
 def test_room(spent: Spent, put: int, room: int | str) -> None:
     budget = Budget(Scripted(price=(1_000.0, 10_000.0)), 100, 1_000, 1.0)
-    assert budget.room(spent, put) == room
+    assert budget.get_reply_limit(spent, put) == room
 
 
 def test_a_short_reply_may_be_as_short_as_one_wants() -> None:
-    assert Budget(Scripted(), 4, 100, None).room(Spent(), 96) == 4
+    assert Budget(Scripted(), 4, 100, None).get_reply_limit(Spent(), 96) == 4
 
 
 def test_the_price_is_known_before_the_first_reply() -> None:
     with pytest.raises(ModelError, match="price"):
         Budget(OpenAIModel("some"), 100, None, 1.0)
-    assert Budget(OpenAIModel(Variant("some", price=(1.0, 2.0))), 100, None, 1.0).room(Spent(), 0) == 100
+    assert Budget(OpenAIModel(Variant("some", price=(1.0, 2.0))), 100, None, 1.0).get_reply_limit(Spent(), 0) == 100
 
 
 def test_what_a_reply_took() -> None:
     budget = Budget(Scripted(price=(1.0, 2.0)), 100, None, None)
     text = [TextContent(text="x" * 40)]
-    own = budget.taken(Reply(content=[*text], model="m", usage=Usage(input=7, output=8, usd=9.0)), 100)
-    ours = budget.taken(Reply(content=[*text], model="m"), 100)
+    own = budget.measure_usage(Reply(content=[*text], model="m", usage=Usage(input=7, output=8, usd=9.0)), 100)
+    ours = budget.measure_usage(Reply(content=[*text], model="m"), 100)
     assert (own.input, own.output, own.usd) == (7, 8, 9.0)
     assert (ours.input, ours.output, ours.usd) == (100, 10, pytest.approx(0.00012))
 
@@ -53,7 +53,7 @@ def test_a_picture_counts_by_what_is_seen_of_it() -> None:
     picture = ImageContent(data="A" * 1_000_000, mime_type="image/png")
     result = ToolResultContent(tool_use_id="a", content=[TextContent(text="ab" * 20), picture])
     call = ToolUseContent(id="a", name="draw", input={"what": "x" * 400})
-    assert size([SamplingMessage(role="user", content=picture)]) == 1_600
-    assert size([SamplingMessage(role="user", content=[result])]) == 1_610
-    assert 100 < size([SamplingMessage(role="assistant", content=[call])]) < 120
-    assert size([], "be brief") == 2
+    assert estimate_message_tokens([SamplingMessage(role="user", content=picture)]) == 1_600
+    assert estimate_message_tokens([SamplingMessage(role="user", content=[result])]) == 1_610
+    assert 100 < estimate_message_tokens([SamplingMessage(role="assistant", content=[call])]) < 120
+    assert estimate_message_tokens([], "be brief") == 2

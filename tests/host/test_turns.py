@@ -1,8 +1,8 @@
 """Turns: every call of a reply gets exactly one result, under an id of its own."""
 
 from dovetail.host.models.model import Reply
-from dovetail.host.turns import turn_of
-from dovetail.server.tool import error_result
+from dovetail.host.turns import create_turn
+from dovetail.server.tool import build_error_result
 from dovetail.wire.content import TextContent, ToolResultContent, ToolUseContent
 
 
@@ -12,7 +12,7 @@ def call(id: str) -> ToolUseContent:
 
 def test_ids_are_unlike_all_others_of_the_conversation() -> None:
     taken = {"old"}
-    turn = turn_of(Reply(content=[call("new"), call("old"), call("")], model="m"), taken)
+    turn = create_turn(Reply(content=[call("new"), call("old"), call("")], model="m"), taken)
     first, second, third = (one.id for one in turn.calls)
     assert first == "new"
     assert taken == {"old", "new", second, third}
@@ -20,30 +20,30 @@ def test_ids_are_unlike_all_others_of_the_conversation() -> None:
 
 
 def test_what_cannot_be_read_is_known_under_the_new_id() -> None:
-    turn = turn_of(Reply(content=[call("a")], model="m", unread={"a": "no JSON"}), {"a"})
-    assert [*turn.unread] == [turn.calls[0].id]
+    turn = create_turn(Reply(content=[call("a")], model="m", unread={"a": "no JSON"}), {"a"})
+    assert [*turn.invalid_calls] == [turn.calls[0].id]
 
 
 def test_an_interrupt_gives_every_call_its_word() -> None:
-    turn = turn_of(Reply(content=[TextContent(text="now"), *map(call, "abcd")], model="m"), set())
+    turn = create_turn(Reply(content=[TextContent(text="now"), *map(call, "abcd")], model="m"), set())
     a, b, c, d = turn.calls
-    turn.finish(a, error_result("no"))
-    turn.begun |= {"a", "b"}
-    turn.waiting["ticket"] = c
+    turn.finish(a, build_error_result("no"))
+    turn.started_ids |= {"a", "b"}
+    turn.waiting_by_ticket["ticket"] = c
     turn.interrupt()
     assert [*turn.results] == [a.id, b.id, d.id]
     first, second, last = (_text(turn.results[one]) for one in "abd")
     assert first == "no"
     assert "may have run" in second
     assert "may have run" not in last
-    turn.finish(turn.waiting.pop("ticket"), error_result("late"))
-    said, told = turn.messages()
+    turn.finish(turn.waiting_by_ticket.pop("ticket"), build_error_result("late"))
+    said, told = turn.to_messages()
     assert said.content == turn.content
     assert [one.tool_use_id for one in told.content if isinstance(one, ToolResultContent)] == [*"abcd"]  # pyright: ignore[reportGeneralTypeIssues]
 
 
 def test_a_reply_that_holds_nothing_leaves_nothing() -> None:
-    assert turn_of(Reply(content=[], model="m"), set()).messages() == []
+    assert create_turn(Reply(content=[], model="m"), set()).to_messages() == []
 
 
 def _text(result: ToolResultContent) -> str:

@@ -230,6 +230,6 @@ async def test_reading_by_the_host_and_by_a_gateway() -> None:
             assert (await host.read("fs", "file:///srv/docs/a")).contents[0].text == "read"
             assert (await client.read_resource("fs+file:///srv/docs/a")).contents[0].text == "read"
             async with client.listen(uris=[f"fs+{uri}" for uri in SECRET]) as listening:
-                assert listening.honoured is not None
-                assert not listening.honoured.resource_subscriptions
+                assert listening.acknowledged_filter is not None
+                assert not listening.acknowledged_filter.resource_subscriptions
         await app.stop()

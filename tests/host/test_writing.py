@@ -10,23 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.host.config import Entry, parse, read_file
-from dovetail.host.writing import HOSTS, add, added, document, file_of
+from dovetail.host.config import Entry, parse_config, read_file
+from dovetail.host.writing import HOST_FORMATS, add_entry, format_document, get_config_path, insert_entry
 
 LOCAL = Entry(name="time", source="", path=Path(), command="uvx", args=["mcp-server-time"], env={"A": 'b"\\ü'})
 REMOTE = Entry(name="far", source="", path=Path(), url="https://x.example/mcp", headers={"X-Key": "k"})
 
 
-@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("host", HOST_FORMATS)
 @pytest.mark.parametrize("entry", [LOCAL, REMOTE], ids=lambda one: one.name)
 def test_what_is_written_is_read_again(host: str, entry: Entry, tmp_path: Path) -> None:
-    if entry.url is not None and HOSTS[host].url is None:
+    if entry.url is not None and HOST_FORMATS[host].url_key is None:
         with pytest.raises(ValueError, match="Claude Desktop"):
-            document(host, entry)
+            format_document(host, entry)
         return
-    path = tmp_path / "folder" / Path(HOSTS[host].user or HOSTS[host].project or "").name
-    add(host, path, entry)
-    add(host, path, entry)
+    path = tmp_path / "folder" / Path(HOST_FORMATS[host].user_file or HOST_FORMATS[host].project_file or "").name
+    add_entry(host, path, entry)
+    add_entry(host, path, entry)
     (found,), problems = read_file(path)
     assert not problems
     assert found.target({}) == entry.target({})
@@ -47,19 +47,19 @@ def test_comments_and_spacing_stay(tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
     path.write_text(COMMENTED, encoding="utf-8")
     os.chmod(path, 0o640)
-    add("gemini", path, LOCAL)
+    add_entry("gemini", path, LOCAL)
     text = path.read_text(encoding="utf-8")
     for line in COMMENTED.splitlines():
         assert line in text
-    assert parse(text, ".json")["theme"] == "dark"
+    assert parse_config(text, ".json")["theme"] == "dark"
     assert path.stat().st_mode & 0o777 == 0o640
     with pytest.raises(ValueError, match="'old'"):
-        add("gemini", path, _named(REMOTE, "old"))
-    add("gemini", path, _named(REMOTE, "old"), replace=True)
+        add_entry("gemini", path, _named(REMOTE, "old"))
+    add_entry("gemini", path, _named(REMOTE, "old"), replace=True)
     text = path.read_text(encoding="utf-8")
     assert "// what I use" in text
     assert "/* keep */" in text
-    assert parse(text, ".json")["mcpServers"].keys() == {"old", "time"}
+    assert parse_config(text, ".json")["mcpServers"].keys() == {"old", "time"}
 
 
 def _named(entry: Entry, name: str) -> Entry:
@@ -70,7 +70,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     real, link = tmp_path / "real.json", tmp_path / "mcp.json"
     real.write_text("{}", encoding="utf-8")
     link.symlink_to(real)
-    add("mcp.json", link, LOCAL)
+    add_entry("mcp.json", link, LOCAL)
     assert link.is_symlink()
     assert "time" in json.loads(real.read_text(encoding="utf-8"))["mcpServers"]
 
@@ -80,29 +80,29 @@ TOML = '# mine\nmodel = "x"\n\n[mcp_servers.time]\ncommand = "old"\n[mcp_servers
 
 def test_toml(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'time'"):
-        added("codex", TOML, "time", {"command": "new"})
-    text = added("codex", TOML, "time", {"command": "new"}, replace=True)
-    assert parse(text, ".toml") == {"model": "x", "other": {"a": 1}, "mcp_servers": {"time": {"command": "new"}}}
+        insert_entry("codex", TOML, "time", {"command": "new"})
+    text = insert_entry("codex", TOML, "time", {"command": "new"}, replace=True)
+    assert parse_config(text, ".toml") == {"model": "x", "other": {"a": 1}, "mcp_servers": {"time": {"command": "new"}}}
     assert text.startswith("# mine\n")
 
 
 def test_yaml() -> None:
     old = "# mine\nextensions:\n    developer:\n        enabled: true\nmode: auto\n"
-    text = added("goose", old, "time", {"cmd": "uvx"})
-    assert parse(text, ".yaml") == {
+    text = insert_entry("goose", old, "time", {"cmd": "uvx"})
+    assert parse_config(text, ".yaml") == {
         "extensions": {"developer": {"enabled": True}, "time": {"cmd": "uvx"}},
         "mode": "auto",
     }
     assert text.startswith("# mine\n")
-    assert parse(added("goose", "mode: auto\n", "time", {"cmd": "uvx"}), ".yaml")["extensions"]["time"]
+    assert parse_config(insert_entry("goose", "mode: auto\n", "time", {"cmd": "uvx"}), ".yaml")["extensions"]["time"]
 
 
 def test_without_the_yaml_library_it_can_still_be_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    assert document("goose", LOCAL).startswith("extensions:\n")
+    assert format_document("goose", LOCAL).startswith("extensions:\n")
     (tmp_path / "config.yaml").write_text("mode: auto\n", encoding="utf-8")
     with pytest.raises(ValueError, match="pip install pyyaml"):
-        add("goose", tmp_path / "config.yaml", LOCAL)
+        add_entry("goose", tmp_path / "config.yaml", LOCAL)
 
 
 @pytest.mark.parametrize("text", ["[1]", "{", '{"mcpServers": 7}', "nothing"])
@@ -110,7 +110,7 @@ def test_a_file_that_is_something_else_is_left_alone(text: str, tmp_path: Path) 
     path = tmp_path / "mcp.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=r".+"):
-        add("mcp.json", path, LOCAL)
+        add_entry("mcp.json", path, LOCAL)
     assert path.read_text(encoding="utf-8") == text
 
 
@@ -132,7 +132,7 @@ def test_any_file_keeps_what_it_says(
 ) -> None:
     whole = more | ({} if servers is None else {"mcpServers": servers})
     old = json.dumps(whole, indent=indent)
-    new = added("mcp.json", old, name, {"command": "x"}, replace=True)
+    new = insert_entry("mcp.json", old, name, {"command": "x"}, replace=True)
     known = whole.get("mcpServers") or {}
     if isinstance(known, dict):
         assert json.loads(new) == whole | {"mcpServers": known | {name: {"command": "x"}}}
@@ -140,10 +140,10 @@ def test_any_file_keeps_what_it_says(
 
 def test_where_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    assert file_of("codex", "user", home=tmp_path) == tmp_path / ".codex" / "config.toml"
-    assert file_of("vscode", "project", here=tmp_path) == tmp_path / ".vscode" / "mcp.json"
+    assert get_config_path("codex", "user", home=tmp_path) == tmp_path / ".codex" / "config.toml"
+    assert get_config_path("vscode", "project", cwd=tmp_path) == tmp_path / ".vscode" / "mcp.json"
     with pytest.raises(ValueError, match=r"goose.*project"):
-        file_of("goose", "project", here=tmp_path)
+        get_config_path("goose", "project", cwd=tmp_path)
 
 
 EMPTY = ["{}", "{ }", "null", "~", "", "{} # mine", "\n# mine"]
@@ -153,22 +153,24 @@ EMPTY = ["{}", "{ }", "null", "~", "", "{} # mine", "\n# mine"]
 @pytest.mark.parametrize("key", ["extensions", '"extensions"'])
 @pytest.mark.parametrize("more", ["mode: auto\n", ""])
 def test_an_empty_section_is_filled_where_it_stands(said: str, key: str, more: str) -> None:
-    text = added("goose", f"a: 1\n{key}: {said}\n{more}", "time", {"cmd": "uvx"})
+    text = insert_entry("goose", f"a: 1\n{key}: {said}\n{more}", "time", {"cmd": "uvx"})
     assert text.count("extensions") == 1
     assert ("# mine" in text) == ("# mine" in said)
-    assert parse(text, ".yaml") == {"a": 1, "extensions": {"time": {"cmd": "uvx"}}} | ({"mode": "auto"} if more else {})
+    assert parse_config(text, ".yaml") == {"a": 1, "extensions": {"time": {"cmd": "uvx"}}} | (
+        {"mode": "auto"} if more else {}
+    )
 
 
 def test_a_section_on_one_line_and_one_of_nothing_but_comments() -> None:
-    text = added("goose", "extensions: {a: {cmd: x}}\n", "time", {"cmd": "uvx"})
-    assert parse(text, ".yaml") == {"extensions": {"a": {"cmd": "x"}, "time": {"cmd": "uvx"}}}
-    assert added("goose", "# mine\n", "time", {"cmd": "uvx"}).startswith("# mine\nextensions:\n")
+    text = insert_entry("goose", "extensions: {a: {cmd: x}}\n", "time", {"cmd": "uvx"})
+    assert parse_config(text, ".yaml") == {"extensions": {"a": {"cmd": "x"}, "time": {"cmd": "uvx"}}}
+    assert insert_entry("goose", "# mine\n", "time", {"cmd": "uvx"}).startswith("# mine\nextensions:\n")
 
 
 @pytest.mark.parametrize("old", ["extensions: {}\nextensions:\n  a: {cmd: x}\n", "extensions: &x\n  a: 1\n---\nb: 1\n"])
 def test_a_file_of_which_only_a_part_is_read_is_refused(old: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
-        added("goose", old, "time", {"cmd": "uvx"})
+        insert_entry("goose", old, "time", {"cmd": "uvx"})
 
 
 CRLF = {
@@ -181,10 +183,10 @@ CRLF = {
 @pytest.mark.parametrize("host", CRLF)
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "BOM"])
 def test_lines_end_as_they_did(host: str, mark: bytes, tmp_path: Path) -> None:
-    path = tmp_path / Path(HOSTS[host].user or HOSTS[host].project or "").name
+    path = tmp_path / Path(HOST_FORMATS[host].user_file or HOST_FORMATS[host].project_file or "").name
     old = mark + CRLF[host].encode()
     path.write_bytes(old)
-    add(host, path, LOCAL)
+    add_entry(host, path, LOCAL)
     new = path.read_bytes()
     lines, kept = new.splitlines(keepends=True), old.splitlines(keepends=True)
     assert new.startswith(mark)
@@ -201,9 +203,9 @@ def test_lines_end_as_they_did(host: str, mark: bytes, tmp_path: Path) -> None:
 def test_any_text_is_written_so_that_it_is_read_again(name: str, word: str, env: dict[str, str]) -> None:
     entry = {"command": word, "args": [word, "\U0001f600\x7f"]} | ({"env": env} if env else {})
     for host, suffix in (("codex", ".toml"), ("goose", ".yaml"), ("mcp.json", ".json")):
-        for old in ("", added(host, "", "other", {"command": "x"})):
-            found = parse(added(host, old, name, entry, replace=True), suffix)
-            assert found[HOSTS[host].section][name] == entry
+        for old in ("", insert_entry(host, "", "other", {"command": "x"})):
+            found = parse_config(insert_entry(host, old, name, entry, replace=True), suffix)
+            assert found[HOST_FORMATS[host].section][name] == entry
 
 
 REMARKS = """[mcp_servers.time] # mine
@@ -216,15 +218,17 @@ a = 1
 
 def test_what_is_said_of_the_next_table_stays() -> None:
     with pytest.raises(ValueError, match="'time'"):
-        added("codex", REMARKS, "time", {"command": "new"})
-    text = added("codex", REMARKS, "time", {"command": "new"}, replace=True)
+        insert_entry("codex", REMARKS, "time", {"command": "new"})
+    text = insert_entry("codex", REMARKS, "time", {"command": "new"}, replace=True)
     assert text == '[mcp_servers.time]\ncommand = "new"\n# of the next\n[other] # too\na = 1\n'
-    last = added("codex", 'a = 1\n[mcp_servers."time"]\ncommand = "old"\n\n# the end\n', "time", {"b": 1}, replace=True)
+    last = insert_entry(
+        "codex", 'a = 1\n[mcp_servers."time"]\ncommand = "old"\n\n# the end\n', "time", {"b": 1}, replace=True
+    )
     assert last == "a = 1\n[mcp_servers.time]\nb = 1\n\n# the end\n"
     with pytest.raises(ValueError, match="file"):
-        added("codex", "mcp_servers = { a = { b = 1 } }\n", "time", {"command": "new"})
+        insert_entry("codex", "mcp_servers = { a = { b = 1 } }\n", "time", {"command": "new"})
 
 
 def test_null_is_an_empty_section_of_json_too() -> None:
-    text = added("mcp.json", '{"mcpServers": null, "a": 1}', "time", {"command": "x"})
+    text = insert_entry("mcp.json", '{"mcpServers": null, "a": 1}', "time", {"command": "x"})
     assert json.loads(text) == {"mcpServers": {"time": {"command": "x"}}, "a": 1}

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-PATIENCE = 20.0
+TIMEOUT_S = 20.0
 
 
-async def until(fact: Callable[[], Any], patience: float = PATIENCE) -> Any:
+async def wait_until(condition: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> Any:
     """Wait until a function, plain or not, says so; what it said."""
-    end = asyncio.get_running_loop().time() + patience
+    end = asyncio.get_running_loop().time() + timeout_s
     while asyncio.get_running_loop().time() < end:
-        said = fact()
+        said = condition()
         if said := (await said if inspect.isawaitable(said) else said):
             return said
         await asyncio.sleep(0.01)
-    raise AssertionError(f"not within {patience} s")
+    raise AssertionError(f"not within {timeout_s} s")
 
 
 def hurry(monkeypatch: pytest.MonkeyPatch, times: int) -> None:

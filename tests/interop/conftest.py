@@ -17,7 +17,7 @@ import pytest
 
 SCRIPT = Path(__file__).with_name("everything.py")
 ROOT = Path(__file__).parents[2]
-PATIENCE = 20.0
+TIMEOUT_S = 20.0
 EXPECTED = "RuntimeError: the password is swordfish"
 FAULT = re.compile(r"^(\w+\.)*\w*(Error|Exception|Group)\b|never retrieved|was never awaited|Exception in ASGI")
 
@@ -33,7 +33,7 @@ class Inbox:
 
     async def take(self) -> Any:
         """The next item, within reason."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             return await self._items.get()
 
     async def take_many(self, count: int) -> list[Any]:
@@ -44,7 +44,7 @@ class Inbox:
         return [self._items.get_nowait() for _ in range(self._items.qsize())]
 
 
-class Served:
+class ServerProcess:
     """A server in a process of its own, which says where it is unless it was told."""
 
     def __init__(self, command: list[str], environment: dict[str, str] | None = None, url: str | None = None) -> None:
@@ -53,19 +53,19 @@ class Served:
         )
         self.lines: list[str] = []
         self.url = url
-        self._said = threading.Event()
+        self._url_known = threading.Event()
         if url is not None:
-            self._said.set()
+            self._url_known.set()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        if not self._said.wait(PATIENCE) or self.url is None or not self._reachable(self.url):
+        if not self._url_known.wait(TIMEOUT_S) or self.url is None or not self._reachable(self.url):
             self.stop()
             raise RuntimeError("the server did not say where it is, or is not there:\n" + "\n".join(self.lines))
 
     def _reachable(self, url: str) -> bool:
         """Whether the server can be connected to; some say where they are a moment before they are there."""
         place = urlsplit(url)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_S
         while self.process.poll() is None and time.monotonic() < deadline:
             try:
                 socket.create_connection((place.hostname, place.port), 1).close()
@@ -82,20 +82,20 @@ class Served:
             found = re.search(r"https?://\S+", line)
             if self.url is None and found:
                 self.url = found.group()
-                self._said.set()
-        self._said.set()
+                self._url_known.set()
+        self._url_known.set()
 
     def stop(self) -> int:
         self.process.terminate()
         try:
-            return self.process.wait(PATIENCE)
+            return self.process.wait(TIMEOUT_S)
         finally:
             self.process.kill()
-            self._reader.join(PATIENCE)
+            self._reader.join(TIMEOUT_S)
             if self.process.stdout is not None:
                 self.process.stdout.close()
 
-    def faults(self) -> list[str]:
+    def unexpected_errors(self) -> list[str]:
         """Lines of the log that tell of something nobody asked for."""
         return [line for line in self.lines if FAULT.search(line) and EXPECTED not in line]
 
@@ -152,9 +152,9 @@ def stdio_command() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def start() -> Iterator[Callable[..., Served]]:
+def start() -> Iterator[Callable[..., ServerProcess]]:
     """Start servers in processes of their own; in the end each must be alive, quiet, and stop when told."""
-    servers: dict[Served, int] = {}
+    servers: dict[ServerProcess, int] = {}
 
     def start(
         command: list[str],
@@ -162,8 +162,8 @@ def start() -> Iterator[Callable[..., Served]]:
         *,
         url: str | None = None,
         leaves: int = 0,
-    ) -> Served:
-        served = Served(command, environment, url)
+    ) -> ServerProcess:
+        served = ServerProcess(command, environment, url)
         servers[served] = leaves
         return served
 
@@ -173,12 +173,12 @@ def start() -> Iterator[Callable[..., Served]]:
     for served, expected in servers.items():
         log = "\n".join(served.lines)
         assert alive[served], log
-        assert not served.faults(), log
+        assert not served.unexpected_errors(), log
         assert codes[served] == expected, log
 
 
 @pytest.fixture(scope="module")
-def http_url(start: Callable[..., Served]) -> str:
+def http_url(start: Callable[..., ServerProcess]) -> str:
     """The server over HTTP, one for all tests of a file."""
     url = start([sys.executable, str(SCRIPT), "http"]).url
     assert url is not None

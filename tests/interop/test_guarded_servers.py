@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dovetail import Bearer, Client, NeedsLogin
-from login.place import User, oauth
+from login.place import User, oauth_settings
 
 SCRIPT = Path(__file__).with_name("guarded.py")
 LIBRARIES = {"official": "mcp", "fast": "fastmcp"}
@@ -30,11 +30,11 @@ def url(request: pytest.FixtureRequest, start: Callable[..., Any], free_port: Ca
 async def user() -> AsyncIterator[User]:
     one = User()
     yield one
-    await one.leave()
+    await one.close()
 
 
 async def test_a_user_logs_in(url: str, user: User) -> None:
-    async with Client(url, auth=oauth(user)) as client:
+    async with Client(url, auth=oauth_settings(user)) as client:
         assert await client.call("greet", name="Ada") == "Hello, Ada!"
     assert len(user.opened) == 1
     assert "scope=read" in user.opened[0]
@@ -42,12 +42,12 @@ async def test_a_user_logs_in(url: str, user: User) -> None:
 
 @pytest.mark.parametrize("era", ["handshake", "stateless"])
 async def test_in_either_era(url: str, user: User, era: Any) -> None:
-    async with Client(url, auth=oauth(user), era=era) as client:
+    async with Client(url, auth=oauth_settings(user), era=era) as client:
         assert await client.call("greet", name="Ada") == "Hello, Ada!"
 
 
 async def test_a_token_that_was_taken_back_is_renewed(url: str, user: User) -> None:
-    async with Client(url, auth=oauth(user)) as client:
+    async with Client(url, auth=oauth_settings(user)) as client:
         assert await client.call("forget") >= 1
         assert await client.call("greet", name="Ada") == "Hello, Ada!"
         assert await client.call("greet", name="Bob") == "Hello, Bob!"
@@ -56,7 +56,7 @@ async def test_a_token_that_was_taken_back_is_renewed(url: str, user: User) -> N
 
 async def test_a_login_is_taken_up_by_the_next_run(url: str, user: User, tmp_path: Path) -> None:
     for _ in range(2):
-        async with Client(url, auth=oauth(user, store=str(tmp_path))) as client:
+        async with Client(url, auth=oauth_settings(user, store=str(tmp_path))) as client:
             assert await client.call("greet", name="Ada") == "Hello, Ada!"
     assert len(user.opened) == 1
 

@@ -25,7 +25,7 @@ import mcp
 import mcp_types as types
 
 from dovetail import Client
-from host.models.makers import Line, Maker
+from host.models.makers import ProviderServer, ScriptedReply
 
 pytestmark = [
     pytest.mark.interop,
@@ -43,7 +43,7 @@ class Picture(NamedTuple):
     """The host at work: what it said while the model used it, what the model was told, and where the gateway is."""
 
     said: list[str]
-    maker: Maker
+    maker: ProviderServer
     url: str
     notes: Path
 
@@ -68,16 +68,16 @@ def picture(
     config.write_text(json.dumps({"mcpServers": entries}))
     port = free_port()
     lines = [
-        Line("First the notes.", (("c1", "files__read_text_file", {"path": str(notes)}),)),
-        Line(None, (("c2", "files__write_file", {"path": str(notes), "content": "gone"}),)),
-        Line(None, (("c3", "booking__book", {"flight": "DY 814"}), ("c4", "official__wonder", {}))),
-        Line("forty-two"),  # what the official server is told when it asks for a model
-        Line(None, (("c5", "official__book", {"flight": "SK 1"}),)),
-        Line("All done."),
+        ScriptedReply("First the notes.", (("c1", "files__read_text_file", {"path": str(notes)}),)),
+        ScriptedReply(None, (("c2", "files__write_file", {"path": str(notes), "content": "gone"}),)),
+        ScriptedReply(None, (("c3", "booking__book", {"flight": "DY 814"}), ("c4", "official__wonder", {}))),
+        ScriptedReply("forty-two"),  # what the official server is told when it asks for a model
+        ScriptedReply(None, (("c5", "official__book", {"flight": "SK 1"}),)),
+        ScriptedReply("All done."),
     ]
     # For each call that is asked about a yes; then the form, or leave to ask the model.
     typed = ["y", "y", "3", "aisle", "y", "y", "y", "y", "7", "true"]
-    with Maker(*lines) as maker:
+    with ProviderServer(*lines) as maker:
         command = [sys.executable, str(ROOT / "examples/host.py"), str(config), "--port", str(port)]
         keyboard, terminal = os.openpty()  # what comes through a pipe is nobody's word
         process = subprocess.Popen(

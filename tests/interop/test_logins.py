@@ -26,7 +26,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 
 from dovetail import AuthorizationServer, Context, Guard, Server
-from login.hosting import running
+from login.hosting import serve_app
 
 pytestmark = [
     pytest.mark.interop,
@@ -54,7 +54,7 @@ async def url() -> AsyncIterator[str]:
 
         return authority.beside(app.asgi())
 
-    async with running(make) as served:
+    async with serve_app(make) as served:
         yield served + "/mcp"
 
 
@@ -152,7 +152,7 @@ async def notes() -> AsyncIterator[str]:
 
         return authority.beside(app.asgi())
 
-    async with running(make) as served:
+    async with serve_app(make) as served:
         yield served + "/mcp"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
-PATIENCE = 30.0
+TIMEOUT_S = 30.0
 OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
 
 Message = dict[str, Any]
@@ -38,33 +38,33 @@ class Browser:
             if "id" in message:
                 self._answers.pop(message["id"]).set_result(message)
 
-    async def _ask(self, method: str, **params: Any) -> Message:
+    async def _send_command(self, method: str, **params: Any) -> Message:
         id = next(self._ids)
         answer = self._answers[id] = asyncio.get_running_loop().create_future()
         request = {"id": id, "method": method, "params": params}
         await self._socket.send(json.dumps(request | ({"sessionId": self._session} if self._session else {})))
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             said = await answer
         assert "error" not in said, said
         return said["result"]
 
     async def attach(self) -> None:
-        target = await self._ask("Target.createTarget", url="about:blank")
-        attached = await self._ask("Target.attachToTarget", targetId=target["targetId"], flatten=True)
+        target = await self._send_command("Target.createTarget", url="about:blank")
+        attached = await self._send_command("Target.attachToTarget", targetId=target["targetId"], flatten=True)
         self._session = attached["sessionId"]
-        await self._ask("Page.enable")
+        await self._send_command("Page.enable")
 
     async def open(self, url: str) -> None:
-        await self._ask("Page.navigate", url=url)
+        await self._send_command("Page.navigate", url=url)
 
     async def evaluate(self, expression: str) -> Any:
         """The value of an expression in the page; None while a page is on its way out."""
-        said = await self._ask("Runtime.evaluate", expression=expression, returnByValue=True)
+        said = await self._send_command("Runtime.evaluate", expression=expression, returnByValue=True)
         return said["result"].get("value")
 
-    async def see(self, text: str) -> str:
+    async def wait_for_text(self, text: str) -> str:
         """Wait until the page shows a text; all of it."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             while True:
                 shown = await self.evaluate("document.readyState == 'complete' && document.body.innerText")
                 if isinstance(shown, str) and text in shown:
@@ -77,16 +77,18 @@ class Browser:
         await self.evaluate(f"{found}.scrollIntoView({{behavior: 'instant', block: 'center'}})")
         box = await self.evaluate(f"(r => [r.x + r.width / 2, r.y + r.height / 2])({found}.getBoundingClientRect())")
         for kind in ("mousePressed", "mouseReleased"):
-            await self._ask("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
+            await self._send_command(
+                "Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1
+            )
 
     async def type(self, selector: str, text: str) -> None:
         """Write into a field."""
         await self.press(selector)
-        await self._ask("Input.insertText", text=text)
+        await self._send_command("Input.insertText", text=text)
 
 
 @asynccontextmanager
-async def browser(folder: Path) -> AsyncIterator[Browser]:
+async def open_browser(folder: Path) -> AsyncIterator[Browser]:
     """A browser with a profile of its own; whoever asks for one is skipped where there is none."""
     program = shutil.which("chromium")
     if program is None:
@@ -95,7 +97,7 @@ async def browser(folder: Path) -> AsyncIterator[Browser]:
     silence = asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(*command, stdout=silence, stderr=silence, start_new_session=True)
     try:
-        port, path = await _devtools(folder, process)
+        port, path = await _find_devtools_url(folder, process)
         async with connect(f"ws://127.0.0.1:{port}{path}", max_size=None, proxy=None) as socket:
             one = Browser(socket)
             listening = asyncio.create_task(one.listen())
@@ -109,10 +111,10 @@ async def browser(folder: Path) -> AsyncIterator[Browser]:
         await process.wait()
 
 
-async def _devtools(folder: Path, process: asyncio.subprocess.Process) -> tuple[str, str]:
+async def _find_devtools_url(folder: Path, process: asyncio.subprocess.Process) -> tuple[str, str]:
     """Where the browser listens, as it writes down when it does."""
     place = folder / "DevToolsActivePort"
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while True:
             assert process.returncode is None, "chromium has ended"
             with suppress(FileNotFoundError, ValueError):

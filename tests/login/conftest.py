@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from login.place import Place, User, guarded
+from login.place import GuardedServer, User, run_guarded_server
 
 
 @pytest.fixture
-async def place() -> AsyncIterator[Place]:
-    async with guarded() as one:
+async def place() -> AsyncIterator[GuardedServer]:
+    async with run_guarded_server() as one:
         yield one
 
 
@@ -18,7 +18,7 @@ async def place() -> AsyncIterator[Place]:
 async def user() -> AsyncIterator[User]:
     one = User()
     yield one
-    await one.leave()
+    await one.close()
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import uvicorn
 
 
 @asynccontextmanager
-async def running(make: Callable[[str], Any]) -> AsyncIterator[str]:
+async def serve_app(create_app: Callable[[str], Any]) -> AsyncIterator[str]:
     """Serve what is made of the address; yields it."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server = uvicorn.Server(uvicorn.Config(make(url), log_level="warning", lifespan="off", ws="none"))
+    server = uvicorn.Server(uvicorn.Config(create_app(url), log_level="warning", lifespan="off", ws="none"))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         async with asyncio.timeout(10):

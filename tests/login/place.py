@@ -14,10 +14,10 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from dovetail import Client, OAuth
 
-PATIENCE = 20.0
+TIMEOUT_S = 20.0
 
 
-class Asked(NamedTuple):
+class HttpRequest(NamedTuple):
     """One HTTP request."""
 
     verb: str
@@ -31,7 +31,7 @@ class Asked(NamedTuple):
         return dict(parse_qsl(self.body.decode()))
 
 
-class Said(NamedTuple):
+class HttpReply(NamedTuple):
     """One HTTP reply; bytes are a page, anything else is JSON."""
 
     status: int
@@ -39,11 +39,11 @@ class Said(NamedTuple):
     headers: dict[str, str] = {}  # noqa: RUF012
 
 
-class Place:
+class GuardedServer:
     """One port: `/mcp` needs a token of ours with the scopes of `need`."""
 
     def __init__(self) -> None:
-        self.asked: list[Asked] = []
+        self.asked: list[HttpRequest] = []
         self.url = self.origin = ""
         self.port = 0
         self.valid: dict[str, set[str]] = {}  # access tokens and their scopes
@@ -54,7 +54,7 @@ class Place:
         self.granted: Callable[[set[str]], set[str]] = lambda asked: asked
         self.accepts: Callable[[str], bool] = lambda token: True
         self.expires_in: float | None = 3600
-        self.says: dict[str, Callable[[Asked], Any]] = {}  # by path: a Said, or None for the usual
+        self.says: dict[str, Callable[[HttpRequest], Any]] = {}  # by path: a Said, or None for the usual
         self.server: dict[str, Any] = {}  # what the metadata says otherwise
         self.issued = 0
         self._connections: set[asyncio.Task[None]] = set()
@@ -86,11 +86,11 @@ class Place:
                 headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in rest)}
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
                 parts = urlsplit(target)
-                asked = Asked(verb, parts.path, dict(parse_qsl(parts.query)), headers, body)
+                asked = HttpRequest(verb, parts.path, dict(parse_qsl(parts.query)), headers, body)
                 self.asked.append(asked)
-                writer.write(_bytes(await self._say(asked)))
+                writer.write(_encode_reply(await self._handle_request(asked)))
 
-    async def _say(self, asked: Asked) -> Said:
+    async def _handle_request(self, asked: HttpRequest) -> HttpReply:
         if asked.path in self.says:
             said = self.says[asked.path](asked)
             said = await said if asyncio.iscoroutine(said) else said
@@ -104,25 +104,25 @@ class Place:
             "/authorize": self.authorize,
             "/token": self.token,
         }
-        return known[asked.path](asked) if asked.path in known else Said(404)
+        return known[asked.path](asked) if asked.path in known else HttpReply(404)
 
-    def mcp(self, asked: Asked) -> Said:
+    def mcp(self, asked: HttpRequest) -> HttpReply:
         token = asked.headers.get("authorization", "").partition(" ")[2]
         if token not in self.valid or not self.accepts(token):
-            return Said(401, None, {"www-authenticate": "Bearer"})
+            return HttpReply(401, None, {"www-authenticate": "Bearer"})
         if not self.need <= self.valid[token]:
             wanted = " ".join(sorted(self.need))
-            return Said(403, None, {"www-authenticate": f'Bearer error="insufficient_scope", scope="{wanted}"'})
+            return HttpReply(403, None, {"www-authenticate": f'Bearer error="insufficient_scope", scope="{wanted}"'})
         message = json.loads(asked.body)
         if "id" not in message:
-            return Said(202)
+            return HttpReply(202)
         result = {"resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {}}
-        return Said(200, {"jsonrpc": "2.0", "id": message["id"], "result": result})
+        return HttpReply(200, {"jsonrpc": "2.0", "id": message["id"], "result": result})
 
-    def _resource(self, _: Asked) -> Said:
-        return Said(200, {"resource": self.url, "authorization_servers": [self.origin]})
+    def _resource(self, _: HttpRequest) -> HttpReply:
+        return HttpReply(200, {"resource": self.url, "authorization_servers": [self.origin]})
 
-    def _server(self, _: Asked) -> Said:
+    def _server(self, _: HttpRequest) -> HttpReply:
         document = {
             "issuer": self.origin,
             "authorization_endpoint": f"{self.origin}/authorize",
@@ -131,57 +131,59 @@ class Place:
             "code_challenge_methods_supported": ["S256"],
             "authorization_response_iss_parameter_supported": True,
         }
-        return Said(200, document | self.server)
+        return HttpReply(200, document | self.server)
 
-    def _register(self, _: Asked) -> Said:
-        self.clients.add(client := self._new("client"))
-        return Said(201, {"client_id": client})
+    def _register(self, _: HttpRequest) -> HttpReply:
+        self.clients.add(client := self._create_token("client"))
+        return HttpReply(201, {"client_id": client})
 
-    def authorize(self, asked: Asked) -> Said:
+    def authorize(self, asked: HttpRequest) -> HttpReply:
         query = asked.query
         if query["client_id"] not in self.clients:
-            return Said(400, {"error": "nobody knows this client"})
-        self.codes[code := self._new("code")] = query.get("scope", "")
+            return HttpReply(400, {"error": "nobody knows this client"})
+        self.codes[code := self._create_token("code")] = query.get("scope", "")
         back = urlencode({"code": code, "state": query["state"], "iss": self.origin})
-        return Said(302, None, {"location": f"{query['redirect_uri']}?{back}"})
+        return HttpReply(302, None, {"location": f"{query['redirect_uri']}?{back}"})
 
-    def token(self, asked: Asked) -> Said:
+    def token(self, asked: HttpRequest) -> HttpReply:
         form = asked.form
         if form.get("client_id") not in self.clients:
-            return Said(401, {"error": "invalid_client"})
+            return HttpReply(401, {"error": "invalid_client"})
         if form["grant_type"] == "refresh_token":
             if form["refresh_token"] not in self.refreshable:
-                return Said(400, {"error": "invalid_grant"})
+                return HttpReply(400, {"error": "invalid_grant"})
             self.refreshable.remove(form["refresh_token"])
             return self.issue(set().union(*self.valid.values()))
         if form.get("code") not in self.codes:
-            return Said(400, {"error": "invalid_grant"})
+            return HttpReply(400, {"error": "invalid_grant"})
         return self.issue(self.granted(set(self.codes.pop(form["code"]).split())))
 
-    def issue(self, scopes: set[str]) -> Said:
+    def issue(self, scopes: set[str]) -> HttpReply:
         """A new token and a new refresh token; the old one of those is spent."""
-        self.valid[access := self._new("access")] = scopes
-        self.refreshable.add(refresh := self._new("refresh"))
+        self.valid[access := self._create_token("access")] = scopes
+        self.refreshable.add(refresh := self._create_token("refresh"))
         said: dict[str, Any] = {"access_token": access, "token_type": "Bearer", "refresh_token": refresh}
-        return Said(200, said | ({} if self.expires_in is None else {"expires_in": self.expires_in}))
+        return HttpReply(200, said | ({} if self.expires_in is None else {"expires_in": self.expires_in}))
 
-    def _new(self, kind: str) -> str:
+    def _create_token(self, kind: str) -> str:
         self.issued += 1
         return f"{kind}-{self.issued}"
 
 
-def _bytes(said: Said) -> bytes:
-    page = isinstance(said.body, bytes)
-    body: bytes = said.body if page else b"" if said.body is None else json.dumps(said.body).encode()
-    headers = {"content-type": "text/html" if page else "application/json"} | said.headers
+def _encode_reply(reply: HttpReply) -> bytes:
+    page = isinstance(reply.body, bytes)
+    body: bytes = reply.body if page else b"" if reply.body is None else json.dumps(reply.body).encode()
+    headers = {"content-type": "text/html" if page else "application/json"} | reply.headers
     head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return f"HTTP/1.1 {said.status} X\r\n{head}content-length: {len(body)}\r\n\r\n".encode() + body
+    return f"HTTP/1.1 {reply.status} X\r\n{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
 @asynccontextmanager
-async def guarded(name: str | None = None, tls: ssl.SSLContext | None = None) -> AsyncIterator[Place]:
+async def run_guarded_server(
+    name: str | None = None, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[GuardedServer]:
     """The place, listening; with a name it believes to be at port 443 of it."""
-    place = Place()
+    place = GuardedServer()
     async with await asyncio.start_server(place.connected, "127.0.0.1", 0, ssl=tls) as listening:
         place.port = listening.sockets[0].getsockname()[1]
         place.origin = f"https://{name}" if name is not None else f"http://127.0.0.1:{place.port}"
@@ -192,7 +194,7 @@ async def guarded(name: str | None = None, tls: ssl.SSLContext | None = None) ->
             await place.close()
 
 
-async def get(url: str) -> tuple[int, dict[str, str], bytes]:
+async def http_get(url: str) -> tuple[int, dict[str, str], bytes]:
     """What a GET brings, by a connection of its own."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
@@ -222,29 +224,29 @@ class User:
 
     async def _browse(self, url: str) -> None:
         await self.ready.wait()
-        status, headers, _ = await get(url)
+        status, headers, _ = await http_get(url)
         if status == 302:
             with suppress(ConnectionError, asyncio.IncompleteReadError):
-                await get(headers["location"])
+                await http_get(headers["location"])
 
-    async def leave(self) -> None:
+    async def close(self) -> None:
         for task in self._browsers:
             task.cancel()
         await asyncio.gather(*self._browsers, return_exceptions=True)
 
 
-def oauth(user: User, **settings: Any) -> OAuth:
-    given: dict[str, Any] = {"open_browser": user.open, "store": "memory", "timeout": PATIENCE} | settings
+def oauth_settings(user: User, **settings: Any) -> OAuth:
+    given: dict[str, Any] = {"open_browser": user.open, "store": "memory", "timeout": TIMEOUT_S} | settings
     return OAuth(**given)
 
 
-def client(place: Place, user: User, **settings: Any) -> Client:
-    return Client(place.url, auth=oauth(user, **settings))
+def create_client(server: GuardedServer, user: User, **settings: Any) -> Client:
+    return Client(server.url, auth=oauth_settings(user, **settings))
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def wait_until(condition: Callable[[], bool]) -> None:
     """Wait for what another task will bring about."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.005)

@@ -31,16 +31,16 @@ from dovetail import (
     Upstream,
     known_client,
 )
-from dovetail.auth.flow import Stranger
+from dovetail.auth.flow import FetchUntrusted
 from dovetail.auth.login import Token
-from dovetail.auth.server.issuing import Issuing
-from dovetail.auth.server.store import Grant
-from dovetail.auth.server.upstream import Vault
-from dovetail.login.sqlite import SqliteStore
-from dovetail.login.unattended import Unattended
-from dovetail.transports.fetch import Fetcher
-from login.hosting import running
-from transports.scene import Visit
+from dovetail.auth.server.issuing import OAuthTokenIssuer
+from dovetail.auth.server.store import TokenGrant
+from dovetail.auth.server.upstream import SecretSealer
+from dovetail.login.sqlite import SQLiteStore
+from dovetail.login.unattended import FlowRunner
+from dovetail.transports.fetch import HTTPClient
+from login.hosting import serve_app
+from transports.scene import AsgiRequest
 
 HOME = "http://localhost:8000"
 SECRET = "a secret of many letters"
@@ -53,7 +53,7 @@ class Browser:
     """Follows redirects and keeps cookies, by origin."""
 
     def __init__(self) -> None:
-        self._fetcher = Fetcher()
+        self._fetcher = HTTPClient()
         self._cookies: dict[str, bytes] = {}
 
     async def go(self, method: str, url: str, form: dict[str, str] | None = None) -> str:
@@ -133,7 +133,7 @@ async def test_a_login_from_the_first_request_to_a_step_up(revision: str, kind: 
     if kind == "sqlite":
         options |= {"store": tmp_path / "kept.db", "secret": "a secret of many letters"}
     pages: list[str] = []
-    async with running(both(**options)) as url:
+    async with serve_app(both(**options)) as url:
         settings = login(pages, username="ada", password="pw")
         async with Client(url + "/mcp", auth=settings, revision=revision) as client:
             assert await client.call("who") == "ada"
@@ -144,7 +144,7 @@ async def test_a_login_from_the_first_request_to_a_step_up(revision: str, kind: 
 
 async def test_a_login_asks_for_the_scopes_the_tools_take() -> None:
     pages: list[str] = []
-    async with running(both(supported=None)) as url, Client(url + "/mcp", auth=login(pages)) as client:
+    async with serve_app(both(supported=None)) as url, Client(url + "/mcp", auth=login(pages)) as client:
         assert "write" in [tool.name for tool in await client.list_tools()]
         assert await client.call("who") == "developer write"
     assert len(pages) == 1
@@ -153,7 +153,7 @@ async def test_a_login_asks_for_the_scopes_the_tools_take() -> None:
 async def test_development_mode_says_so(caplog: pytest.LogCaptureFixture) -> None:
     pages: list[str] = []
     with caplog.at_level(logging.WARNING, "dovetail"):
-        async with running(both()) as url, Client(url + "/mcp", auth=login(pages)) as client:
+        async with serve_app(both()) as url, Client(url + "/mcp", auth=login(pages)) as client:
             assert await client.call("who") == "developer"
     assert "'developer'" in caplog.text
     assert "developer" in pages[0]
@@ -164,8 +164,8 @@ async def test_a_developer_may_register_often(
     options: dict[str, Any], most: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     document = json.dumps({"redirect_uris": ["http://127.0.0.1/x"]}).encode()
-    async with running(both(**options)) as url:
-        fetcher, statuses = Fetcher(), list[int]()
+    async with serve_app(both(**options)) as url:
+        fetcher, statuses = HTTPClient(), list[int]()
         for _ in range(most + 2):
             reply = await fetcher.fetch("POST", url + "/register", [(b"content-type", b"application/json")], document)
             await reply.read()
@@ -179,7 +179,7 @@ async def test_users_by_a_function() -> None:
     async def check(name: str, password: str) -> str | None:
         return f"user:{name}" if password == "good" else None
 
-    async with running(both(users=check)) as url:
+    async with serve_app(both(users=check)) as url:
         settings = login(username="eve", password="good")
         async with Client(url + "/mcp", auth=settings) as client:
             assert await client.call("who") == "user:eve"
@@ -203,7 +203,7 @@ async def test_a_provider_upstream_over_http() -> None:
 
         return whole
 
-    async with running(provider) as up:
+    async with serve_app(provider) as up:
         facts = Provider(
             name="Up",
             authorization_endpoint=up + "/authorize",
@@ -212,7 +212,7 @@ async def test_a_provider_upstream_over_http() -> None:
             method="client_secret_basic",
         )
         upstream = Upstream(facts, client_id="proxy", client_secret="s3cret")
-        async with running(both(upstream=upstream)) as url:
+        async with serve_app(both(upstream=upstream)) as url:
             pages: list[str] = []
             async with Client(url + "/mcp", auth=login(pages)) as client:
                 assert await client.call("who") == "Up:ada"
@@ -222,7 +222,7 @@ async def test_a_provider_upstream_over_http() -> None:
 
 async def test_a_program_logs_in_as_itself() -> None:
     known = known_client("nightly", client_secret="s3cret", scopes=["write"])
-    async with running(both(clients=[known])) as url:
+    async with serve_app(both(clients=[known])) as url:
         settings = ClientCredentials(client_id="nightly", client_secret="s3cret", issuer=url)
         async with Client(url + "/mcp", auth=settings) as client:
             assert await client.call("write") == "written"
@@ -230,7 +230,7 @@ async def test_a_program_logs_in_as_itself() -> None:
 
 
 async def test_a_user_who_refuses() -> None:
-    async with running(both()) as url:
+    async with serve_app(both()) as url:
         with pytest.raises(LoginFailed, match="access_denied"):
             async with Client(url + "/mcp", auth=login(decision="deny")) as client:
                 await client.call("who")
@@ -245,8 +245,8 @@ async def test_below_a_path() -> None:
         ("/auth/jwks", ""),
         ("/x/jwks", "/x"),
     ):
-        assert (await Visit(authority, "GET", path, root_path=root).done()).status == 200, path
-    assert (await Visit(authority, "GET", "/nothing").done()).status == 404
+        assert (await AsgiRequest(authority, "GET", path, root_path=root).wait_done()).status == 200, path
+    assert (await AsgiRequest(authority, "GET", "/nothing").wait_done()).status == 404
 
 
 async def test_what_is_not_below_the_issuer_is_the_applications() -> None:
@@ -259,16 +259,16 @@ async def test_what_is_not_below_the_issuer_is_the_applications() -> None:
 
     application = AuthorizationServer(issuer=HOME + "/auth").beside(mine)
     for path in ("/token", "/callback", "/auth/jwks", "/.well-known/oauth-authorization-server/auth"):
-        assert (await Visit(application, "GET", path).done()).status == 200
+        assert (await AsgiRequest(application, "GET", path).wait_done()).status == 200
     assert asked == ["/token", "/callback"]
 
 
 def _log_in(path: Path, subject: str, upstream: str | None = None) -> dict[str, Any]:
     """Store a login in the file of an authorization server, as if the user had logged in; its tokens."""
-    store = SqliteStore(path)
-    issuing = Issuing(HOME, store, Vault(SECRET), access_time=60, refresh_time=60)
-    grant = Grant(family="f", client_id="nightly", subject=subject, resource=HOME + "/mcp", upstream=upstream)
-    tokens = issuing.tokens(grant, time.time(), refreshable=True)
+    store = SQLiteStore(path)
+    issuing = OAuthTokenIssuer(HOME, store, SecretSealer(SECRET), access_token_ttl=60, refresh_token_ttl=60)
+    grant = TokenGrant(family="f", client_id="nightly", subject=subject, resource=HOME + "/mcp", upstream=upstream)
+    tokens = issuing.issue_tokens(grant, time.time(), refreshable=True)
     store.close()
     return tokens
 
@@ -281,7 +281,7 @@ def _renewed(path: Path, users: dict[str, str] | None = None, **options: Any) ->
     async def renew() -> int:
         form = {"grant_type": "refresh_token", "client_id": "nightly", "refresh_token": said["refresh_token"]}
         there = [*FORM, (b"host", b"localhost:8000")]
-        response = await Visit(authority, "POST", "/token", urlencode(form).encode(), there).done()
+        response = await AsgiRequest(authority, "POST", "/token", urlencode(form).encode(), there).wait_done()
         said.update(json.loads(response.body))
         return response.status
 
@@ -306,7 +306,7 @@ async def test_who_is_no_user_any_more_renews_nothing(kind: str, tmp_path: Path)
 async def test_revoking_a_user_and_whose_tokens_are_the_providers(tmp_path: Path) -> None:
     path, up = tmp_path / "kept.db", Upstream("github", client_id="a", client_secret="b")
     authority = AuthorizationServer(issuer=HOME, upstream=up, store=path, secret=SECRET)
-    _log_in(path, "github:1", Vault(SECRET).seal(Token(access_token="adas"), "f"))
+    _log_in(path, "github:1", SecretSealer(SECRET).seal(Token(access_token="adas"), "f"))
     claims = {"sid": "f"}
     assert await authority.upstream_token(Principal("github:1", issuer=HOME, claims=claims)) == "adas"
     for other in (
@@ -323,13 +323,13 @@ async def test_revoking_a_user_and_whose_tokens_are_the_providers(tmp_path: Path
 
 async def test_other_names_are_not_served() -> None:
     authority = AuthorizationServer(issuer="http://127.0.0.1:8000")
-    assert (await Visit(authority, "GET", "/jwks", headers={"host": "evil.example"}).done()).status == 421
+    assert (await AsgiRequest(authority, "GET", "/jwks", headers={"host": "evil.example"}).wait_done()).status == 421
 
 
 async def test_bodies_are_bounded() -> None:
     authority = AuthorizationServer(issuer="http://127.0.0.1:8000")
-    assert (await Visit(authority, "POST", "/token", body=b"x" * 70_000).done()).status == 413
-    assert (await Visit(authority, "POST", "/token", body=[b"x" * 40_000] * 2).done()).status == 413
+    assert (await AsgiRequest(authority, "POST", "/token", body=b"x" * 70_000).wait_done()).status == 413
+    assert (await AsgiRequest(authority, "POST", "/token", body=[b"x" * 40_000] * 2).wait_done()).status == 413
 
 
 def test_mistakes() -> None:
@@ -356,7 +356,7 @@ def test_mistakes() -> None:
 
 async def test_one_resource_and_scopes_may_be_one_text() -> None:
     authority = AuthorizationServer(issuer=HOME, resources=f"{HOME}/mcp", scopes="read write")
-    metadata = await Visit(authority, "GET", "/.well-known/oauth-authorization-server").done()
+    metadata = await AsgiRequest(authority, "GET", "/.well-known/oauth-authorization-server").wait_done()
     assert metadata.last["scopes_supported"] == ["read", "write"]
     query = urlencode(
         {
@@ -367,13 +367,13 @@ async def test_one_resource_and_scopes_may_be_one_text() -> None:
             "resource": f"{HOME}/mcp",
         }
     )
-    asked = await Visit(authority, "GET", "/authorize", query_string=query.encode()).done()
+    asked = await AsgiRequest(authority, "GET", "/authorize", query_string=query.encode()).wait_done()
     assert asked.status == 200
 
 
 async def _register(authority: AuthorizationServer) -> str:
     body = json.dumps({"redirect_uris": ["http://127.0.0.1:1/x"]}).encode()
-    return (await Visit(authority, "POST", "/register", body).done()).last["client_id"]
+    return (await AsgiRequest(authority, "POST", "/register", body).wait_done()).last["client_id"]
 
 
 async def test_documents_of_strangers_are_not_fetched_from_this_network() -> None:
@@ -384,12 +384,12 @@ async def test_documents_of_strangers_are_not_fetched_from_this_network() -> Non
         asked.append(scope["path"])
 
     authority = AuthorizationServer(issuer="http://127.0.0.1:8000")
-    async with running(lambda _: canary) as url:
+    async with serve_app(lambda _: canary) as url:
         port = urlsplit(url).port
         names = ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "2130706433", "127.1"]
         for name in names:
             query = urlencode({"client_id": f"https://{name}:{port}/client.json"}).encode()
-            answer = await Visit(authority, "GET", "/authorize", query_string=query).done()
+            answer = await AsgiRequest(authority, "GET", "/authorize", query_string=query).wait_done()
             assert answer.status == 400
     assert asked == []
     await authority.close()
@@ -397,10 +397,10 @@ async def test_documents_of_strangers_are_not_fetched_from_this_network() -> Non
 
 async def test_documents_of_strangers_need_a_rule() -> None:
     def flow() -> Any:
-        return (yield Stranger("https://x.example"))
+        return (yield FetchUntrusted("https://x.example"))
 
-    with pytest.raises(TypeError, match="Stranger"):
-        await Unattended().run(flow())
+    with pytest.raises(TypeError, match="FetchUntrusted"):
+        await FlowRunner().run(flow())
 
 
 async def test_steps_in_threads_come_one_at_a_time(tmp_path: Path) -> None:
@@ -411,8 +411,8 @@ async def test_steps_in_threads_come_one_at_a_time(tmp_path: Path) -> None:
         registrations=1000,
     )
     body = b'{"redirect_uris": ["http://127.0.0.1/cb"]}'
-    visits = [Visit(authority, "POST", "/register", body=body) for _ in range(30)]
-    await asyncio.gather(*(one.done() for one in visits))
+    visits = [AsgiRequest(authority, "POST", "/register", body=body) for _ in range(30)]
+    await asyncio.gather(*(one.wait_done() for one in visits))
     assert len({one.last["client_id"] for one in visits}) == 30
     await authority.close()
 

@@ -9,35 +9,35 @@ from typing import Any
 import pytest
 
 from dovetail import AuthorizationServer, Client, Context, Guard, LoginFailed, Server
-from login.browser import Browser, browser
-from login.hosting import running
-from login.place import Asked, Place, Said, User, oauth
+from login.browser import Browser, open_browser
+from login.hosting import serve_app
+from login.place import GuardedServer, HttpReply, HttpRequest, User, oauth_settings
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
 
 
 @pytest.fixture
 async def chromium(tmp_path: Path) -> AsyncIterator[Browser]:
-    async with browser(tmp_path / "profile") as one:
+    async with open_browser(tmp_path / "profile") as one:
         yield one
 
 
-def consent(place: Place) -> None:
+def consent(place: GuardedServer) -> None:
     """Let the place ask before it sends anybody back."""
 
-    def ask(asked: Asked) -> Said:
+    def ask(asked: HttpRequest) -> HttpReply:
         fields = "".join(f'<input type=hidden name="{escape(k)}" value="{escape(v)}">' for k, v in asked.query.items())
         page = f"<!doctype html><h1>May dovetail come in?</h1><form method=post action=/consent>{fields}"
         page += "<button id=yes name=answer value=yes>Yes</button><button id=no name=answer value=no>No</button></form>"
-        return Said(200, page.encode())
+        return HttpReply(200, page.encode())
 
-    def answered(asked: Asked) -> Said:
+    def answered(asked: HttpRequest) -> HttpReply:
         form = asked.form
         if form["answer"] == "yes":
             return place.authorize(asked._replace(query=form))
         words = "error=access_denied&error_description=%3Cscript%3Ealert(1)%3C/script%3E"
         back = f"{form['redirect_uri']}?{words}&state={form['state']}&iss={place.origin}"
-        return Said(302, None, {"location": back})
+        return HttpReply(302, None, {"location": back})
 
     place.says |= {"/authorize": ask, "/consent": answered}
 
@@ -52,23 +52,23 @@ class Person(User):
     async def _browse(self, url: str) -> None:
         await self.ready.wait()
         await self._window.open(url)
-        await self._window.see("May dovetail come in?")
+        await self._window.wait_for_text("May dovetail come in?")
         await self._window.press(self._button)
 
 
-async def test_client_consent_token_call(place: Place, chromium: Browser, tmp_path: Path) -> None:
+async def test_client_consent_token_call(place: GuardedServer, chromium: Browser, tmp_path: Path) -> None:
     consent(place)
     person = Person(chromium, "#yes")
-    auth = oauth(person, store=str(tmp_path / "logins"))
+    auth = oauth_settings(person, store=str(tmp_path / "logins"))
     async with Client(place.url, auth=auth) as client:
         await client.ping()
-        shown = await chromium.see("close this window")
+        shown = await chromium.wait_for_text("close this window")
     assert "the-code" not in shown
     assert "code-" not in shown
     assert not chromium.dialogs
     async with Client(place.url, auth=auth) as client:
         await client.ping()
-    await person.leave()
+    await person.close()
     assert (place.logins, place.count("/consent"), place.count("/token")) == (1, 1, 1)
 
 
@@ -82,7 +82,7 @@ class Ada(User):
 
     async def _browse(self, url: str) -> None:
         await self._window.open(url)
-        self.pages.append(await self._window.see("Allow this application to act for you?"))
+        self.pages.append(await self._window.wait_for_text("Allow this application to act for you?"))
         await self._window.type("[name=username]", "ada")
         await self._window.type("[name=password]", "pw")
         await self._window.press("[value=allow]")
@@ -106,45 +106,48 @@ async def test_with_our_own_authorization_server(chromium: Browser) -> None:
         return authority.beside(app.asgi())
 
     ada = Ada(chromium)
-    async with running(make) as url, Client(f"{url}/mcp", auth=oauth(ada, client_name="The Tester")) as client:
+    async with (
+        serve_app(make) as url,
+        Client(f"{url}/mcp", auth=oauth_settings(ada, client_name="The Tester")) as client,
+    ):
         assert await client.call("who") == "ada"
-        await chromium.see("close this window")
+        await chromium.wait_for_text("close this window")
         assert await client.call("write") == "written"
-        await chromium.see("close this window")
-    await ada.leave()
+        await chromium.wait_for_text("close this window")
+    await ada.close()
     assert len(ada.pages) == 2
     assert "The Tester" in ada.pages[0]
     assert "write" in ada.pages[1]
     assert not chromium.dialogs
 
 
-async def test_a_no_is_told_and_what_came_with_it_is_not_run(place: Place, chromium: Browser) -> None:
+async def test_a_no_is_told_and_what_came_with_it_is_not_run(place: GuardedServer, chromium: Browser) -> None:
     consent(place)
     person = Person(chromium, "#no")
     with pytest.raises(LoginFailed, match="access_denied") as refused:
-        async with Client(place.url, auth=oauth(person)):
+        async with Client(place.url, auth=oauth_settings(person)):
             pass
-    await chromium.see("close this window")
-    await person.leave()
+    await chromium.wait_for_text("close this window")
+    await person.close()
     assert refused.value.reason == "access_denied"
     assert not chromium.dialogs
     assert place.count("/token") == 0
 
 
-async def test_a_page_that_calls_back_by_itself_ends_nothing(place: Place, chromium: Browser) -> None:
+async def test_a_page_that_calls_back_by_itself_ends_nothing(place: GuardedServer, chromium: Browser) -> None:
     """Any page the user has open can reach the port; without the state it is a stranger."""
     consent(place)
     person = Person(chromium, "#yes")
     person.ready.clear()
-    client = Client(place.url, auth=oauth(person))
+    client = Client(place.url, auth=oauth_settings(person))
     entering = asyncio.create_task(client.__aenter__())
     await person.called.wait()
     back = person.opened[0].split("redirect_uri=")[1].split("&")[0].replace("%3A", ":").replace("%2F", "/")
     await chromium.open(f"{back}?code=stolen&state=guessed")
-    await chromium.see("does not belong to a login")
+    await chromium.wait_for_text("does not belong to a login")
     person.ready.set()
     await entering
     await client.ping()
     await client.__aexit__(None, None, None)
-    await person.leave()
+    await person.close()
     assert place.count("/token", code="stolen") == 0

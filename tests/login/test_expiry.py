@@ -7,12 +7,21 @@ from typing import Any
 
 import pytest
 
-from auth.issuing import Issuer, drive, real_time
+from auth.issuing import Issuer, current_claims, run_flow
 from dovetail import Bearer, Client, Context, Guard, JwtVerifier, Principal, Server, StaticTokens
-from dovetail.auth.flow import HttpAnswer
+from dovetail.auth.flow import HTTPResponse
 from dovetail.auth.verify import IntrospectionVerifier
-from login.hosting import running
-from transports.scene import INITIALIZED, LAST, PATIENCE, Visit, initialize, modern, request, visit
+from login.hosting import serve_app
+from transports.scene import (
+    INITIALIZED,
+    LATEST_HANDSHAKE,
+    TIMEOUT_S,
+    AsgiRequest,
+    initialize,
+    request,
+    start_post,
+    stateless_request,
+)
 
 SOON = 1.0
 EVERYTHING = {"toolsListChanged": True}
@@ -53,24 +62,27 @@ def bearer(token: str) -> dict[str, str]:
 
 
 async def session(endpoint: Any, token: str) -> dict[str, str]:
-    first = await visit(endpoint, initialize(LAST), bearer(token)).done()
-    headers = bearer(token) | {"mcp-session-id": first.headers["mcp-session-id"], "mcp-protocol-version": LAST}
-    await visit(endpoint, INITIALIZED, headers).done()
+    first = await start_post(endpoint, initialize(LATEST_HANDSHAKE), bearer(token)).wait_done()
+    headers = bearer(token) | {
+        "mcp-session-id": first.headers["mcp-session-id"],
+        "mcp-protocol-version": LATEST_HANDSHAKE,
+    }
+    await start_post(endpoint, INITIALIZED, headers).wait_done()
     return headers
 
 
-async def left_open(*streams: Visit) -> None:
+async def left_open(*streams: AsgiRequest) -> None:
     for one in streams:
         assert not one.task.done()
-        one.leave()
-        await one.done()
+        one.disconnect()
+        await one.wait_done()
 
 
 async def test_a_subscription() -> None:
     endpoint = guarded().asgi()
-    listen = modern("subscriptions/listen", notifications=EVERYTHING)
-    brief, lasting = visit(endpoint, listen, bearer("brief")), visit(endpoint, listen, bearer("lasting"))
-    await brief.done()
+    listen = stateless_request("subscriptions/listen", notifications=EVERYTHING)
+    brief, lasting = start_post(endpoint, listen, bearer("brief")), start_post(endpoint, listen, bearer("lasting"))
+    await brief.wait_done()
     assert [one.get("method", "result") for one in brief.messages] == [
         "notifications/subscriptions/acknowledged",
         "result",
@@ -81,10 +93,10 @@ async def test_a_subscription() -> None:
 async def test_the_stream_of_a_session() -> None:
     endpoint = guarded().asgi()
     headers = await session(endpoint, "brief")
-    stream = await Visit(endpoint, "GET", headers=headers).done()
+    stream = await AsgiRequest(endpoint, "GET", headers=headers).wait_done()
     assert stream.status == 200
-    again = Visit(endpoint, "GET", headers=headers | bearer("renewed"))
-    await visit(endpoint, request("ping"), headers | bearer("renewed")).done()
+    again = AsgiRequest(endpoint, "GET", headers=headers | bearer("renewed"))
+    await start_post(endpoint, request("ping"), headers | bearer("renewed")).wait_done()
     assert again.status == 200
     await left_open(again)
 
@@ -92,19 +104,19 @@ async def test_the_stream_of_a_session() -> None:
 async def test_the_old_stream() -> None:
     """It ends with the newest token that was shown on it."""
     endpoint = guarded().asgi()
-    ended = await Visit(endpoint, "GET", "/sse", headers=bearer("brief")).done()
+    ended = await AsgiRequest(endpoint, "GET", "/sse", headers=bearer("brief")).wait_done()
     assert ended.status == 200
     endpoint = guarded().asgi()
-    kept = Visit(endpoint, "GET", "/sse", headers=bearer("brief"))
-    ended = Visit(endpoint, "GET", "/sse", headers=bearer("brief"))
-    async with asyncio.timeout(PATIENCE):
+    kept = AsgiRequest(endpoint, "GET", "/sse", headers=bearer("brief"))
+    ended = AsgiRequest(endpoint, "GET", "/sse", headers=bearer("brief"))
+    async with asyncio.timeout(TIMEOUT_S):
         while not kept.events:  # noqa: ASYNC110 - nothing tells of them
             await asyncio.sleep(0)
     query = kept.events[0].data.partition("?")[2].encode()
     body = json.dumps(initialize("2024-11-05")).encode()
-    sent = Visit(endpoint, "POST", "/messages", body, bearer("renewed"), query_string=query)
-    assert (await sent.done()).status == 202
-    await ended.done()
+    sent = AsgiRequest(endpoint, "POST", "/messages", body, bearer("renewed"), query_string=query)
+    assert (await sent.wait_done()).status == 202
+    await ended.wait_done()
     await left_open(kept)
 
 
@@ -112,10 +124,10 @@ async def test_the_old_stream() -> None:
 async def test_a_call_that_was_let_in_may_finish(era: str) -> None:
     endpoint = guarded().asgi()
     if era == "modern":
-        answer = await visit(endpoint, modern(name="slow", arguments={}), bearer("brief")).done()
+        answer = await start_post(endpoint, stateless_request(name="slow", arguments={}), bearer("brief")).wait_done()
     else:
         headers = await session(endpoint, "brief")
-        answer = await visit(endpoint, request("tools/call", name="slow", arguments={}), headers).done()
+        answer = await start_post(endpoint, request("tools/call", name="slow", arguments={}), headers).wait_done()
     assert answer.last["result"]["content"][0]["text"] == "done"
 
 
@@ -139,8 +151,8 @@ async def test_a_client_that_listens_goes_on(revision: str) -> None:
     tokens, app = Turning(), guarded()
     app.auth = tokens
     async with (
-        asyncio.timeout(PATIENCE),
-        running(lambda url: app.asgi()) as url,
+        asyncio.timeout(TIMEOUT_S),
+        serve_app(lambda url: app.asgi()) as url,
         Client(f"{url}/mcp", auth=Bearer("t"), revision=revision) as client,
         client.listen(tools=True) as changes,
     ):
@@ -165,9 +177,9 @@ def test_the_end_of_a_token_is_known() -> None:
     """With the leeway: whoever is let in can open a stream that lasts for a moment."""
     issuer = Issuer()
     verifier = JwtVerifier(issuer=issuer.url, keys=issuer.jwks(), leeway=30.0)
-    claims = real_time()
+    claims = current_claims()
     token = issuer.token(**claims)
-    principal = drive(verifier.verify(token, ["https://mcp.example/mcp"]), now=claims["iat"])
+    principal = run_flow(verifier.verify(token, ["https://mcp.example/mcp"]), now=claims["iat"])
     assert principal.expires_at == claims["exp"] + 30.0
     assert principal.with_scopes(["x"]).expires_at == principal.expires_at
     assert principal.lasts(claims["exp"]) == 30.0
@@ -179,5 +191,5 @@ def test_the_end_of_a_token_is_known() -> None:
 def test_and_of_one_that_was_asked_about(said: dict[str, Any], ends: float | None) -> None:
     verifier = IntrospectionVerifier(endpoint="https://login.example/i", client_id="x", client_secret="y")
     claims = {"active": True, "sub": "ada", "aud": "https://mcp.example/mcp"} | said
-    answer = HttpAnswer(200, {}, json.dumps(claims).encode())
-    assert drive(verifier.verify("t", ["https://mcp.example/mcp"]), lambda _: answer, 1000.0).expires_at == ends
+    answer = HTTPResponse(200, {}, json.dumps(claims).encode())
+    assert run_flow(verifier.verify("t", ["https://mcp.example/mcp"]), lambda _: answer, 1000.0).expires_at == ends

@@ -7,22 +7,22 @@ from contextlib import closing
 import pytest
 
 from dovetail.errors import LoginFailed
-from dovetail.login.listener import Listener, listen
-from login.place import get
+from dovetail.login.listener import LoopbackListener, open_listener
+from login.place import http_get
 
 
-async def opened(redirect_uri: str | None = None, state: str | None = "s") -> tuple[Listener, str]:
-    listener = Listener(redirect_uri)
+async def opened(redirect_uri: str | None = None, state: str | None = "s") -> tuple[LoopbackListener, str]:
+    listener = LoopbackListener(redirect_uri)
     uri = await listener.open()
     if state is not None:
-        listener.expect(state)
+        listener.expect_state(state)
     return listener, uri
 
 
-async def expect_good(listener: Listener, uri: str) -> None:
+async def expect_good(listener: LoopbackListener, uri: str) -> None:
     """Fail if the listener took another request for its answer before, since the first one counts."""
-    assert (await get(f"{uri}?code=good&state=s"))[0] == 200
-    assert (await listener.answer())["code"] == "good"
+    assert (await http_get(f"{uri}?code=good&state=s"))[0] == 200
+    assert (await listener.wait_for_redirect())["code"] == "good"
     await listener.close()
 
 
@@ -30,8 +30,8 @@ async def test_what_a_browser_brings_back() -> None:
     listener, uri = await opened()
     assert uri.startswith("http://127.0.0.1:")
     assert uri.endswith("/callback")
-    status, headers, body = await get(f"{uri}?code=a%2Bb&state=s&iss=&x=1")
-    assert await listener.answer() == {"code": "a+b", "state": "s", "iss": "", "x": "1"}
+    status, headers, body = await http_get(f"{uri}?code=a%2Bb&state=s&iss=&x=1")
+    assert await listener.wait_for_redirect() == {"code": "a+b", "state": "s", "iss": "", "x": "1"}
     assert status == 200
     assert b"<p>" in body
     assert headers["content-security-policy"] == "default-src 'none'"
@@ -42,8 +42,8 @@ async def test_what_a_browser_brings_back() -> None:
 
 async def test_an_error_is_an_answer_too() -> None:
     listener, uri = await opened()
-    await get(f"{uri}?error=access_denied&state=s")
-    assert await listener.answer() == {"error": "access_denied", "state": "s"}
+    await http_get(f"{uri}?error=access_denied&state=s")
+    assert await listener.wait_for_redirect() == {"error": "access_denied", "state": "s"}
     await listener.close()
 
 
@@ -51,7 +51,7 @@ async def test_nothing_that_came_is_shown() -> None:
     """A page that repeats what it was sent runs what it was sent."""
     listener, uri = await opened()
     for query in ("?error=%3Cscript%3E&error_description=%3Cscript%3E&state=s", "?%3Cscript%3E", "/%3Cscript%3E"):
-        _, _, body = await get(uri + query)
+        _, _, body = await http_get(uri + query)
         assert b"script" not in body
     await listener.close()
 
@@ -75,7 +75,7 @@ async def test_nothing_that_came_is_shown() -> None:
 )
 async def test_strangers_are_turned_away(after: str, status: int) -> None:
     listener, uri = await opened()
-    assert (await get(uri + after))[0] == status
+    assert (await http_get(uri + after))[0] == status
     await expect_good(listener, uri)
 
 
@@ -83,23 +83,23 @@ async def test_other_paths_are_not_ours() -> None:
     listener, uri = await opened()
     origin = uri.removesuffix("/callback")
     for path in ("/", "/favicon.ico", "/Callback?code=x&state=s", "//callback?code=x&state=s"):
-        assert (await get(origin + path))[0] == 404
+        assert (await http_get(origin + path))[0] == 404
     await expect_good(listener, uri)
 
 
 async def test_the_first_answer_counts() -> None:
     listener, uri = await opened()
-    await get(f"{uri}?code=first&state=s")
-    await get(f"{uri}?code=second&state=s")
-    assert (await listener.answer())["code"] == "first"
+    await http_get(f"{uri}?code=first&state=s")
+    await http_get(f"{uri}?code=second&state=s")
+    assert (await listener.wait_for_redirect())["code"] == "first"
     await listener.close()
 
 
 async def test_before_a_state_is_known_nothing_counts() -> None:
     listener, uri = await opened(state=None)
-    assert (await get(f"{uri}?code=x&state="))[0] == 400
-    assert (await get(f"{uri}?code=x&state=s"))[0] == 400
-    listener.expect("s")
+    assert (await http_get(f"{uri}?code=x&state="))[0] == 400
+    assert (await http_get(f"{uri}?code=x&state=s"))[0] == 400
+    listener.expect_state("s")
     await expect_good(listener, uri)
 
 
@@ -139,7 +139,7 @@ async def test_a_browser_that_connects_ahead_is_let_go_at_the_end() -> None:
     port = int(uri.split(":")[2].split("/")[0])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     with closing(writer):
-        await get(f"{uri}?code=x&state=s")
+        await http_get(f"{uri}?code=x&state=s")
         await listener.close()
         async with asyncio.timeout(5):
             assert await reader.read() == b""
@@ -158,7 +158,7 @@ async def test_only_this_machine_reaches_it() -> None:
 @pytest.mark.parametrize("uri", ["https://127.0.0.1/x", "http://example.com/x", "http://0.0.0.0/x", "myapp://x", "x"])
 async def test_a_redirect_that_leads_elsewhere_is_not_listened_for(uri: str) -> None:
     with pytest.raises(LoginFailed, match="paste="):
-        Listener(uri)
+        LoopbackListener(uri)
 
 
 async def test_a_port_that_is_taken_is_told() -> None:
@@ -173,24 +173,24 @@ async def test_a_port_of_another_address_family() -> None:
         pytest.skip("platform: no IPv6")
     listener, uri = await opened("http://[::1]:0/back")
     assert uri.startswith("http://[::1]:")
-    assert (await get(f"{uri}?code=x&state=s"))[0] == 200
+    assert (await http_get(f"{uri}?code=x&state=s"))[0] == 200
     await listener.close()
 
 
 async def test_a_known_port_is_taken_again_if_it_is_free() -> None:
-    first, uri = await listen((), None)
-    second, other = await listen([uri], None)
+    first, uri = await open_listener((), None)
+    second, other = await open_listener([uri], None)
     assert other != uri
     await first.close()
     await second.close()
-    third, again = await listen([uri], None)
+    third, again = await open_listener([uri], None)
     assert again == uri
     await third.close()
 
 
 async def test_a_fixed_address_is_used_whatever_is_known() -> None:
-    first, uri = await listen((), None)
+    first, uri = await open_listener((), None)
     await first.close()
-    second, other = await listen([uri], "http://127.0.0.1:0/fixed")
+    second, other = await open_listener([uri], "http://127.0.0.1:0/fixed")
     assert other.endswith("/fixed")
     await second.close()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from auth.issuing import Issuer, real_time
+from auth.issuing import Issuer, current_claims
 from dovetail import (
     AuthorizationServer,
     Client,
@@ -19,10 +19,18 @@ from dovetail import (
     Server,
     StaticTokens,
 )
-from dovetail.auth.challenge import parse
-from dovetail.protocol.http import scope_challenge
-from login.hosting import running
-from transports.scene import INITIALIZED, LAST, Visit, initialize, modern, request, visit
+from dovetail.auth.challenge import parse_challenge
+from dovetail.protocol.http import build_scope_challenge
+from login.hosting import serve_app
+from transports.scene import (
+    INITIALIZED,
+    LATEST_HANDSHAKE,
+    AsgiRequest,
+    initialize,
+    request,
+    start_post,
+    stateless_request,
+)
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 LOCAL = "http://localhost:8000/mcp"
@@ -55,9 +63,9 @@ def bearer(token: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
 
 
-async def call(endpoint: Any, token: str | None, name: str = "who", **scope: Any) -> Visit:
+async def call(endpoint: Any, token: str | None, name: str = "who", **scope: Any) -> AsgiRequest:
     headers = {} if token is None else bearer(token)
-    return await visit(endpoint, modern(name=name, arguments={}), headers, **scope).done()
+    return await start_post(endpoint, stateless_request(name=name, arguments={}), headers, **scope).wait_done()
 
 
 async def test_a_caller_is_who_the_token_says() -> None:
@@ -84,18 +92,18 @@ async def test_without_a_token_nothing_is_served() -> None:
         *open_paths,
     ):
         for method in ("GET", "POST", "DELETE", "PUT", "HEAD", "OPTIONS"):
-            answer = await Visit(endpoint, method, path).done()
+            answer = await AsgiRequest(endpoint, method, path).wait_done()
             if path in open_paths:
                 assert answer.status == (200 if method in ("GET", "HEAD") else 405), (method, path)
             else:
                 assert answer.status == 401, (method, path)
-                said = parse(answer.headers["www-authenticate"])
+                said = parse_challenge(answer.headers["www-authenticate"])
                 assert said.resource_metadata == "http://localhost:8000" + WELL_KNOWN + "/mcp"
                 assert said.error is None
 
 
 async def test_a_token_in_the_address_is_no_token() -> None:
-    answer = await Visit(guarded().asgi(), path="/mcp", query_string=b"access_token=ada").done()
+    answer = await AsgiRequest(guarded().asgi(), path="/mcp", query_string=b"access_token=ada").wait_done()
     assert answer.status == 401
 
 
@@ -106,12 +114,12 @@ async def test_two_authorization_headers_are_none() -> None:
         (b"authorization", b"Bearer bob"),
         (b"authorization", b"Bearer ada"),
     ]
-    assert (await Visit(guarded().asgi(), headers=headers).done()).status == 400
+    assert (await AsgiRequest(guarded().asgi(), headers=headers).wait_done()).status == 400
 
 
 async def test_what_the_metadata_says() -> None:
     app = guarded(Guard(JwtVerifier(issuer="https://login.example"), scopes=["read"]))
-    answer = await Visit(app.asgi(), "GET", WELL_KNOWN + "/mcp").done()
+    answer = await AsgiRequest(app.asgi(), "GET", WELL_KNOWN + "/mcp").wait_done()
     assert answer.headers["content-type"] == "application/json"
     said = json.loads(answer.body)
     assert said["resource"] == LOCAL
@@ -125,7 +133,7 @@ async def test_the_metadata_names_the_scopes_of_everything_offered() -> None:
     app.resource("x://y", scopes=["look"])(lambda: "")
     inner.tool(lambda: "", name="far", scopes=["far", "write"])
     app.mount(inner, prefix="in", scopes=["inside"])
-    said = json.loads((await Visit(app.asgi(), "GET", WELL_KNOWN).done()).body)
+    said = json.loads((await AsgiRequest(app.asgi(), "GET", WELL_KNOWN).wait_done()).body)
     assert said["scopes_supported"] == ["write", "look", "admin", "inside", "far"]
 
 
@@ -146,13 +154,15 @@ async def test_the_metadata_names_the_scopes_of_everything_offered() -> None:
 async def test_behind_a_proxy(public_url: str, path: str, root: str, asked: str, resource: str, metadata: str) -> None:
     endpoint = guarded(LED).asgi(path=path, public_url=public_url)
     there = {"host": "x.example"}
-    document = await Visit(endpoint, "GET", asked, headers=there, root_path=root).done()
+    document = await AsgiRequest(endpoint, "GET", asked, headers=there, root_path=root).wait_done()
     assert document.status == 200
     assert json.loads(document.body)["resource"] == resource
     at = (root if root != WELL_KNOWN else "") + path
-    refused = await Visit(endpoint, "POST", at, headers=there, root_path=root if root != WELL_KNOWN else "").done()
+    refused = await AsgiRequest(
+        endpoint, "POST", at, headers=there, root_path=root if root != WELL_KNOWN else ""
+    ).wait_done()
     assert refused.status == 401
-    told = parse(refused.headers["www-authenticate"]).resource_metadata
+    told = parse_challenge(refused.headers["www-authenticate"]).resource_metadata
     assert told == f"https://x.example{metadata}{WELL_KNOWN}/mcp"
 
 
@@ -167,10 +177,12 @@ async def test_beside_another_application_the_metadata_is_the_servers(public_url
     endpoint = guarded().asgi(otherwise=other, public_url=public_url)
     host = {} if public_url is None else {"host": "files.example"}
     for path in (WELL_KNOWN, WELL_KNOWN + "/mcp"):
-        assert (await Visit(endpoint, "GET", path, headers=host).done()).last["resource"] == (public_url or LOCAL)
-    assert (await Visit(endpoint, "GET", WELL_KNOWN + "/other", headers=host).done()).status == 418
-    assert (await Visit(endpoint, "GET", "/.well-known/else", headers=host).done()).status == 418
-    assert (await Visit(endpoint, "GET", "/mcp", headers=host).done()).status == 401
+        assert (await AsgiRequest(endpoint, "GET", path, headers=host).wait_done()).last["resource"] == (
+            public_url or LOCAL
+        )
+    assert (await AsgiRequest(endpoint, "GET", WELL_KNOWN + "/other", headers=host).wait_done()).status == 418
+    assert (await AsgiRequest(endpoint, "GET", "/.well-known/else", headers=host).wait_done()).status == 418
+    assert (await AsgiRequest(endpoint, "GET", "/mcp", headers=host).wait_done()).status == 401
 
 
 async def test_the_audience_is_the_public_address() -> None:
@@ -181,8 +193,8 @@ async def test_the_audience_is_the_public_address() -> None:
     for audience, status in (
         ("https://x.example/a/mcp", 200), ("https://x.example/mcp", 401), ("https://x.example", 401), (LOCAL, 401),
     ):  # fmt: skip
-        token = issuer.token(aud=audience, **real_time())
-        answer = await visit(endpoint, modern(name="who"), there | bearer(token)).done()
+        token = issuer.token(aud=audience, **current_claims())
+        answer = await start_post(endpoint, stateless_request(name="who"), there | bearer(token)).wait_done()
         assert answer.status == status, audience
 
 
@@ -190,10 +202,12 @@ async def test_the_request_does_not_choose_its_audience() -> None:
     """Without a public address, what the Host header says of a port is not believed."""
     issuer = Issuer()
     endpoint = guarded(JwtVerifier(issuer=issuer.url, keys=issuer.jwks())).asgi()
-    mine = issuer.token(aud=LOCAL, **real_time())
-    other = issuer.token(aud="http://localhost:9999/mcp", **real_time())
+    mine = issuer.token(aud=LOCAL, **current_claims())
+    other = issuer.token(aud="http://localhost:9999/mcp", **current_claims())
     assert (await call(endpoint, mine)).status == 200
-    forged = await visit(endpoint, modern(name="who"), bearer(other) | {"host": "localhost:9999"}).done()
+    forged = await start_post(
+        endpoint, stateless_request(name="who"), bearer(other) | {"host": "localhost:9999"}
+    ).wait_done()
     assert forged.status == 401
     with pytest.raises(ValueError, match="public_url"):
         guarded().asgi(allowed_hosts=["x.example"])
@@ -206,14 +220,14 @@ async def test_missing_scopes_for_a_resource(method: str) -> None:
     app.add_resource(lambda: "hidden", uri="file://hidden", name="hidden", visible=lambda principal: False)
     endpoint = app.asgi()
     session = await opened(endpoint, "bob")
-    answer = await visit(endpoint, request(method, uri="file://kept"), bearer("bob") | session).done()
+    answer = await start_post(endpoint, request(method, uri="file://kept"), bearer("bob") | session).wait_done()
     assert answer.status == 403
-    said = parse(answer.headers["www-authenticate"])
+    said = parse_challenge(answer.headers["www-authenticate"])
     assert (said.error, said.scopes) == ("insufficient_scope", ("write", "read"))
     assert answer.last["error"]["data"] == {"requiredScopes": ["write"]}
-    hidden = await visit(endpoint, request(method, uri="file://hidden"), bearer("bob") | session).done()
+    hidden = await start_post(endpoint, request(method, uri="file://hidden"), bearer("bob") | session).wait_done()
     assert (hidden.status, hidden.last["error"]["code"]) == (200, -32002)
-    after = await visit(endpoint, request(method, uri="file://kept"), bearer("bob-plus") | session).done()
+    after = await start_post(endpoint, request(method, uri="file://kept"), bearer("bob-plus") | session).wait_done()
     assert (after.status, "result" in after.last) == (200, True)
 
 
@@ -221,19 +235,22 @@ async def test_missing_scopes_in_both_eras() -> None:
     endpoint = guarded(LED).asgi()
     answer = await call(endpoint, "bob", "write")
     assert answer.status == 403
-    said = parse(answer.headers["www-authenticate"])
+    said = parse_challenge(answer.headers["www-authenticate"])
     assert (said.error, said.scopes) == ("insufficient_scope", ("write",))
     assert said.resource_metadata == "http://localhost:8000" + WELL_KNOWN + "/mcp"
     assert answer.last["error"]["data"] == {"requiredScopes": ["write"]}
     session = await opened(endpoint, "bob")
-    older = await visit(endpoint, request(name="write", arguments={}), bearer("bob") | session).done()
+    older = await start_post(endpoint, request(name="write", arguments={}), bearer("bob") | session).wait_done()
     assert older.status == 403
-    assert parse(older.headers["www-authenticate"]).scopes == ("write", "read")  # handshake clients replace theirs
+    assert parse_challenge(older.headers["www-authenticate"]).scopes == (
+        "write",
+        "read",
+    )  # handshake clients replace theirs
     # The same caller, the same session, with more scopes by now.
-    after = await visit(endpoint, request(name="write", arguments={}), bearer("bob-plus") | session).done()
+    after = await start_post(endpoint, request(name="write", arguments={}), bearer("bob-plus") | session).wait_done()
     assert after.last["result"]["content"][0]["text"] == "written"
     # And what was allowed to one token is not to the next.
-    again = await visit(endpoint, request(name="write", arguments={}), bearer("bob") | session).done()
+    again = await start_post(endpoint, request(name="write", arguments={}), bearer("bob") | session).wait_done()
     assert again.status == 403
 
 
@@ -257,17 +274,17 @@ async def test_a_challenge_names_all_that_a_token_needs(token: str, stateless: s
     endpoint = guarded(guard).asgi()
     answer = await call(endpoint, token, "write")
     assert answer.status == 403
-    assert {*parse(answer.headers["www-authenticate"]).scopes} == stateless
+    assert {*parse_challenge(answer.headers["www-authenticate"]).scopes} == stateless
     session = await opened(endpoint, token)
-    older = await visit(endpoint, request(name="write", arguments={}), bearer(token) | session).done()
+    older = await start_post(endpoint, request(name="write", arguments={}), bearer(token) | session).wait_done()
     assert older.status == 403
-    assert {*parse(older.headers["www-authenticate"]).scopes} == handshake
+    assert {*parse_challenge(older.headers["www-authenticate"]).scopes} == handshake
 
 
 def test_a_challenge_is_in_the_scheme_of_what_was_shown() -> None:
     lacking = ("write",)
-    assert scope_challenge(lacking, None, b"DPoP x") == b'DPoP error="insufficient_scope", scope="write"'
-    assert scope_challenge(lacking, None, b"Bearer x") == b'Bearer error="insufficient_scope", scope="write"'
+    assert build_scope_challenge(lacking, None, b"DPoP x") == b'DPoP error="insufficient_scope", scope="write"'
+    assert build_scope_challenge(lacking, None, b"Bearer x") == b'Bearer error="insufficient_scope", scope="write"'
 
 
 async def test_where_nobody_issues_tokens_a_403_leads_nowhere() -> None:
@@ -278,29 +295,29 @@ async def test_where_nobody_issues_tokens_a_403_leads_nowhere() -> None:
         return "written"
 
     answer = await call(app.asgi(), "t", "write")
-    assert (answer.status, parse(answer.headers["www-authenticate"]).resource_metadata) == (403, None)
+    assert (answer.status, parse_challenge(answer.headers["www-authenticate"]).resource_metadata) == (403, None)
 
 
 async def opened(endpoint: Any, token: str) -> dict[str, str]:
-    first = await visit(endpoint, initialize(LAST), bearer(token)).done()
-    session = {"mcp-session-id": first.headers["mcp-session-id"], "mcp-protocol-version": LAST}
-    await visit(endpoint, INITIALIZED, bearer(token) | session).done()
+    first = await start_post(endpoint, initialize(LATEST_HANDSHAKE), bearer(token)).wait_done()
+    session = {"mcp-session-id": first.headers["mcp-session-id"], "mcp-protocol-version": LATEST_HANDSHAKE}
+    await start_post(endpoint, INITIALIZED, bearer(token) | session).wait_done()
     return session
 
 
 async def test_a_session_is_its_principals() -> None:
     endpoint = guarded().asgi()
     session = await opened(endpoint, "bob")
-    assert (await visit(endpoint, request(name="who"), bearer("bob") | session).done()).status == 200
-    assert (await visit(endpoint, request(name="who"), bearer("ada") | session).done()).status == 404
-    assert (await visit(endpoint, request(name="who"), session).done()).status == 401
+    assert (await start_post(endpoint, request(name="who"), bearer("bob") | session).wait_done()).status == 200
+    assert (await start_post(endpoint, request(name="who"), bearer("ada") | session).wait_done()).status == 404
+    assert (await start_post(endpoint, request(name="who"), session).wait_done()).status == 401
 
 
 async def test_lists_differ_by_caller_and_are_private() -> None:
     endpoint = guarded().asgi()
     shown = {}
     for token in ("ada", "bob"):
-        answer = await visit(endpoint, modern("tools/list"), bearer(token)).done()
+        answer = await start_post(endpoint, stateless_request("tools/list"), bearer(token)).wait_done()
         shown[token] = [one["name"] for one in answer.last["result"]["tools"]]
         assert answer.last["result"]["cacheScope"] == "private"
     assert shown == {"ada": ["who", "write"], "bob": ["who"]}
@@ -308,10 +325,10 @@ async def test_lists_differ_by_caller_and_are_private() -> None:
 
 async def test_a_batch_says_what_is_missing_in_its_place() -> None:
     endpoint = guarded().asgi()
-    first = await visit(endpoint, initialize("2025-03-26"), bearer("bob")).done()
+    first = await start_post(endpoint, initialize("2025-03-26"), bearer("bob")).wait_done()
     session = {"mcp-session-id": first.headers["mcp-session-id"]}
     both = [request(name="who", id=1), request(name="write", id=2)]
-    answer = await visit(endpoint, both, bearer("bob") | session).done()
+    answer = await start_post(endpoint, both, bearer("bob") | session).wait_done()
     assert {one["id"]: one.get("error", {}).get("code") for one in answer.last} == {1: None, 2: 403}
 
 
@@ -331,7 +348,7 @@ async def test_one_authority_is_enough() -> None:
     with pytest.raises(ValueError, match=r"auth=.*authenticate="):
         guarded().asgi(authenticate=authenticate)
     endpoint = Server("x").asgi(authenticate=authenticate)
-    assert (await visit(endpoint, modern("server/discover")).done()).status == 200
+    assert (await start_post(endpoint, stateless_request("server/discover")).wait_done()).status == 200
 
 
 async def test_what_cannot_guard_a_server_is_told_where_it_was_written() -> None:
@@ -356,13 +373,13 @@ async def test_the_log_says_what_callers_are_not_told(caplog: pytest.LogCaptureF
     caplog.set_level("DEBUG", "dovetail")
     issuer = Issuer("https://login.example/")
     endpoint = guarded(JwtVerifier(issuer="https://login.example", keys=issuer.jwks())).asgi()
-    token = issuer.token(**real_time(aud=LOCAL))
+    token = issuer.token(**current_claims(aud=LOCAL))
     refused = await call(endpoint, token)
     assert refused.status == 401
     assert re.search(r"https://login\.example/[^\w].*https://login\.example\b", caplog.text)
     assert "login.example" not in refused.body.decode() + refused.headers["www-authenticate"]
     issuer.url = "https://login.example"
-    await call(endpoint, issuer.token(**real_time(aud="https://files.example/x\r\ny")))
+    await call(endpoint, issuer.token(**current_claims(aud="https://files.example/x\r\ny")))
     assert re.search(r"https://files\.example/x\\r\\ny.*http://localhost:8000/mcp", caplog.text)
     assert token not in caplog.text
     assert "WARNING" not in caplog.text
@@ -378,7 +395,7 @@ async def test_that_keys_cannot_be_found_is_a_warning_with_its_reason(
     ):
         endpoint = guarded(verifier).asgi()
         for _ in range(3):
-            assert (await call(endpoint, issuer.token(**real_time(aud=LOCAL)))).status == 503
+            assert (await call(endpoint, issuer.token(**current_claims(aud=LOCAL)))).status == 503
         assert caplog.text.count(why) == 1
 
 
@@ -392,7 +409,7 @@ async def test_a_name_alone_is_a_principal_too() -> None:
     assert answer.last["result"]["content"][0]["text"] == "ada"
     refused = await call(app.asgi(authenticate=authenticate), None, "write")
     assert refused.status == 403
-    assert parse(refused.headers["www-authenticate"]).scopes == ("write",)
+    assert parse_challenge(refused.headers["www-authenticate"]).scopes == ("write",)
 
 
 async def test_keys_are_fetched_once_for_all_who_wait() -> None:
@@ -406,10 +423,10 @@ async def test_keys_are_fetched_once_for_all_who_wait() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
         await send({"type": "http.response.body", "body": body})
 
-    async with running(lambda _: web) as url:
+    async with serve_app(lambda _: web) as url:
         issuer.url = url
         endpoint = guarded(JwtVerifier(issuer=url, jwks_url=url + "/jwks")).asgi()
-        tokens = [issuer.token(aud=LOCAL, sub=f"user {number}", **real_time()) for number in range(20)]
+        tokens = [issuer.token(aud=LOCAL, sub=f"user {number}", **current_claims()) for number in range(20)]
         answers = await asyncio.gather(*(call(endpoint, token) for token in tokens))
     assert [one.status for one in answers] == [200] * 20
     assert asked == 1
@@ -418,13 +435,13 @@ async def test_keys_are_fetched_once_for_all_who_wait() -> None:
 async def test_an_issuer_that_is_gone_is_not_the_callers_fault() -> None:
     issuer = Issuer("http://127.0.0.1:1")
     endpoint = guarded(JwtVerifier(issuer=issuer.url)).asgi()
-    answer = await call(endpoint, issuer.token(aud=LOCAL, **real_time()))
+    answer = await call(endpoint, issuer.token(aud=LOCAL, **current_claims()))
     assert answer.status == 503
     assert "www-authenticate" not in answer.headers
 
 
 async def test_a_client_without_a_login_is_told() -> None:
-    async with running(lambda _: guarded().asgi()) as url:
+    async with serve_app(lambda _: guarded().asgi()) as url:
         async with Client(url + "/mcp", headers=bearer("ada")) as client:
             assert await client.call("who") == "ada"
         with pytest.raises(NeedsLogin):

@@ -12,19 +12,19 @@ import pytest
 
 from dovetail.errors import LoginFailed
 from dovetail.login import stores
-from dovetail.login.stores import FileStore, KeyringStore, MemoryStore, store_for
+from dovetail.login.stores import FileTokenStore, KeyringTokenStore, MemoryTokenStore, create_token_store
 
 KEY = "https://mcp.example.com/mcp"
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> FileStore:
-    return FileStore(tmp_path / "logins")
+def store(tmp_path: Path) -> FileTokenStore:
+    return FileTokenStore(tmp_path / "logins")
 
 
 @pytest.mark.parametrize("kind", ["memory", "file"])
 def test_what_is_set_is_got_until_it_is_deleted(kind: str, tmp_path: Path) -> None:
-    one = MemoryStore() if kind == "memory" else FileStore(tmp_path)
+    one = MemoryTokenStore() if kind == "memory" else FileTokenStore(tmp_path)
     assert one.get(KEY) is None
     one.set(KEY, b"1")
     one.set(KEY, b"2")
@@ -35,14 +35,14 @@ def test_what_is_set_is_got_until_it_is_deleted(kind: str, tmp_path: Path) -> No
     assert (one.get(KEY), one.get(KEY + "/other")) == (None, b"3")
 
 
-def test_all_of_it(store: FileStore) -> None:
-    assert store.places() == []
+def test_all_of_it(store: FileTokenStore) -> None:
+    assert store.list_files() == []
     store.set(KEY, b"1")
     store.set(KEY + "/other", b"2")
-    assert sorted([place.read_bytes() for place in store.places()]) == [b"1", b"2"]
+    assert sorted([place.read_bytes() for place in store.list_files()]) == [b"1", b"2"]
 
 
-def test_only_the_user_can_read_it(store: FileStore, tmp_path: Path) -> None:
+def test_only_the_user_can_read_it(store: FileTokenStore, tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         store.set(KEY, b"x")
@@ -58,19 +58,19 @@ def test_only_the_user_can_read_it(store: FileStore, tmp_path: Path) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="modes of files")
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
 def test_what_others_could_read_is_closed_and_told(
-    store: FileStore, tmp_path: Path, mode: int, caplog: pytest.LogCaptureFixture
+    store: FileTokenStore, tmp_path: Path, mode: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.set(KEY, b"x")
     (place,) = (tmp_path / "logins").iterdir()
     place.chmod(mode)
     assert store.get(KEY) == b"x"
     assert place.stat().st_mode & 0o777 == 0o600
-    assert store.places() == [place]
+    assert store.list_files() == [place]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert f"{mode:o}" in caplog.text
 
 
-def test_what_cannot_be_read_is_said_in_words(store: FileStore, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_said_in_words(store: FileTokenStore, tmp_path: Path) -> None:
     store.set(KEY, b"x")
     (place,) = (tmp_path / "logins").iterdir()
     place.unlink()
@@ -83,15 +83,15 @@ def test_what_cannot_be_read_is_said_in_words(store: FileStore, tmp_path: Path) 
 async def test_a_folder_that_cannot_be_made_is_said_in_words(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     with pytest.raises(LoginFailed, match="File exists"):
-        await _lock_once(FileStore(tmp_path / "taken"))
+        await _lock_once(FileTokenStore(tmp_path / "taken"))
 
 
-async def _lock_once(store: FileStore) -> None:
+async def _lock_once(store: FileTokenStore) -> None:
     async with store.lock(KEY):
         pass
 
 
-def test_no_key_leads_out_of_the_folder(store: FileStore, tmp_path: Path) -> None:
+def test_no_key_leads_out_of_the_folder(store: FileTokenStore, tmp_path: Path) -> None:
     for key in ("../../x", "/etc/passwd", "a\0b", "", "x" * 9999, "é"):
         store.set(key, key.encode())
         assert store.get(key) == key.encode()
@@ -101,12 +101,12 @@ def test_no_key_leads_out_of_the_folder(store: FileStore, tmp_path: Path) -> Non
 CRASHING = """
 import os, signal, sys
 from pathlib import Path
-from dovetail.login.stores import FileStore
+from dovetail.login.stores import FileTokenStore
 if sys.argv[2] == "before the move":
     os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 if sys.argv[2] == "half written":
     os.fsync = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-FileStore(sys.argv[1]).set("k", b"new" * 100_000)
+FileTokenStore(sys.argv[1]).set("k", b"new" * 100_000)
 if sys.argv[2] == "after the move":
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -115,7 +115,7 @@ if sys.argv[2] == "after the move":
 @pytest.mark.parametrize(
     ("when", "expected"), [("half written", b"old"), ("before the move", b"old"), ("after the move", b"new" * 100_000)]
 )
-def test_a_crash_leaves_the_old_or_the_new(store: FileStore, tmp_path: Path, when: str, expected: bytes) -> None:
+def test_a_crash_leaves_the_old_or_the_new(store: FileTokenStore, tmp_path: Path, when: str, expected: bytes) -> None:
     store.set("k", b"old")
     command = [sys.executable, "-c", CRASHING, str(tmp_path / "logins"), when]
     assert subprocess.run(command, check=False, timeout=30).returncode == -signal.SIGKILL
@@ -125,7 +125,7 @@ def test_a_crash_leaves_the_old_or_the_new(store: FileStore, tmp_path: Path, whe
 
 
 def test_a_failed_write_leaves_nothing_behind(
-    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: FileTokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.set(KEY, b"old")
 
@@ -143,16 +143,18 @@ def test_a_failed_write_leaves_nothing_behind(
 
 HOLDING = """
 import asyncio, sys
-from dovetail.login.stores import FileStore
+from dovetail.login.stores import FileTokenStore
 async def main():
-    async with FileStore(sys.argv[1]).lock("k"):
+    async with FileTokenStore(sys.argv[1]).lock("k"):
         print("held", flush=True)
         await asyncio.sleep(3600)
 asyncio.run(main())
 """
 
 
-async def test_another_process_is_waited_for_and_its_death_frees_the_lock(store: FileStore, tmp_path: Path) -> None:
+async def test_another_process_is_waited_for_and_its_death_frees_the_lock(
+    store: FileTokenStore, tmp_path: Path
+) -> None:
     command = [sys.executable, "-c", HOLDING, str(tmp_path / "logins")]
     holder = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert holder.stdout is not None
@@ -166,12 +168,12 @@ async def test_another_process_is_waited_for_and_its_death_frees_the_lock(store:
         await waiting
 
 
-async def _entered(store: FileStore) -> None:
+async def _entered(store: FileTokenStore) -> None:
     async with store.lock("k"):
         pass
 
 
-async def test_one_at_a_time_in_this_process_too(store: FileStore) -> None:
+async def test_one_at_a_time_in_this_process_too(store: FileTokenStore) -> None:
     inside = 0
 
     async def work() -> None:
@@ -186,13 +188,13 @@ async def test_one_at_a_time_in_this_process_too(store: FileStore) -> None:
         await asyncio.gather(*(work() for _ in range(10)))
 
 
-async def test_other_servers_do_not_wait(store: FileStore) -> None:
+async def test_other_servers_do_not_wait(store: FileTokenStore) -> None:
     async with store.lock("k"), asyncio.timeout(5), store.lock("other"):
         pass
 
 
 async def test_a_process_that_hangs_is_not_waited_for_without_end(
-    store: FileStore, monkeypatch: pytest.MonkeyPatch
+    store: FileTokenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stores, "LOCK_TIMEOUT_S", 0.1)
     async with store.lock("k"):
@@ -201,7 +203,7 @@ async def test_a_process_that_hangs_is_not_waited_for_without_end(
     await _entered(store)
 
 
-async def test_what_fails_inside_is_told_as_it_is(store: FileStore) -> None:
+async def test_what_fails_inside_is_told_as_it_is(store: FileTokenStore) -> None:
     with pytest.raises(TimeoutError):
         async with store.lock("k"):
             raise TimeoutError
@@ -233,8 +235,8 @@ async def test_the_keyring_of_the_system(
     keyring: dict[tuple[str, str], str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    one = store_for("keyring")
-    assert isinstance(one, KeyringStore)
+    one = create_token_store("keyring")
+    assert isinstance(one, KeyringTokenStore)
     assert one.get(KEY) is None
     one.set(KEY, "é".encode())
     assert one.get(KEY) == "é".encode()
@@ -251,7 +253,7 @@ def test_a_keyring_that_forgets_nothing_says_so(
     keyring: dict[tuple[str, str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a user who logged out would believe that nothing is kept."""
-    one = store_for("keyring")
+    one = create_token_store("keyring")
     one.set(KEY, b"login")
 
     def locked(*_: str) -> None:
@@ -266,7 +268,7 @@ def test_a_keyring_that_forgets_nothing_says_so(
 def test_without_the_library_there_is_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "keyring", None)
     with pytest.raises(ValueError, match="pip install keyring"):
-        store_for("keyring")
+        create_token_store("keyring")
 
 
 # Names of stores
@@ -274,19 +276,19 @@ def test_without_the_library_there_is_a_hint(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_store_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    store_for("file").set(KEY, b"x")
+    create_token_store("file").set(KEY, b"x")
     assert len(list((tmp_path / "dovetail" / "logins").iterdir())) == 1
-    store_for(str(tmp_path / "mine")).set(KEY, b"x")
-    store_for(tmp_path / "mine").set(KEY + "2", b"x")
+    create_token_store(str(tmp_path / "mine")).set(KEY, b"x")
+    create_token_store(tmp_path / "mine").set(KEY + "2", b"x")
     assert len(list((tmp_path / "mine").iterdir())) == 2
-    own = MemoryStore()
-    assert store_for(own) is own
-    assert isinstance(store_for("memory"), MemoryStore)
+    own = MemoryTokenStore()
+    assert create_token_store(own) is own
+    assert isinstance(create_token_store("memory"), MemoryTokenStore)
 
 
 def test_what_names_no_store_is_refused() -> None:
     """A slip of the pen must not become a folder of logins."""
     with pytest.raises(ValueError, match=r'"memory".*"\./keyrin"'):
-        store_for("keyrin")
+        create_token_store("keyrin")
     with pytest.raises(TypeError, match=r"get.*set.*delete"):
-        store_for(object())
+        create_token_store(object())

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from dovetail.auth.flow import HttpCall
+from dovetail.auth.flow import HTTPRequest
 from dovetail.login import web
-from dovetail.login.web import Web, is_local, is_public
-from dovetail.transports.fetch import Fetcher
-from login.place import Place, Said
+from dovetail.login.web import SafeFetcher, is_local_host, is_public_address
+from dovetail.transports.fetch import HTTPClient
+from login.place import GuardedServer, HttpReply
 
 
 class Recorder:
@@ -20,11 +20,11 @@ class Recorder:
         self.urls: list[str] = []
         self.screen: Callable[[str], bool] | None = None
 
-    def __call__(self, *, screen: Callable[[str], bool] | None, **_: Any) -> Fetcher:
-        self.screen = screen
+    def __call__(self, *, address_filter: Callable[[str], bool] | None, **_: Any) -> HTTPClient:
+        self.screen = address_filter
         recorder = self
 
-        class Silent(Fetcher):
+        class Silent(HTTPClient):
             async def fetch(self, method: str, url: str, headers: Any, body: bytes = b"") -> Any:
                 recorder.urls.append(url)
                 raise TimeoutError
@@ -35,8 +35,8 @@ class Recorder:
 async def tried(server: str, url: str, local: bool | None = None) -> bool:
     """Whether a fetch is tried for a server."""
     recorder = Recorder()
-    one = Web(server, local, recorder)
-    assert (await one.call(HttpCall(url=url))).status == 0
+    one = SafeFetcher(server, local, recorder)
+    assert (await one.fetch(HTTPRequest(url=url))).status == 0
     await one.close()
     assert recorder.urls in ([], [url])
     return bool(recorder.urls)
@@ -77,15 +77,15 @@ async def test_the_user_can_say_where_a_server_is() -> None:
 async def test_addresses_are_screened_for_public_servers_only() -> None:
     for server, screened in ((PUBLIC, True), ("http://localhost/mcp", False)):
         recorder = Recorder()
-        await Web(server, None, recorder).close()
-        assert (recorder.screen is is_public) is screened
+        await SafeFetcher(server, None, recorder).close()
+        assert (recorder.screen is is_public_address) is screened
 
 
 @pytest.mark.parametrize(
     "address", ["1.1.1.1", "93.184.216.34", "2606:4700::1111", "2002:0101:0101::1", "64:ff9b::1.1.1.1"]
 )
 def test_public_addresses(address: str) -> None:
-    assert is_public(address)
+    assert is_public_address(address)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_public_addresses(address: str) -> None:
     ],
 )  # fmt: skip
 def test_addresses_that_are_not(address: str) -> None:
-    assert not is_public(address)
+    assert not is_public_address(address)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_addresses_that_are_not(address: str) -> None:
              "\uff11\uff16\uff19.254.\uff11\uff16\uff19.254", "127\u30020.0.1", "loc\uff41lhost", "127.0.0.1.2", "a.0x"]
 )  # fmt: skip
 def test_names_of_this_network(host: str) -> None:
-    assert is_local(host)
+    assert is_local_host(host)
 
 
 @pytest.mark.parametrize(
@@ -121,76 +121,76 @@ def test_names_of_this_network(host: str) -> None:
     ],
 )  # fmt: skip
 def test_names_that_are_not(host: str) -> None:
-    assert not is_local(host)
+    assert not is_local_host(host)
 
 
 # Against a real server
 
 
-def real(place: Place) -> Web:
-    return Web(place.url, None, Fetcher)
+def real(place: GuardedServer) -> SafeFetcher:
+    return SafeFetcher(place.url, None, HTTPClient)
 
 
-async def test_a_redirect_is_an_answer(place: Place) -> None:
-    place.says["/x"] = lambda asked: Said(302, None, {"location": place.origin + "/y"})
+async def test_a_redirect_is_an_answer(place: GuardedServer) -> None:
+    place.says["/x"] = lambda asked: HttpReply(302, None, {"location": place.origin + "/y"})
     one = real(place)
-    assert (await one.call(HttpCall(url=f"{place.origin}/x"))).status == 302
+    assert (await one.fetch(HTTPRequest(url=f"{place.origin}/x"))).status == 302
     await one.close()
     assert [asked.path for asked in place.asked] == ["/x"]
 
 
-async def test_a_document_that_is_too_large_is_none(place: Place) -> None:
-    place.says["/fit"] = lambda asked: Said(200, "x" * 200_000)
-    place.says["/large"] = lambda asked: Said(200, "x" * 300_000)
+async def test_a_document_that_is_too_large_is_none(place: GuardedServer) -> None:
+    place.says["/fit"] = lambda asked: HttpReply(200, "x" * 200_000)
+    place.says["/large"] = lambda asked: HttpReply(200, "x" * 300_000)
     one = real(place)
-    assert (await one.call(HttpCall(url=f"{place.origin}/fit"))).status == 200
-    assert (await one.call(HttpCall(url=f"{place.origin}/large"))).status == 0
+    assert (await one.fetch(HTTPRequest(url=f"{place.origin}/fit"))).status == 200
+    assert (await one.fetch(HTTPRequest(url=f"{place.origin}/large"))).status == 0
     await one.close()
 
 
 @pytest.mark.parametrize(("method", "limit"), [("GET", "DOCUMENT_TIMEOUT_S"), ("POST", "TOKEN_TIMEOUT_S")])
 async def test_an_answer_that_takes_too_long_is_none(
-    place: Place, monkeypatch: pytest.MonkeyPatch, method: str, limit: str
+    place: GuardedServer, monkeypatch: pytest.MonkeyPatch, method: str, limit: str
 ) -> None:
     monkeypatch.setattr(web, limit, 0.1)
     place.says["/x"] = lambda asked: asyncio.sleep(3600)
     one = real(place)
-    assert (await one.call(HttpCall(method=method, url=f"{place.origin}/x"))).status == 0
+    assert (await one.fetch(HTTPRequest(method=method, url=f"{place.origin}/x"))).status == 0
     await one.close()
 
 
 async def test_nobody_there_is_no_answer(free_port: int) -> None:
-    one = Web("http://127.0.0.1/mcp", None, Fetcher)
-    assert (await one.call(HttpCall(url=f"http://127.0.0.1:{free_port}/x"))).status == 0
+    one = SafeFetcher("http://127.0.0.1/mcp", None, HTTPClient)
+    assert (await one.fetch(HTTPRequest(url=f"http://127.0.0.1:{free_port}/x"))).status == 0
     await one.close()
 
 
-async def test_a_header_that_cannot_travel_is_no_call(place: Place) -> None:
+async def test_a_header_that_cannot_travel_is_no_call(place: GuardedServer) -> None:
     one = real(place)
-    assert (await one.call(HttpCall(url=f"{place.origin}/x", headers={"x": "a\r\nb: c"}))).status == 0
+    assert (await one.fetch(HTTPRequest(url=f"{place.origin}/x", headers={"x": "a\r\nb: c"}))).status == 0
     await one.close()
     assert not place.asked
 
 
 async def test_what_is_said_of_the_server_is_not_said_of_others() -> None:
     own, others = Recorder(), Recorder()
-    one = Web(PUBLIC, None, others, own)
+    one = SafeFetcher(PUBLIC, None, others, own)
     for url in ("https://mcp.example.com/x", "https://mcp.example.com:443/y", "https://login.example.com/x"):
-        await one.call(HttpCall(url=url))
-    await one.call(HttpCall(url="https://mcp.example.com:8443/z"))
+        await one.fetch(HTTPRequest(url=url))
+    await one.fetch(HTTPRequest(url="https://mcp.example.com:8443/z"))
     assert own.urls == ["https://mcp.example.com/x", "https://mcp.example.com:443/y"]
     assert others.urls == ["https://login.example.com/x", "https://mcp.example.com:8443/z"]
-    assert own.screen is others.screen is is_public
+    assert own.screen is others.screen is is_public_address
     await one.close()
 
 
-async def test_what_the_user_named_may_be_in_this_network(place: Place) -> None:
-    place.says["/idp"] = lambda asked: Said(200, {})
+async def test_what_the_user_named_may_be_in_this_network(place: GuardedServer) -> None:
+    place.says["/idp"] = lambda asked: HttpReply(200, {})
     named = f"{place.origin}/idp"
-    one = Web(PUBLIC, None, Fetcher, named=named)
-    assert (await one.call(HttpCall(method="POST", url=named))).status == 200
+    one = SafeFetcher(PUBLIC, None, HTTPClient, trusted_url=named)
+    assert (await one.fetch(HTTPRequest(method="POST", url=named))).status == 200
     for other in (f"{place.origin}/other", f"{named}?x=1", f"{named}/..", "https://idp.internal/idp"):
-        refused = await one.call(HttpCall(url=other))
+        refused = await one.fetch(HTTPRequest(url=other))
         assert refused.status == 0
         assert "local=True" in (refused.hint or "")
     await one.close()
@@ -200,42 +200,42 @@ async def test_what_the_user_named_may_be_in_this_network(place: Place) -> None:
 async def test_a_public_name_the_user_named_may_lead_into_this_network() -> None:
     screens: dict[str, Any] = {}
 
-    def recording(*, screen: Any, **_: Any) -> Fetcher:
-        class Silent(Fetcher):
+    def recording(*, address_filter: Any, **_: Any) -> HTTPClient:
+        class Silent(HTTPClient):
             async def fetch(self, method: str, url: str, headers: Any, body: bytes = b"") -> Any:
-                screens[url] = screen
+                screens[url] = address_filter
                 raise TimeoutError
 
         return Silent()
 
     named, other = "https://idp.example.com/token", "https://idp.example.com/other"
-    one = Web(PUBLIC, None, recording, named=named)
+    one = SafeFetcher(PUBLIC, None, recording, trusted_url=named)
     for url in (named, other):
-        await one.call(HttpCall(method="POST", url=url))
+        await one.fetch(HTTPRequest(method="POST", url=url))
     await one.close()
-    assert screens == {named: None, other: is_public}
+    assert screens == {named: None, other: is_public_address}
 
 
 async def test_why_nothing_came(free_port: int) -> None:
-    public = Web(PUBLIC, None, Recorder())
-    answer = await public.call(HttpCall(url="https://login.corp.internal/x"))
+    public = SafeFetcher(PUBLIC, None, Recorder())
+    answer = await public.fetch(HTTPRequest(url="https://login.corp.internal/x"))
     assert answer.status == 0
     assert "local=True" in (answer.hint or "")
-    unsafe = await public.call(HttpCall(url="http://login.example.com/x"))
+    unsafe = await public.fetch(HTTPRequest(url="http://login.example.com/x"))
     assert unsafe.status == 0
-    assert "https" in unsafe.why
-    silent = await public.call(HttpCall(url="https://login.example.com/x"))
+    assert "https" in unsafe.error
+    silent = await public.fetch(HTTPRequest(url="https://login.example.com/x"))
     assert silent.status == 0
-    assert silent.why
-    assert "https" not in silent.why
+    assert silent.error
+    assert "https" not in silent.error
     await public.close()
-    screened = Fetcher(screen=is_public)
-    answer = await web.answered(screened, HttpCall(url=f"http://127.0.0.1:{free_port}/x"))
+    screened = HTTPClient(address_filter=is_public_address)
+    answer = await web.send_request(screened, HTTPRequest(url=f"http://127.0.0.1:{free_port}/x"))
     assert answer.status == 0
     assert "local=True" in (answer.hint or "")
     await screened.close()
-    here = Web("http://127.0.0.1/mcp", None, Fetcher)
-    answer = await here.call(HttpCall(url=f"http://127.0.0.1:{free_port}/x"))
-    assert answer.why
+    here = SafeFetcher("http://127.0.0.1/mcp", None, HTTPClient)
+    answer = await here.fetch(HTTPRequest(url=f"http://127.0.0.1:{free_port}/x"))
+    assert answer.error
     assert answer.hint is None
     await here.close()

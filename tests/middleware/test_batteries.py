@@ -10,9 +10,9 @@ import pytest
 from dovetail import Busy, Client, Context, PeerError, Server, ToolError
 from dovetail.errors import InsufficientScope, InternalError, ProtocolError
 from dovetail.middleware import Caching, LogRequests, MaskErrors, RateLimit, ResponseLimit, Retry, Timing
-from dovetail.protocol.around import unseeing
+from dovetail.protocol.around import ignores_results
 from dovetail.protocol.exchange import Caller, Exchange
-from dovetail.wire.revisions import NEWEST
+from dovetail.wire.revisions import NEWEST_REVISION
 from mentions import mentions
 
 
@@ -187,7 +187,7 @@ async def test_results_of_a_server_elsewhere_are_seen() -> None:
 
 
 async def test_middleware_that_does_not_look_leaves_them_as_they_came() -> None:
-    @unseeing
+    @ignores_results
     async def passing(exchange: Exchange, proceed: Any) -> Any:
         found.append(await proceed(exchange))
         return found[-1]
@@ -293,7 +293,7 @@ async def test_what_the_protocol_says_is_not_masked() -> None:
     async def locked() -> str:
         return ""
 
-    one = Exchange(1, "tools/call", {"name": "locked"}, {}, Caller(NEWEST, stateless=True))
+    one = Exchange(1, "tools/call", {"name": "locked"}, {}, Caller(NEWEST_REVISION, stateless=True))
     with pytest.raises(InsufficientScope):
         await app.handle(one)
 

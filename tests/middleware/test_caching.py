@@ -10,11 +10,13 @@ from dovetail import Client, Context, Principal, Server
 from dovetail.errors import InsufficientScope, ProtocolError, ToolNotFound
 from dovetail.middleware import Caching
 from dovetail.protocol.exchange import Caller, Exchange
-from dovetail.wire.revisions import NEWEST
+from dovetail.wire.revisions import NEWEST_REVISION
 
 
 def exchange(who: Principal | None, tool: str = "secret", headers: Any = None) -> Exchange:
-    return Exchange(1, "tools/call", {"name": tool}, {}, Caller(NEWEST, stateless=True, principal=who), headers)
+    return Exchange(
+        1, "tools/call", {"name": tool}, {}, Caller(NEWEST_REVISION, stateless=True, principal=who), headers
+    )
 
 
 async def said(app: Server, who: Principal | None, tool: str = "secret", headers: Any = None) -> str:

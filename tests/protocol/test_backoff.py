@@ -1,12 +1,12 @@
 """A pause doubles, stays within its limit, and can be asked for after any number of tries."""
 
-from dovetail.protocol.backoff import backoff
+from dovetail.protocol.backoff import compute_backoff
 
 
 def test_it_doubles_up_to_the_limit() -> None:
-    assert [backoff(0.5, tries, 5.0) for tries in range(6)] == [0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
+    assert [compute_backoff(0.5, tries, 5.0) for tries in range(6)] == [0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
 
 
 def test_there_is_no_number_of_tries_after_which_it_fails() -> None:
-    assert backoff(0.5, 5000, 5.0) == 5.0
-    assert backoff(0.0, 5000, 5.0) == 0.0
+    assert compute_backoff(0.5, 5000, 5.0) == 5.0
+    assert compute_backoff(0.0, 5000, 5.0) == 0.0

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from dovetail.errors import InvalidRequest, MissingCapability, ProtocolError, ResourceNotFound, ToolNotFound
 from dovetail.protocol import downgrade
-from dovetail.protocol.downgrade import is_wrapped, question, result
-from dovetail.wire.codec import encode, plain
+from dovetail.protocol.downgrade import downgrade_request, downgrade_result, is_wrapped
+from dovetail.wire.codec import encode, to_plain
 from dovetail.wire.completion import CompleteResult
 from dovetail.wire.content import (
     Annotations,
@@ -33,17 +33,17 @@ from dovetail.wire.resources import (
     Resource,
     ResourceTemplate,
 )
-from dovetail.wire.revisions import HANDSHAKE, REVISIONS
+from dovetail.wire.revisions import HANDSHAKE_REVISIONS, REVISIONS
 from dovetail.wire.sampling import CreateMessageParams
-from dovetail.wire.shape import Result, Wire, replace
+from dovetail.wire.shape import Result, WireStruct, replace
 from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool, ToolAnnotations
 from official_schemas import each_schema
 from wire.test_official_schemas import validator, value_of
 
-R24, R25_03, R25_06, R25_11 = HANDSHAKE
+R24, R25_03, R25_06, R25_11 = HANDSHAKE_REVISIONS
 R26, DRAFT = "2026-07-28", "draft"
 
-each_revision = each_schema(HANDSHAKE)
+each_revision = each_schema(HANDSHAKE_REVISIONS)
 drawn = settings(max_examples=20, suppress_health_check=list(HealthCheck), database=None)
 
 RESULTS: dict[str, type[Result]] = {
@@ -73,7 +73,7 @@ def test_any_result_is_valid_in_every_older_revision(revision: str, method: str,
     kind = RESULTS[method]
     value = replace(data.draw(value_of(kind, R26)), result_type=None)
     before = encode(value)
-    said = spoken(result(revision, method, value, wraps=data.draw(st.booleans())))
+    said = spoken(downgrade_result(revision, method, value, wrap_structured=data.draw(st.booleans())))
     validator(revision, kind.__name__).validate(said)
     assert encode(value) == before
     assert said.keys().isdisjoint({"ttlMs", "cacheScope", "resultType"})
@@ -96,7 +96,7 @@ schemas = st.sampled_from(
 @given(tool=value_of(Tool, R26), schema=schemas)
 def test_any_output_schema_is_valid_in_every_older_revision(revision: str, tool: Tool, schema: dict[str, Any]) -> None:
     listing = ListToolsResult(tools=[replace(tool, output_schema=schema)], ttl_ms=5, cache_scope="public")
-    said = spoken(result(revision, "tools/list", listing))
+    said = spoken(downgrade_result(revision, "tools/list", listing))
     validator(revision, "ListToolsResult").validate(said)
     published = said["tools"][0].get("outputSchema")
     if revision in (R24, R25_03):
@@ -112,8 +112,8 @@ def test_any_output_schema_is_valid_in_every_older_revision(revision: str, tool:
 def test_any_introduction_is_valid_in_every_older_revision(revision: str, data: st.DataObject) -> None:
     said = InitializeResult(
         protocol_version=revision,
-        capabilities=downgrade.capabilities(revision, data.draw(value_of(ServerCapabilities, R26))),
-        server_info=downgrade.implementation(revision, data.draw(value_of(Implementation, R26))),
+        capabilities=downgrade.downgrade_capabilities(revision, data.draw(value_of(ServerCapabilities, R26))),
+        server_info=downgrade.downgrade_implementation(revision, data.draw(value_of(Implementation, R26))),
     )
     validator(revision, "InitializeResult").validate(spoken(said))
 
@@ -128,7 +128,7 @@ def test_any_notice_is_valid_in_every_older_revision(revision: str, data: st.Dat
         ("notifications/message", message, "LoggingMessageNotification"),
         ("notifications/tools/list_changed", None, "ToolListChangedNotification"),
     ):
-        said = json.loads(downgrade.notice(revision, 1, method, params))
+        said = json.loads(downgrade.encode_notification(revision, 1, method, params))
         validator(revision, name).validate(said)
         assert revision != R24 or method != "notifications/progress" or "message" not in said["params"]
 
@@ -137,10 +137,10 @@ def test_any_notice_is_valid_in_every_older_revision(revision: str, data: st.Dat
 @drawn
 @given(data=st.data())
 def test_any_sampling_question_is_valid_or_not_asked(revision: str, data: st.DataObject) -> None:
-    params = plain(replace(data.draw(value_of(CreateMessageParams, R26)), meta=None))
+    params = to_plain(replace(data.draw(value_of(CreateMessageParams, R26)), meta=None))
     before = json.dumps(params)
     try:
-        method, asked = question(revision, "sampling/createMessage", params)
+        method, asked = downgrade_request(revision, "sampling/createMessage", params)
     except MissingCapability:
         assert revision != R25_11
         return
@@ -176,7 +176,7 @@ VISIT = {"mode": "url", "message": "Log in", "url": "https://example.com/login"}
 
 @each_schema([R25_06, R25_11])
 def test_a_form_is_valid_where_forms_can_be_asked(revision: str) -> None:
-    method, params = question(revision, "elicitation/create", ASKED)
+    method, params = downgrade_request(revision, "elicitation/create", ASKED)
     validator(revision, "ElicitRequest").validate({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
 
 
@@ -186,12 +186,12 @@ def test_a_form_is_valid_where_forms_can_be_asked(revision: str) -> None:
 def test_before_forms_nobody_is_asked() -> None:
     for revision in (R24, R25_03):
         with pytest.raises(MissingCapability) as caught:
-            question(revision, "elicitation/create", ASKED)
+            downgrade_request(revision, "elicitation/create", ASKED)
         assert caught.value.data == {"requiredCapabilities": {"elicitation": {}}}
 
 
 def test_the_first_forms_had_names_beside_their_choices_and_no_mode() -> None:
-    method, params = question(R25_06, "elicitation/create", ASKED)
+    method, params = downgrade_request(R25_06, "elicitation/create", ASKED)
     assert (method, set(params)) == ("elicitation/create", {"message", "requestedSchema"})
     assert params["requestedSchema"]["properties"]["size"] == {
         "type": "string",
@@ -208,25 +208,25 @@ def test_the_first_forms_had_names_beside_their_choices_and_no_mode() -> None:
 def test_the_first_forms_had_no_visits_and_no_lists() -> None:
     for params in (VISIT, ASKED | {"requestedSchema": SEVERAL}):
         with pytest.raises(MissingCapability):
-            question(R25_06, "elicitation/create", params)
+            downgrade_request(R25_06, "elicitation/create", params)
 
 
 def test_a_visit_has_an_id_in_one_revision() -> None:
-    _, params = question(R25_11, "elicitation/create", VISIT)
+    _, params = downgrade_request(R25_11, "elicitation/create", VISIT)
     assert {**params, "elicitationId": ""} == {**VISIT, "elicitationId": ""}
     assert len(params["elicitationId"]) > 10
-    assert question(R25_11, "elicitation/create", VISIT)[1]["elicitationId"] != params["elicitationId"]
-    assert question(R25_11, "elicitation/create", VISIT | {"elicitationId": "e"})[1]["elicitationId"] == "e"
-    assert question(R26, "elicitation/create", VISIT) == ("elicitation/create", VISIT)
+    assert downgrade_request(R25_11, "elicitation/create", VISIT)[1]["elicitationId"] != params["elicitationId"]
+    assert downgrade_request(R25_11, "elicitation/create", VISIT | {"elicitationId": "e"})[1]["elicitationId"] == "e"
+    assert downgrade_request(R26, "elicitation/create", VISIT) == ("elicitation/create", VISIT)
 
 
 def test_the_dialect_opens_dialogs() -> None:
-    assert question(DRAFT, "elicitation/create", ASKED) == ("elicitation/createDialog", ASKED)
+    assert downgrade_request(DRAFT, "elicitation/create", ASKED) == ("elicitation/createDialog", ASKED)
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_other_questions_have_not_changed(revision: str) -> None:
-    assert question(revision, "roots/list", {}) == ("roots/list", {})
+    assert downgrade_request(revision, "roots/list", {}) == ("roots/list", {})
 
 
 TEXT, SOUND = {"type": "text", "text": "a"}, {"type": "audio", "data": "AAEC", "mimeType": "audio/wav"}
@@ -239,9 +239,9 @@ def sampling(*content: Any, **more: Any) -> dict[str, Any]:
 
 
 def test_several_blocks_become_several_messages() -> None:
-    _, params = question(R25_06, "sampling/createMessage", sampling([TEXT, SOUND], TEXT, []))
+    _, params = downgrade_request(R25_06, "sampling/createMessage", sampling([TEXT, SOUND], TEXT, []))
     assert params == sampling(TEXT, SOUND, TEXT)
-    assert question(R25_11, "sampling/createMessage", sampling([TEXT, SOUND]))[1] == sampling([TEXT, SOUND])
+    assert downgrade_request(R25_11, "sampling/createMessage", sampling([TEXT, SOUND]))[1] == sampling([TEXT, SOUND])
 
 
 @pytest.mark.parametrize(
@@ -256,24 +256,24 @@ def test_several_blocks_become_several_messages() -> None:
 def test_models_had_no_tools_before(params: dict[str, Any]) -> None:
     for revision in (R24, R25_03, R25_06):
         with pytest.raises(MissingCapability) as caught:
-            question(revision, "sampling/createMessage", params)
+            downgrade_request(revision, "sampling/createMessage", params)
         assert caught.value.data == {"requiredCapabilities": {"sampling": {"tools": {}}}}
-    assert question(R25_11, "sampling/createMessage", params)[1] == params
+    assert downgrade_request(R25_11, "sampling/createMessage", params)[1] == params
 
 
 def test_what_a_models_tool_answered_was_always_an_object() -> None:
     for value, said in ((None, {"result": None}), ([1], {"result": [1]}), ({"a": 1}, {"a": 1})):
         before, after = OUTCOME | {"structuredContent": value}, OUTCOME | {"structuredContent": said}
-        assert question(R25_11, "sampling/createMessage", sampling([TEXT, before], before))[1] == sampling(
+        assert downgrade_request(R25_11, "sampling/createMessage", sampling([TEXT, before], before))[1] == sampling(
             [TEXT, after], after
         )
-        assert question(R26, "sampling/createMessage", sampling(before))[1] == sampling(before)
+        assert downgrade_request(R26, "sampling/createMessage", sampling(before))[1] == sampling(before)
 
 
 def test_the_first_models_heard_nothing() -> None:
     with pytest.raises(MissingCapability):
-        question(R24, "sampling/createMessage", sampling(SOUND))
-    assert question(R25_03, "sampling/createMessage", sampling(SOUND))[1] == sampling(SOUND)
+        downgrade_request(R24, "sampling/createMessage", sampling(SOUND))
+    assert downgrade_request(R25_03, "sampling/createMessage", sampling(SOUND))[1] == sampling(SOUND)
 
 
 # Results, one by one
@@ -291,9 +291,11 @@ BLOCKS = [
 
 def block_kinds(revision: str, method: str) -> list[str]:
     if method == "tools/call":
-        return [one["type"] for one in spoken(result(revision, method, CallToolResult(content=BLOCKS)))["content"]]
+        return [
+            one["type"] for one in spoken(downgrade_result(revision, method, CallToolResult(content=BLOCKS)))["content"]
+        ]
     messages = [PromptMessage(role="user", content=one) for one in BLOCKS]
-    said = spoken(result(revision, method, GetPromptResult(messages=messages)))
+    said = spoken(downgrade_result(revision, method, GetPromptResult(messages=messages)))
     return [one["content"]["type"] for one in said["messages"]]
 
 
@@ -306,7 +308,7 @@ def test_blocks_a_revision_does_not_know_are_said_in_words(method: str) -> None:
 
 
 def test_the_words_name_what_was_meant() -> None:
-    said = spoken(result(R24, "tools/call", CallToolResult(content=BLOCKS)))["content"]
+    said = spoken(downgrade_result(R24, "tools/call", CallToolResult(content=BLOCKS)))["content"]
     assert "audio/wav" in said[2]["text"]
     assert [said[place]["text"] for place in (3, 4)] == ["Bee: a:b", "c: a:c"]
 
@@ -316,24 +318,29 @@ def test_the_words_name_what_was_meant() -> None:
 def test_structured_content_was_always_an_object(value: Any, wraps: bool) -> None:
     given = CallToolResult(content=[], structured_content=value)
     for revision in (R25_06, R25_11, DRAFT):
-        said = spoken(result(revision, "tools/call", given, wraps=wraps))
+        said = spoken(downgrade_result(revision, "tools/call", given, wrap_structured=wraps))
         assert said["structuredContent"] == {"result": value}
     for revision in (R24, R25_03):
-        assert spoken(result(revision, "tools/call", given, wraps=wraps)) == {"content": []}
+        assert spoken(downgrade_result(revision, "tools/call", given, wrap_structured=wraps)) == {"content": []}
 
 
 def test_an_object_is_wrapped_exactly_if_its_schema_is() -> None:
     given = CallToolResult(content=[], structured_content={"a": 1})
-    assert spoken(result(R25_11, "tools/call", given))["structuredContent"] == {"a": 1}
-    assert spoken(result(R25_11, "tools/call", given, wraps=True))["structuredContent"] == {"result": {"a": 1}}
+    assert spoken(downgrade_result(R25_11, "tools/call", given))["structuredContent"] == {"a": 1}
+    assert spoken(downgrade_result(R25_11, "tools/call", given, wrap_structured=True))["structuredContent"] == {
+        "result": {"a": 1}
+    }
     bare = CallToolResult(content=[], is_error=True)
-    assert spoken(result(R25_11, "tools/call", bare, wraps=True)) == {"content": [], "isError": True}
+    assert spoken(downgrade_result(R25_11, "tools/call", bare, wrap_structured=True)) == {
+        "content": [],
+        "isError": True,
+    }
 
 
 def test_a_wrapped_schema_still_finds_its_definitions() -> None:
     schema = {"$schema": "s", "type": "array", "items": {"$ref": "#/$defs/P"}, "$defs": {"P": {"type": "object"}}}
     tool = Tool(name="t", input_schema={"type": "object"}, output_schema=schema)
-    said = spoken(result(R25_11, "tools/list", ListToolsResult(tools=[tool])))["tools"][0]["outputSchema"]
+    said = spoken(downgrade_result(R25_11, "tools/list", ListToolsResult(tools=[tool])))["tools"][0]["outputSchema"]
     assert said == {
         "$schema": "s",
         "type": "object",
@@ -366,10 +373,10 @@ TOOL = Tool(
     ],
 )
 def test_what_is_said_of_a_tool_grows_with_the_revisions(revision: str, members: set[str]) -> None:
-    assert set(spoken(result(revision, "tools/list", ListToolsResult(tools=[TOOL])))["tools"][0]) == members
+    assert set(spoken(downgrade_result(revision, "tools/list", ListToolsResult(tools=[TOOL])))["tools"][0]) == members
 
 
-LISTS: dict[str, tuple[str, Wire]] = {
+LISTS: dict[str, tuple[str, WireStruct]] = {
     "prompts/list": (
         "prompts",
         Prompt(name="p", title="P", icons=ICONS, arguments=[PromptArgument(name="a", required=True)]),
@@ -389,9 +396,9 @@ LISTS: dict[str, tuple[str, Wire]] = {
 def test_titles_and_icons_are_for_those_who_know_them(method: str) -> None:
     field, item = LISTS[method]
     said = {}
-    for revision in HANDSHAKE:
+    for revision in HANDSHAKE_REVISIONS:
         listing = RESULTS[method](**{field: [item]}, ttl_ms=1, cache_scope="public", next_cursor="c")
-        page = spoken(result(revision, method, listing))
+        page = spoken(downgrade_result(revision, method, listing))
         assert page.pop("nextCursor") == "c"
         ((said[revision],),) = page.values()
     everything = spoken(item)
@@ -403,14 +410,14 @@ def test_titles_and_icons_are_for_those_who_know_them(method: str) -> None:
 def test_lifetimes_are_for_the_newest_only() -> None:
     contents = [ResourceContents(uri="a:b", text="t")]
     kept = ReadResourceResult(contents=contents)
-    assert result(R25_11, "resources/read", kept) is kept
-    assert result(R25_11, "resources/read", replace(kept, ttl_ms=0, cache_scope="private")) == kept
+    assert downgrade_result(R25_11, "resources/read", kept) is kept
+    assert downgrade_result(R25_11, "resources/read", replace(kept, ttl_ms=0, cache_scope="private")) == kept
 
 
 def test_what_needs_no_translation_is_passed_on() -> None:
     value = CallToolResult(content=[TextContent(text="a")])
-    assert result(R25_11, "tools/call", value) is value
-    assert result(R24, "completion/complete", value) is value
+    assert downgrade_result(R25_11, "tools/call", value) is value
+    assert downgrade_result(R24, "completion/complete", value) is value
 
 
 # Codes
@@ -419,7 +426,7 @@ def test_what_needs_no_translation_is_passed_on() -> None:
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_codes(revision: str) -> None:
     def code(exc: ProtocolError) -> int:
-        return downgrade.code(revision, exc)
+        return downgrade.get_error_code(revision, exc)
 
     assert code(ResourceNotFound("a:b")) == (-32602 if revision == R26 else -32002)
     assert code(ToolNotFound("a")) == (-32003 if revision == DRAFT else -32602)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.protocol.drift import differences
+from dovetail.protocol.drift import diff_definitions
 
 
 def tool(properties: dict[str, Any] | None = None, required: list[str] | None = None, **more: Any) -> dict[str, Any]:
@@ -68,7 +68,7 @@ EITHER = {"anyOf": [TEXT, NUMBER]}
     ],
 )
 def test_differences(old: Any, new: Any, kind: str, values: list[str], breaks: bool) -> None:
-    (found,) = differences("tool", old, new)
+    (found,) = diff_definitions("tool", old, new)
     assert (found.kind, found.what, found.breaks) == (kind, f"tool {next(iter(old or new))}", breaks)
     assert found.text
     assert not [value for value in values if value not in found.text]
@@ -86,21 +86,21 @@ MANY = {"type": "array", "items": TEXT}
     ],
 )
 def test_a_wider_type_does_not_hide_narrower_rules(old: Any, new: Any) -> None:
-    wider, narrower = differences("tool", tool({"a": old}), tool({"a": new}))
+    wider, narrower = diff_definitions("tool", tool({"a": old}), tool({"a": new}))
     assert not wider.breaks
     assert narrower.breaks
 
 
 def test_a_wider_type_alone_breaks_nobody() -> None:
-    (found,) = differences("tool", tool({"a": TEXT | {"maxLength": 3}}), tool({"a": EITHER | {"maxLength": 3}}))
+    (found,) = diff_definitions("tool", tool({"a": TEXT | {"maxLength": 3}}), tool({"a": EITHER | {"maxLength": 3}}))
     assert not found.breaks
 
 
 def test_what_is_gone_is_told_in_order() -> None:
     names = ["e", "d", "c", "b", "a"]
-    found = differences("tool", tool(dict.fromkeys(names, TEXT)), tool())
+    found = diff_definitions("tool", tool(dict.fromkeys(names, TEXT)), tool())
     assert [re.findall("`(.)`", one.text) for one in found] == [[name] for name in sorted(names)]
 
 
 def test_what_is_the_same_is_not_named() -> None:
-    assert not [*differences("tool", tool({"a": TEXT}), tool({"a": TEXT}))]
+    assert not [*diff_definitions("tool", tool({"a": TEXT}), tool({"a": TEXT}))]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dovetail.errors import InvalidParams
-from dovetail.protocol.exchange import NO_CAPABILITIES, Caller, Exchange, check_meta, typed
+from dovetail.protocol.exchange import NO_CAPABILITIES, Caller, Exchange, check_meta_size, convert_params
 from dovetail.wire.progress import ProgressParams
 from dovetail.wire.tools import CallToolParams
 
@@ -105,16 +105,16 @@ def test_callers_share_no_capabilities_they_could_change() -> None:
 
 
 def test_typed_parameters() -> None:
-    assert typed(exchange(params={"name": "add", "arguments": {"a": 1}}), CallToolParams) == CallToolParams(
+    assert convert_params(exchange(params={"name": "add", "arguments": {"a": 1}}), CallToolParams) == CallToolParams(
         name="add", arguments={"a": 1}
     )
     with pytest.raises(InvalidParams, match="name"):
-        typed(exchange(params={}), CallToolParams)
+        convert_params(exchange(params={}), CallToolParams)
 
 
 def test_meta_at_and_over_its_limit() -> None:
     meta = {"note": "x" * 89}
     size = len(b'{"note":""}') + 89
-    check_meta(exchange(meta=meta), size)
+    check_meta_size(exchange(meta=meta), size)
     with pytest.raises(InvalidParams, match=f"_meta.*{size - 1}"):
-        check_meta(exchange(meta=meta), size - 1)
+        check_meta_size(exchange(meta=meta), size - 1)

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from dovetail.errors import HeaderMismatch
 from dovetail.protocol.headers import (
-    SAFE_INTEGER,
+    MAX_SAFE_INTEGER,
     HeaderPath,
-    check_params,
+    build_param_headers,
+    check_param_headers,
+    compile_header_paths,
     decode_value,
     encode_value,
-    header_paths,
-    param_headers,
 )
 
 
@@ -140,7 +140,7 @@ def test_compiles_annotations_by_their_path() -> None:
             deep=annotated(dry={"type": "boolean", "x-mcp-header": "X!#$%&'*+.^_`|~"}),
         ),
     )
-    assert header_paths(schema) == (
+    assert compile_header_paths(schema) == (
         HeaderPath(b"mcp-param-region", ("region",), "string"),
         HeaderPath(b"mcp-param-zone-1", ("where", "zone"), "integer"),
         HeaderPath(b"mcp-param-x!#$%&'*+.^_`|~", ("where", "deep", "dry"), "boolean"),
@@ -149,7 +149,7 @@ def test_compiles_annotations_by_their_path() -> None:
 
 @pytest.mark.parametrize("schema", [{}, {"type": "object"}, annotated(a={"type": "string"}), annotated(a=True)])
 def test_a_schema_without_annotations_has_no_paths(schema: dict[str, Any]) -> None:
-    assert header_paths(schema) == ()
+    assert compile_header_paths(schema) == ()
 
 
 def test_names_and_examples_are_not_annotations() -> None:
@@ -157,7 +157,7 @@ def test_names_and_examples_are_not_annotations() -> None:
     schema = annotated(
         **{"x-mcp-header": {"type": "string", "default": note, "examples": [note], "const": note, "enum": [note]}},
     )
-    assert header_paths(schema) == ()
+    assert compile_header_paths(schema) == ()
 
 
 @pytest.mark.parametrize(
@@ -165,26 +165,26 @@ def test_names_and_examples_are_not_annotations() -> None:
 )
 def test_refuses_a_name_that_is_no_token(name: str) -> None:
     with pytest.raises(ValueError, match=r"'p'.*x-mcp-header") as caught:
-        header_paths(annotated(p={"type": "string", "x-mcp-header": name}))
+        compile_header_paths(annotated(p={"type": "string", "x-mcp-header": name}))
     assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("name", [None, 1, True, ["a"], {"a": 1}])
 def test_refuses_a_name_that_is_no_text(name: Any) -> None:
     with pytest.raises(ValueError, match=rf"'p'.*\b{type(name).__name__}\b"):
-        header_paths(annotated(p={"type": "string", "x-mcp-header": name}))
+        compile_header_paths(annotated(p={"type": "string", "x-mcp-header": name}))
 
 
 @pytest.mark.parametrize("kind", ["number", "object", "array", "null", None, ["string", "null"], ["string"], 1])
 def test_refuses_a_type_that_is_not_one_primitive(kind: Any) -> None:
     with pytest.raises(ValueError, match=r"'p'.*x-mcp-header.*string.*integer.*boolean"):
-        header_paths(annotated(p={"type": kind, "x-mcp-header": "P"}))
+        compile_header_paths(annotated(p={"type": kind, "x-mcp-header": "P"}))
 
 
 @pytest.mark.parametrize("node", [{"$ref": "#/$defs/a"}, {"anyOf": [{"type": "string"}, {"type": "null"}]}])
 def test_refuses_a_type_known_only_through_another_schema(node: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"'p'.*x-mcp-header.*string.*integer.*boolean"):
-        header_paths(annotated(p={**node, "x-mcp-header": "P"}))
+        compile_header_paths(annotated(p={**node, "x-mcp-header": "P"}))
 
 
 def test_refuses_the_same_name_twice_whatever_its_case() -> None:
@@ -193,7 +193,7 @@ def test_refuses_the_same_name_twice_whatever_its_case() -> None:
         b=annotated(c={"type": "string", "x-mcp-header": "myfield"}),
     )
     with pytest.raises(ValueError, match=r"'b\.c'.*mcp-param-myfield"):
-        header_paths(schema)
+        compile_header_paths(schema)
 
 
 MARK: dict[str, Any] = {"type": "string", "x-mcp-header": "P"}
@@ -219,14 +219,14 @@ INNER = annotated(p=MARK)
 )
 def test_refuses_an_annotation_that_is_not_statically_reachable(schema: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"x-mcp-header.*'P'.*`properties`"):
-        header_paths(schema)
+        compile_header_paths(schema)
 
 
 def test_a_deep_schema_is_read_without_recursion() -> None:
     schema: dict[str, Any] = MARK
     for _ in range(5000):
         schema = {"properties": {"a": schema}}
-    assert len(header_paths(schema)[0].path) == 5000
+    assert len(compile_header_paths(schema)[0].path) == 5000
 
 
 REGION = HeaderPath(b"mcp-param-region", ("region",), "string")
@@ -239,7 +239,7 @@ def check(row: HeaderPath, value: Any, raw: bytes | None) -> None:
     arguments: Any = value
     for name in reversed(row.path):
         arguments = {name: arguments}
-    check_params((row,), arguments, {} if raw is None else {row.header: raw})
+    check_param_headers((row,), arguments, {} if raw is None else {row.header: raw})
 
 
 @pytest.mark.parametrize(
@@ -260,8 +260,8 @@ def check(row: HeaderPath, value: Any, raw: bytes | None) -> None:
         (COUNT, -7, b"-7"),
         (COUNT, 0, b"-0"),
         (COUNT, 0, b"0"),
-        (COUNT, SAFE_INTEGER, b"9007199254740991"),
-        (COUNT, -SAFE_INTEGER, b"-9007199254740991"),
+        (COUNT, MAX_SAFE_INTEGER, b"9007199254740991"),
+        (COUNT, -MAX_SAFE_INTEGER, b"-9007199254740991"),
         (DRY, True, b"true"),
         (DRY, False, b"false"),
     ],
@@ -302,8 +302,8 @@ def test_accepts_a_header_that_agrees(row: HeaderPath, value: Any, raw: bytes | 
         (COUNT, 1, b"true", ["'true'", "'1'"]),
         (COUNT, 4.5, b"4.5", []),
         (COUNT, float("inf"), b"inf", []),
-        (COUNT, SAFE_INTEGER + 1, b"9007199254740992", ["2^53"]),
-        (COUNT, -SAFE_INTEGER - 1, b"-9007199254740992", ["2^53"]),
+        (COUNT, MAX_SAFE_INTEGER + 1, b"9007199254740992", ["2^53"]),
+        (COUNT, -MAX_SAFE_INTEGER - 1, b"-9007199254740992", ["2^53"]),
         pytest.param(COUNT, 10**5000, b"1", ["2^53"], id="5001 digits"),
         (COUNT, 1e300, b"1", ["2^53"]),
         (DRY, True, b"1", ["'1'", "'true'"]),
@@ -322,10 +322,10 @@ def test_refuses_a_header_that_disagrees(row: HeaderPath, value: Any, raw: bytes
 
 @pytest.mark.parametrize("arguments", [{}, {"limits": None}, {"limits": {}}, {"limits": 5}, {"limits": ["count"]}])
 def test_a_value_that_is_not_at_its_path_is_absent(arguments: dict[str, Any]) -> None:
-    check_params(PATHS, arguments, {b"mcp-param-other": b"forwarded"})
-    assert param_headers(PATHS, arguments) == []
+    check_param_headers(PATHS, arguments, {b"mcp-param-other": b"forwarded"})
+    assert build_param_headers(PATHS, arguments) == []
     with pytest.raises(HeaderMismatch, match="mcp-param-count"):
-        check_params(PATHS, arguments, {b"mcp-param-count": b"1"})
+        check_param_headers(PATHS, arguments, {b"mcp-param-count": b"1"})
 
 
 def test_a_message_shows_little_of_a_value_and_no_control_character() -> None:
@@ -342,23 +342,23 @@ def test_a_message_shows_little_of_a_value_and_no_control_character() -> None:
 
 def test_mirrors_the_arguments_of_a_call() -> None:
     arguments = {"region": "S\u00e3o", "limits": {"count": 42}, "dry": False, "query": "SELECT 1"}
-    assert param_headers(PATHS, arguments) == [
+    assert build_param_headers(PATHS, arguments) == [
         (b"mcp-param-region", b"=?base64?U8Ojbw==?="),
         (b"mcp-param-count", b"42"),
         (b"mcp-param-dry", b"false"),
     ]
-    assert param_headers(PATHS, {"region": "", "dry": None}) == [(b"mcp-param-region", b"")]
-    assert param_headers((), arguments) == []
+    assert build_param_headers(PATHS, {"region": "", "dry": None}) == [(b"mcp-param-region", b"")]
+    assert build_param_headers((), arguments) == []
 
 
-@pytest.mark.parametrize("count", [SAFE_INTEGER + 1, 1.5, [1], {}])
+@pytest.mark.parametrize("count", [MAX_SAFE_INTEGER + 1, 1.5, [1], {}])
 def test_does_not_mirror_what_no_header_can_say(count: Any) -> None:
     with pytest.raises(ValueError, match="mcp-param-count"):
-        param_headers(PATHS, {"limits": {"count": count}})
+        build_param_headers(PATHS, {"limits": {"count": count}})
 
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
-WHOLE = st.integers(-SAFE_INTEGER, SAFE_INTEGER)
+WHOLE = st.integers(-MAX_SAFE_INTEGER, MAX_SAFE_INTEGER)
 CALLS = st.fixed_dictionaries(
     {},
     optional={
@@ -371,8 +371,8 @@ CALLS = st.fixed_dictionaries(
 
 @given(CALLS)
 def test_what_a_client_mirrors_a_server_accepts(arguments: dict[str, Any]) -> None:
-    headers = dict(param_headers(PATHS, arguments))
-    check_params(PATHS, arguments, headers)
+    headers = dict(build_param_headers(PATHS, arguments))
+    check_param_headers(PATHS, arguments, headers)
     for name in headers:
         with pytest.raises(HeaderMismatch, match=name.decode()):
-            check_params(PATHS, arguments, {key: value for key, value in headers.items() if key != name})
+            check_param_headers(PATHS, arguments, {key: value for key, value in headers.items() if key != name})

@@ -20,17 +20,25 @@ from dovetail.errors import (
     ResourceNotFound,
     UnsupportedRevision,
 )
-from dovetail.protocol.http import Gate, Refusal, accepted, collect, media_type, retry_header, status_of
+from dovetail.protocol.http import (
+    HostFilter,
+    Refusal,
+    build_retry_header,
+    collect_headers,
+    get_http_status,
+    parse_accept,
+    parse_media_type,
+)
 
-LOCAL = Gate((), (), None)
-NAMED = Gate(["MCP.example.com", "10.0.0.7:9000"], ["https://app.example.com/"], None)
-PUBLIC = Gate((), (), "https://user@Mcp.Example.com:8443/mcp")
-OPEN = Gate(["*"], ["*"], None)
+LOCAL = HostFilter((), (), None)
+NAMED = HostFilter(["MCP.example.com", "10.0.0.7:9000"], ["https://app.example.com/"], None)
+PUBLIC = HostFilter((), (), "https://user@Mcp.Example.com:8443/mcp")
+OPEN = HostFilter(["*"], ["*"], None)
 BOUND = "192.168.1.20"
 
 
 def verdict(
-    gate: Gate, host: bytes | None = b"localhost", origin: bytes | None = None, bound: str | None = None
+    gate: HostFilter, host: bytes | None = b"localhost", origin: bytes | None = None, bound: str | None = None
 ) -> int:
     """200 or the status of the refusal."""
     headers = {name: value for name, value in ((b"host", host), (b"origin", origin)) if value is not None}
@@ -145,7 +153,7 @@ def test_this_machine_may_be_called_by_its_own_names(host: bytes) -> None:
 
 @pytest.mark.parametrize("host", FOREIGN_HOSTS)
 @pytest.mark.parametrize("gate", [LOCAL, NAMED, PUBLIC], ids=["local", "named", "public"])
-def test_no_other_host_passes(gate: Gate, host: bytes | None) -> None:
+def test_no_other_host_passes(gate: HostFilter, host: bytes | None) -> None:
     assert verdict(gate, host) == 421
     assert verdict(gate, host, bound=BOUND) == 421
 
@@ -157,9 +165,9 @@ def test_pages_of_this_machine_may_call(origin: bytes | None) -> None:
 
 @pytest.mark.parametrize("origin", FOREIGN_ORIGINS)
 @pytest.mark.parametrize(
-    "gate", [LOCAL, NAMED, PUBLIC, Gate(["*"], (), None)], ids=["local", "named", "public", "any host"]
+    "gate", [LOCAL, NAMED, PUBLIC, HostFilter(["*"], (), None)], ids=["local", "named", "public", "any host"]
 )
-def test_no_other_page_may_call(gate: Gate, origin: bytes) -> None:
+def test_no_other_page_may_call(gate: HostFilter, origin: bytes) -> None:
     assert verdict(gate, origin=origin) == 403
     assert verdict(gate, origin=origin, bound=BOUND) == 403
 
@@ -195,7 +203,7 @@ def test_a_public_url_names_host_and_origin() -> None:
     assert verdict(PUBLIC, b"mcp.example.com:8443", b"https://mcp.example.com:8443") == 200
     assert verdict(PUBLIC, b"mcp.example.com") == 421
     assert verdict(PUBLIC, b"mcp.example.com:8443", b"http://mcp.example.com:8443") == 403
-    plain = Gate((), (), "https://mcp.example.com/mcp")
+    plain = HostFilter((), (), "https://mcp.example.com/mcp")
     assert verdict(plain, b"mcp.example.com", b"https://mcp.example.com") == 200
 
 
@@ -213,7 +221,7 @@ def test_a_public_url_names_host_and_origin() -> None:
 )
 def test_a_public_url_is_a_web_address(url: str) -> None:
     with pytest.raises(ValueError, match="public_url"):
-        Gate((), (), url)
+        HostFilter((), (), url)
 
 
 def test_everyone_means_everyone() -> None:
@@ -223,7 +231,7 @@ def test_everyone_means_everyone() -> None:
 
 
 def test_a_verdict_once_given_is_for_the_same_headers_only() -> None:
-    gate = Gate((), (), None)
+    gate = HostFilter((), (), None)
     assert [verdict(gate, b"localhost", b"http://localhost") for _ in range(3)] == [200] * 3
     assert verdict(gate, b"localhost", b"http://attacker.example") == 403
     assert verdict(gate, b"attacker.example", b"http://localhost") == 421
@@ -232,7 +240,7 @@ def test_a_verdict_once_given_is_for_the_same_headers_only() -> None:
 
 
 def test_verdicts_do_not_pile_up() -> None:
-    gate = Gate((), (), None)
+    gate = HostFilter((), (), None)
     tracemalloc.start()
     try:
         for port in range(1, 20_000):
@@ -270,12 +278,12 @@ def test_only_the_two_loopback_addresses_pass(address: ipaddress.IPv4Address | i
 
 
 def test_headers_that_decide_nothing_are_joined() -> None:
-    assert collect([(b"a", b"1"), (b"b", b"2")]) == {b"a": b"1", b"b": b"2"}
-    assert collect([(b"accept", b"a"), (b"x", b"1"), (b"accept", b"b"), (b"accept", b"c")]) == {
+    assert collect_headers([(b"a", b"1"), (b"b", b"2")]) == {b"a": b"1", b"b": b"2"}
+    assert collect_headers([(b"accept", b"a"), (b"x", b"1"), (b"accept", b"b"), (b"accept", b"c")]) == {
         b"accept": b"a, b, c",
         b"x": b"1",
     }
-    assert collect([(b"host", b"h"), (b"accept", b"a"), (b"accept", b"b"), (b"mcp-name", b"n")]) == {
+    assert collect_headers([(b"host", b"h"), (b"accept", b"a"), (b"accept", b"b"), (b"mcp-name", b"n")]) == {
         b"host": b"h",
         b"accept": b"a, b",
         b"mcp-name": b"n",
@@ -301,7 +309,7 @@ def test_headers_that_decide_nothing_are_joined() -> None:
 )
 def test_a_header_that_decides_something_stands_once(name: bytes) -> None:
     with pytest.raises(Refusal, match=name.decode()) as caught:
-        collect([(name, b"1"), (b"x", b"1"), (name, b"1")])
+        collect_headers([(name, b"1"), (b"x", b"1"), (name, b"1")])
     assert caught.value.status == 400
 
 
@@ -319,7 +327,7 @@ def test_a_header_that_decides_something_stands_once(name: bytes) -> None:
     ],
 )
 def test_media_types(value: bytes | None, expected: bytes) -> None:
-    assert media_type(value) == expected
+    assert parse_media_type(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -343,13 +351,13 @@ def test_media_types(value: bytes | None, expected: bytes) -> None:
     ],
 )
 def test_accept(value: bytes | None, json: bool, stream: bool) -> None:
-    assert accepted(value) == (json, stream)
-    assert accepted(value) == (json, stream)
+    assert parse_accept(value) == (json, stream)
+    assert parse_accept(value) == (json, stream)
 
 
 def test_accept_verdicts_do_not_pile_up() -> None:
     for number in range(1000):
-        assert accepted(b"application/json;v=%d" % number) == (True, False)
+        assert parse_accept(b"application/json;v=%d" % number) == (True, False)
 
 
 # Status
@@ -372,10 +380,10 @@ def test_accept_verdicts_do_not_pile_up() -> None:
     ],
 )
 def test_the_status_of_an_error(exc: ProtocolError, status: int) -> None:
-    assert status_of(exc) == status
-    assert bool(retry_header(exc)) == isinstance(exc, Busy)
+    assert get_http_status(exc) == status
+    assert bool(build_retry_header(exc)) == isinstance(exc, Busy)
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.0, b"1"), (0.9, b"1"), (5.0, b"5"), (60.5, b"60")])
 def test_when_to_come_back_is_at_least_a_second(seconds: float, said: bytes) -> None:
-    assert retry_header(Busy("x", seconds)) == [(b"retry-after", said)]
+    assert build_retry_header(Busy("x", seconds)) == [(b"retry-after", said)]

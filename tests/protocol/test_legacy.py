@@ -20,13 +20,13 @@ from dovetail.errors import (
 )
 from dovetail.protocol import legacy
 from dovetail.protocol.exchange import Caller, Service
-from dovetail.protocol.legacy import Session, negotiate, open_session
+from dovetail.protocol.legacy import HandshakeState, negotiate_revision, open_session
 from dovetail.protocol.limits import Limits
 from dovetail.wire.content import Icon, TextContent
 from dovetail.wire.lifecycle import Implementation, ListChangedCapability, ResourcesCapability, ServerCapabilities
 from dovetail.wire.methods import REQUESTS
-from dovetail.wire.revisions import DRAFT, HANDSHAKE, PUBLISHED, REVISIONS
-from dovetail.wire.shape import Empty
+from dovetail.wire.revisions import DRAFT, HANDSHAKE_REVISIONS, PUBLISHED_REVISIONS, REVISIONS
+from dovetail.wire.shape import EmptyResult
 from dovetail.wire.tools import CallToolResult
 
 NEWEST, LAST, FIRST = "2026-07-28", "2025-11-25", "2024-11-05"
@@ -66,7 +66,9 @@ def initialize(revision: Any = LAST, **changes: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params | changes}
 
 
-def opened(revision: str = LAST, behind: Service | None = None, **changes: Any) -> tuple[Session, dict[str, Any]]:
+def opened(
+    revision: str = LAST, behind: Service | None = None, **changes: Any
+) -> tuple[HandshakeState, dict[str, Any]]:
     session, response = open_session(initialize(revision, **changes), behind or service(), "alice")
     message = json.loads(response)
     assert (message["jsonrpc"], message["id"]) == ("2.0", 1)
@@ -80,22 +82,22 @@ def request(method: str, **params: Any) -> dict[str, Any]:
 # Agreement
 
 
-@pytest.mark.parametrize("asked", [*HANDSHAKE, DRAFT])
+@pytest.mark.parametrize("asked", [*HANDSHAKE_REVISIONS, DRAFT])
 def test_a_revision_that_is_served_is_spoken(asked: str) -> None:
-    assert negotiate(asked, REVISIONS) == asked
+    assert negotiate_revision(asked, REVISIONS) == asked
 
 
 @pytest.mark.parametrize("asked", [NEWEST, "2099-01-01", "1999-01-01", "", "x" * 1000])
 def test_for_any_other_the_newest_handshake_revision_is_offered(asked: str) -> None:
-    assert negotiate(asked, REVISIONS) == LAST
-    assert negotiate(asked, (FIRST, "2025-03-26", NEWEST)) == "2025-03-26"
-    assert negotiate(asked, (FIRST, DRAFT)) == FIRST
-    assert negotiate(asked, (DRAFT,)) == DRAFT
+    assert negotiate_revision(asked, REVISIONS) == LAST
+    assert negotiate_revision(asked, (FIRST, "2025-03-26", NEWEST)) == "2025-03-26"
+    assert negotiate_revision(asked, (FIRST, DRAFT)) == FIRST
+    assert negotiate_revision(asked, (DRAFT,)) == DRAFT
 
 
 def test_a_server_without_handshake_revisions_says_what_it_speaks() -> None:
     with pytest.raises(UnsupportedRevision) as caught:
-        negotiate(LAST, (NEWEST,))
+        negotiate_revision(LAST, (NEWEST,))
     assert caught.value.data == {"supported": [NEWEST], "requested": LAST}
 
 
@@ -109,7 +111,7 @@ def test_a_session_remembers_who_opened_it() -> None:
     assert caller.client == Implementation(name="chat", version="3")
     assert caller.capabilities.roots is not None
     assert caller.level == 1
-    assert not session.ready
+    assert not session.is_ready
 
 
 WHO = {"name": "calc", "version": "1.2"}
@@ -188,7 +190,7 @@ def test_a_meta_that_is_no_object_says_nothing(meta: Any) -> None:
     assert session.admit({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": None}).params == {}
 
 
-@pytest.mark.parametrize("revision", [*HANDSHAKE, DRAFT])
+@pytest.mark.parametrize("revision", [*HANDSHAKE_REVISIONS, DRAFT])
 def test_a_session_knows_the_methods_of_its_revision_and_no_other(revision: str) -> None:
     session, _ = opened(revision)
     for method in {method for table in REQUESTS.values() for method in table} - {"initialize"}:
@@ -206,20 +208,20 @@ def test_a_session_is_opened_once() -> None:
 
 
 def test_only_one_revision_sends_batches() -> None:
-    assert [one for one in REVISIONS if Session(Caller(one, False)).batches] == ["2025-03-26"]
+    assert [one for one in REVISIONS if HandshakeState(Caller(one, False)).allows_batches] == ["2025-03-26"]
 
 
 # What a session answers by itself
 
 
-def own(session: Session, method: str, behind: Service | None = None, **params: Any) -> Any:
-    return session.own(session.admit(request(method, **params)), behind or service())
+def own(session: HandshakeState, method: str, behind: Service | None = None, **params: Any) -> Any:
+    return session.handle_session_request(session.admit(request(method, **params)), behind or service())
 
 
 def test_pings_and_farewells_are_answered_at_once() -> None:
     session, _ = opened()
-    assert own(session, "ping") == Empty()
-    assert own(session, "shutdown") == Empty()
+    assert own(session, "ping") == EmptyResult()
+    assert own(session, "shutdown") == EmptyResult()
 
 
 @pytest.mark.parametrize("method", ["tools/call", "tools/list", "resources/read", "completion/complete"])
@@ -230,7 +232,7 @@ def test_everything_else_is_the_servers(method: str) -> None:
 
 def test_a_log_level_holds_for_the_session() -> None:
     session, _ = opened()
-    assert own(session, "logging/setLevel", level="error") == Empty()
+    assert own(session, "logging/setLevel", level="error") == EmptyResult()
     assert session.caller.level == 4
     with pytest.raises(InvalidParams):
         own(session, "logging/setLevel", level="loud")
@@ -251,20 +253,20 @@ def test_what_is_not_offered_does_not_exist(method: str) -> None:
 def test_a_session_hears_of_lists_and_of_the_resources_it_subscribed_to() -> None:
     session, _ = opened()
     own(session, "resources/subscribe", uri="a:1")
-    assert not session.wants(TOOLS, None)  # it has not finished opening
-    session.ready = True
-    assert session.wants(TOOLS, None)
-    assert session.wants(UPDATED, "a:1")
-    assert not session.wants(UPDATED, "a:2")
+    assert not session.is_subscribed(TOOLS, None)  # it has not finished opening
+    session.is_ready = True
+    assert session.is_subscribed(TOOLS, None)
+    assert session.is_subscribed(UPDATED, "a:1")
+    assert not session.is_subscribed(UPDATED, "a:2")
     own(session, "resources/unsubscribe", uri="a:1")
     own(session, "resources/unsubscribe", uri="a:never")
-    assert not session.wants(UPDATED, "a:1")
+    assert not session.is_subscribed(UPDATED, "a:1")
 
 
 def test_a_session_without_subscriptions_hears_of_no_resource() -> None:
     session, _ = opened()
-    session.ready = True
-    assert not session.wants(UPDATED, "a:1")
+    session.is_ready = True
+    assert not session.is_subscribed(UPDATED, "a:1")
     with pytest.raises(InvalidParams, match="uri"):
         own(session, "resources/subscribe")
 
@@ -283,16 +285,16 @@ def test_subscriptions_have_a_limit_and_repeating_one_is_free() -> None:
         own(session, "resources/subscribe", uri=f"a:{number}")
     with pytest.raises(InvalidRequest, match="1000"):
         own(session, "resources/subscribe", uri="a:1000")
-    assert own(session, "resources/subscribe", uri="a:7") == Empty()
+    assert own(session, "resources/subscribe", uri="a:7") == EmptyResult()
     own(session, "resources/unsubscribe", uri="a:0")
-    assert own(session, "resources/subscribe", uri="a:1000") == Empty()
+    assert own(session, "resources/subscribe", uri="a:1000") == EmptyResult()
 
 
 def test_a_caller_who_never_shook_hands() -> None:
-    session = legacy.assumed("2025-03-26", "alice")
-    assert (session.caller.revision, session.caller.principal, session.ready) == ("2025-03-26", "alice", True)
+    session = legacy.create_implicit_session("2025-03-26", "alice")
+    assert (session.caller.revision, session.caller.principal, session.is_ready) == ("2025-03-26", "alice", True)
     assert session.caller.capabilities.sampling is None
-    assert legacy.assumed(None).caller.revision == LAST
+    assert legacy.create_implicit_session(None).caller.revision == LAST
 
 
 # Results and errors
@@ -301,7 +303,7 @@ def test_a_caller_who_never_shook_hands() -> None:
 def test_results_are_worded_for_the_revision() -> None:
     value = CallToolResult(content=[TextContent(text="[4]")], structured_content=[4])
     bodies = {}
-    for revision in HANDSHAKE:
+    for revision in HANDSHAKE_REVISIONS:
         session, _ = opened(revision)
         message = json.loads(legacy.seal(session.admit(request("tools/call")), value, 1000))
         assert (message["jsonrpc"], message["id"]) == ("2.0", 5)
@@ -327,7 +329,7 @@ def test_the_result_of_a_tool_has_a_limit() -> None:
 
 def test_a_farewell_is_answered_with_null() -> None:
     session, _ = opened()
-    message = json.loads(legacy.seal(session.admit(request("shutdown")), Empty(), 1000))
+    message = json.loads(legacy.seal(session.admit(request("shutdown")), EmptyResult(), 1000))
     assert message == {"jsonrpc": "2.0", "id": 5, "result": None}
 
 
@@ -344,11 +346,11 @@ def test_a_farewell_is_answered_with_null() -> None:
     ],
 )
 def test_errors_have_the_code_of_the_revision(exc: ProtocolError, plain: int, dialect: int) -> None:
-    for revision in HANDSHAKE:
+    for revision in HANDSHAKE_REVISIONS:
         error = json.loads(legacy.refuse(revision, 5, exc))["error"]
         assert (error["code"], error["message"], error.get("data")) == (plain, exc.message, exc.data)
     assert json.loads(legacy.refuse(DRAFT, None, exc))["error"]["code"] == dialect
 
 
 def test_every_published_revision_is_of_one_era() -> None:
-    assert {*HANDSHAKE, NEWEST} == set(PUBLISHED)
+    assert {*HANDSHAKE_REVISIONS, NEWEST} == set(PUBLISHED_REVISIONS)

@@ -17,12 +17,12 @@ from dovetail.errors import (
     UnsupportedRevision,
 )
 from dovetail.protocol.exchange import NO_CAPABILITIES, Exchange
-from dovetail.protocol.modern import Modern, speaks
+from dovetail.protocol.modern import StatelessProtocol, is_stateless_message
 from dovetail.wire.content import TextContent
 from dovetail.wire.inputs import InputRequiredResult
 from dovetail.wire.lifecycle import Implementation
 from dovetail.wire.revisions import REVISIONS
-from dovetail.wire.shape import Empty
+from dovetail.wire.shape import EmptyResult
 from dovetail.wire.tools import CallToolResult
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
@@ -34,7 +34,7 @@ NEWEST = "2026-07-28"
 
 META = {VERSION: NEWEST, CAPABILITIES: {}}
 HEADERS = {b"mcp-protocol-version": NEWEST.encode(), b"mcp-method": b"tools/call", b"mcp-name": b"add"}
-ERA = Modern(Implementation(name="calc", version="1.2", title="Calc"), REVISIONS, 1000)
+ERA = StatelessProtocol(Implementation(name="calc", version="1.2", title="Calc"), REVISIONS, 1000)
 
 
 def request(method: str = "tools/call", *, meta: Any = META, id: Any = 1, **params: Any) -> dict[str, Any]:
@@ -66,13 +66,13 @@ def admit(**meta: Any) -> Exchange:
     ],
 )
 def test_a_message_is_of_this_era_by_its_own_account(message: dict[str, Any], modern: bool) -> None:
-    assert speaks(message) == modern
+    assert is_stateless_message(message) == modern
 
 
 def test_the_era_is_served_if_one_of_its_revisions_is() -> None:
     ours = Implementation(name="n", version="1")
-    assert Modern(ours, (NEWEST,), 1).serves
-    assert not Modern(ours, ("2025-11-25", "draft"), 1).serves
+    assert StatelessProtocol(ours, (NEWEST,), 1).is_served
+    assert not StatelessProtocol(ours, ("2025-11-25", "draft"), 1).is_served
 
 
 # Admission
@@ -144,7 +144,7 @@ def test_a_client_that_introduces_itself_does_it_properly(given: Any) -> None:
 
 
 def test_who_asks_is_told_anew_by_every_request() -> None:
-    era = Modern(Implementation(name="calc", version="1.2"), REVISIONS, 1000)
+    era = StatelessProtocol(Implementation(name="calc", version="1.2"), REVISIONS, 1000)
     for name in ("a", "a", "b", None, "x" * 5000, "x" * 5000, "a"):
         given = {} if name is None else {CLIENT: {"name": name, "version": "1"}}
         client = era.admit(request(meta={VERSION: "2026-07-28", CAPABILITIES: {}, **given}), None).caller.client
@@ -242,7 +242,7 @@ STAMP = {"resultType": "complete", "_meta": {SERVER: {"name": "calc", "version":
     [
         (CallToolResult(content=[TextContent(text="4")]), {"content": [{"type": "text", "text": "4"}]}),
         (CallToolResult(content=[]), {"content": []}),
-        (Empty(), {}),
+        (EmptyResult(), {}),
         (b"{}", {}),
         (b'{"tools":[]}', {"tools": []}),
     ],
@@ -262,7 +262,7 @@ def test_a_result_keeps_its_own_meta_and_kind() -> None:
 
 @given(st.text(max_size=20) | st.integers(-(2**63), 2**64 - 1))
 def test_any_id_comes_back(id: int | str) -> None:
-    assert sealed(Empty(), id=id) == STAMP
+    assert sealed(EmptyResult(), id=id) == STAMP
 
 
 @pytest.mark.parametrize("meta", [None, {"com.example/x": 1}])

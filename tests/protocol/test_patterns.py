@@ -2,7 +2,7 @@
 
 import pytest
 
-from dovetail.protocol.patterns import WORST, places_at_once
+from dovetail.protocol.patterns import MAX_STATES, count_concurrent_states
 
 
 @pytest.mark.parametrize(
@@ -26,19 +26,19 @@ from dovetail.protocol.patterns import WORST, places_at_once
         ("^.$", 3),
         (r"\bfoo\b", 4),
         ("a+?b", 3),
-        ("((a{1,999}){1,999}){1,999}", WORST),
+        ("((a{1,999}){1,999}){1,999}", MAX_STATES),
     ],
 )
 def test_places_are_counted(pattern: str, places: int) -> None:
-    assert places_at_once(pattern) == places
+    assert count_concurrent_states(pattern) == places
 
 
 @pytest.mark.parametrize(
     "pattern", ["(", ")", "a)(", "(?=a)b", "(?i)a", "(?<n>a)", r"(a)\1", "[a", "[]a]", "[a[b]]", "a{b", "\\"]
 )
 def test_what_is_not_understood_counts_as_the_worst(pattern: str) -> None:
-    assert places_at_once(pattern) == WORST
+    assert count_concurrent_states(pattern) == MAX_STATES
 
 
 def test_a_long_pattern_of_parentheses_is_no_trap() -> None:
-    assert places_at_once("(" * 200 + "a" + ")" * 200) == 2
+    assert count_concurrent_states("(" * 200 + "a" + ")" * 200) == 2

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, rule
 
 from dovetail.errors import PeerError
-from dovetail.protocol.peer import Peer
+from dovetail.protocol.peer import PendingRequests
 from dovetail.wire import jsonrpc
 
 anything = (
@@ -33,7 +33,7 @@ class Conversation(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.peer: Peer[str] = Peer()
+        self.peer: PendingRequests[str] = PendingRequests()
         self.waiting: dict[Any, str] = {}
         self.used: set[Any] = set()
         self.count = 0
@@ -42,9 +42,9 @@ class Conversation(RuleBasedStateMachine):
     def ask(self, method: str, params: dict[str, Any]) -> Any:
         self.count += 1
         token = f"token {self.count}"
-        id, data = self.peer.ask(token, method, params)
+        id, data = self.peer.create_request(token, method, params)
         message = json.loads(data)
-        assert jsonrpc.kind(message) == "request"
+        assert jsonrpc.classify(message) == "request"
         assert message == {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
         assert id not in self.used
         self.used.add(id)
@@ -54,14 +54,14 @@ class Conversation(RuleBasedStateMachine):
     @rule(target=settled, id=consumes(asked), result=anything)
     def answered_with_a_result(self, id: int, result: Any) -> int:
         expected = self.waiting.pop(id, None)
-        assert self.peer.answered(answer(id, result)) == (None if expected is None else (expected, result))
+        assert self.peer.match_response(answer(id, result)) == (None if expected is None else (expected, result))
         return id
 
     @rule(target=settled, id=consumes(asked), code=st.integers(), text=st.text(max_size=9), given=st.none() | anything)
     def answered_with_an_error(self, id: int, code: int, text: str, given: Any) -> int:
         expected = self.waiting.pop(id, None)
         error = {"code": code, "message": text} | ({} if given is None else {"data": given})
-        found = self.peer.answered({"jsonrpc": "2.0", "id": id, "error": error})
+        found = self.peer.match_response({"jsonrpc": "2.0", "id": id, "error": error})
         if expected is None:
             assert found is None
         else:
@@ -74,22 +74,22 @@ class Conversation(RuleBasedStateMachine):
 
     @rule(target=settled, id=consumes(asked))
     def forget(self, id: int) -> int:
-        assert self.peer.forget(id) == (self.waiting.pop(id, None) is not None)
+        assert self.peer.discard(id) == (self.waiting.pop(id, None) is not None)
         return id
 
     @rule(id=settled)
     def too_late_or_twice(self, id: int) -> None:
-        assert self.peer.answered(answer(id, {})) is None
-        assert not self.peer.forget(id)
+        assert self.peer.match_response(answer(id, {})) is None
+        assert not self.peer.discard(id)
 
     @rule(id=st.none() | st.booleans() | st.floats() | st.text(max_size=3) | st.integers(-5, 0) | st.integers(10**6))
     def answers_nobody_asked_for(self, id: Any) -> None:
-        assert self.peer.answered(answer(id, {})) is None
+        assert self.peer.match_response(answer(id, {})) is None
 
     @rule(id=asked)
     def answers_under_another_spelling_of_the_id(self, id: int) -> None:
-        assert self.peer.answered(answer(str(id), {})) is None
-        assert self.peer.answered(answer(float(id), {})) is None
+        assert self.peer.match_response(answer(str(id), {})) is None
+        assert self.peer.match_response(answer(float(id), {})) is None
 
     @rule()
     def drain(self) -> None:
@@ -106,17 +106,17 @@ TestConversation = Conversation.TestCase
 
 
 def test_ids_go_on_after_the_end() -> None:
-    peer: Peer[str] = Peer()
-    first, _ = peer.ask("a", "ping", {})
+    peer: PendingRequests[str] = PendingRequests()
+    first, _ = peer.create_request("a", "ping", {})
     assert peer.drain() == ["a"]
-    second, _ = peer.ask("b", "ping", {})
+    second, _ = peer.create_request("b", "ping", {})
     assert first != second
-    assert peer.answered(answer(first, 1)) is None
-    assert peer.answered(answer(second, 2)) == ("b", 2)
+    assert peer.match_response(answer(first, 1)) is None
+    assert peer.match_response(answer(second, 2)) == ("b", 2)
 
 
 @pytest.mark.parametrize("result", [None, 0, False, "", [], {}])
 def test_an_empty_result_is_an_answer(result: Any) -> None:
-    peer: Peer[str] = Peer()
-    id, _ = peer.ask("a", "ping", {})
-    assert peer.answered(answer(id, result)) == ("a", result)
+    peer: PendingRequests[str] = PendingRequests()
+    id, _ = peer.create_request("a", "ping", {})
+    assert peer.match_response(answer(id, result)) == ("a", result)

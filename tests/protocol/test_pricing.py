@@ -4,17 +4,17 @@ from typing import Any
 
 import pytest
 
-from dovetail.protocol.pricing import Pricing
-from dovetail.protocol.schemas import SchemaLimits, Unusable, read
+from dovetail.protocol.pricing import CostEstimator
+from dovetail.protocol.schemas import SchemaLimits, UnusableSchema, read_schema
 
-AMPLE = SchemaLimits(cost=10**15)
+AMPLE = SchemaLimits(max_cost=10**15)
 
 
 def cost(schema: dict[str, Any], value: Any) -> int:
     """The cost of a second check, when everything the schema leads to has been met."""
-    pricing = Pricing(read(schema, AMPLE), AMPLE)
-    pricing.price(value)
-    return pricing.price(value)[0]
+    pricing = CostEstimator(read_schema(schema, AMPLE), AMPLE)
+    pricing.estimate(value)
+    return pricing.estimate(value)[0]
 
 
 def deep(depth: int) -> Any:
@@ -68,13 +68,13 @@ def test_some_values_cost_more(schema: dict[str, Any], cheap: Any, dear: Any) ->
 
 def test_saying_why_is_dearer_where_there_are_alternatives() -> None:
     def reason(schema: dict[str, Any]) -> int:
-        return Pricing(read(schema, AMPLE), AMPLE).price([[1] * 100])[1]
+        return CostEstimator(read_schema(schema, AMPLE), AMPLE).estimate([[1] * 100])[1]
 
     assert reason({"anyOf": [{"maxItems": 0} for _ in range(50)]}) > 20 * reason({"allOf": [{"maxItems": 0}]})
 
 
 def test_neither_the_length_nor_the_depth_of_a_value_is_walked_in_vain() -> None:
-    pricing = Pricing(read({}, SchemaLimits()), SchemaLimits())
+    pricing = CostEstimator(read_schema({}, SchemaLimits()), SchemaLimits())
     for value in ([None] * 1_000_000, dict.fromkeys(map(str, range(200_000))), deep(5000)):
-        with pytest.raises(Unusable):
-            pricing.price(value)
+        with pytest.raises(UnusableSchema):
+            pricing.estimate(value)

@@ -4,9 +4,9 @@ import pytest
 
 from dovetail import Context, Server
 from dovetail.protocol.exchange import Caller, Exchange
-from dovetail.protocol.principal import Principal, named
-from dovetail.protocol.state import binding
-from dovetail.wire.codec import plain
+from dovetail.protocol.principal import Principal, as_principal
+from dovetail.protocol.state import compute_binding
+from dovetail.wire.codec import to_plain
 
 
 def test_the_text_is_the_same_whatever_else_is_known() -> None:
@@ -14,7 +14,11 @@ def test_the_text_is_the_same_whatever_else_is_known() -> None:
     other = Principal("ada", issuer="https://a.example")
     assert one == other == "https://a.example#ada"
     assert hash(one) == hash(other)
-    assert binding(one, "m", {}) == binding(other, "m", {}) == binding("https://a.example#ada", "m", {})
+    assert (
+        compute_binding(one, "m", {})
+        == compute_binding(other, "m", {})
+        == compute_binding("https://a.example#ada", "m", {})
+    )
     wider = one.with_scopes(["x", "y"])
     assert wider == one
     assert (wider.scopes, wider.subject, wider.claims, wider.client_id) == ({"x", "y"}, "ada", {"k": 1}, "c")
@@ -22,12 +26,12 @@ def test_the_text_is_the_same_whatever_else_is_known() -> None:
 
 
 def test_a_name_alone() -> None:
-    found = named("ada")
+    found = as_principal("ada")
     assert found == "ada"
     assert found is not None
     assert (found.subject, found.issuer, found.scopes) == ("ada", None, frozenset())
-    assert named(found) is found
-    assert named(None) is None
+    assert as_principal(found) is found
+    assert as_principal(None) is None
     with pytest.raises(ValueError, match=r"subject.*client_id"):
         Principal("")
 
@@ -44,7 +48,7 @@ async def test_it_can_be_returned_as_the_text_it_is() -> None:
         return {"who": ctx.principal or ""}
 
     caller = Caller("2026-07-28", True, principal=Principal("ada", issuer="https://a.example"))
-    result = plain(await app.handle(Exchange(1, "tools/call", {"name": "who"}, {}, caller)))
+    result = to_plain(await app.handle(Exchange(1, "tools/call", {"name": "who"}, {}, caller)))
     assert result["content"][0]["text"] == "https://a.example#ada"
-    result = plain(await app.handle(Exchange(1, "tools/call", {"name": "about"}, {}, caller)))
+    result = to_plain(await app.handle(Exchange(1, "tools/call", {"name": "about"}, {}, caller)))
     assert result["structuredContent"] == {"who": "https://a.example#ada"}

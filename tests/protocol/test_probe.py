@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import NoCommonRevision
-from dovetail.protocol.probe import DISCOVER, INITIALIZE, Probe, check_wishes
+from dovetail.protocol.probe import DISCOVER, INITIALIZE, VersionNegotiation, check_revision_and_era
 from dovetail.wire.lifecycle import DiscoverResult, ServerCapabilities
-from dovetail.wire.revisions import DRAFT, HANDSHAKE, STATELESS
+from dovetail.wire.revisions import DRAFT, HANDSHAKE_REVISIONS, STATELESS_REVISIONS
 
-KNOWN = (*HANDSHAKE, *STATELESS, DRAFT)
+KNOWN = (*HANDSHAKE_REVISIONS, *STATELESS_REVISIONS, DRAFT)
 
 
 def discovered(*versions: str) -> DiscoverResult:
@@ -19,77 +19,77 @@ def discovered(*versions: str) -> DiscoverResult:
 
 
 def test_left_alone_it_asks_for_the_newest() -> None:
-    probe = Probe()
-    assert (probe.send, probe.revision) == (DISCOVER, STATELESS[-1])
-    assert probe.handshake_too
-    probe.discovered(discovered(*STATELESS, *HANDSHAKE))
-    assert (probe.send, probe.revision) == (None, STATELESS[-1])
+    probe = VersionNegotiation()
+    assert (probe.next_method, probe.revision) == (DISCOVER, STATELESS_REVISIONS[-1])
+    assert probe.can_fall_back
+    probe.handle_discovery(discovered(*STATELESS_REVISIONS, *HANDSHAKE_REVISIONS))
+    assert (probe.next_method, probe.revision) == (None, STATELESS_REVISIONS[-1])
 
 
 def test_a_server_that_discovers_but_speaks_only_older_revisions_gets_a_handshake() -> None:
-    probe = Probe()
-    probe.discovered(discovered("1999-01-01", HANDSHAKE[0], HANDSHAKE[1]))
-    assert (probe.send, probe.revision) == (INITIALIZE, HANDSHAKE[1])
+    probe = VersionNegotiation()
+    probe.handle_discovery(discovered("1999-01-01", HANDSHAKE_REVISIONS[0], HANDSHAKE_REVISIONS[1]))
+    assert (probe.next_method, probe.revision) == (INITIALIZE, HANDSHAKE_REVISIONS[1])
 
 
 @pytest.mark.parametrize("code", [-32601, -32600, -32602, -32700, -32603, -32000, 0, 404])
 def test_no_single_code_decides(code: int) -> None:
-    probe = Probe()
-    assert probe.refused(code, None)
-    assert (probe.send, probe.revision) == (INITIALIZE, HANDSHAKE[-1])
+    probe = VersionNegotiation()
+    assert probe.handle_discovery_error(code, None)
+    assert (probe.next_method, probe.revision) == (INITIALIZE, HANDSHAKE_REVISIONS[-1])
 
 
 @pytest.mark.parametrize("code", [-32020, -32021, -32022])
 def test_what_only_a_stateless_server_says_is_not_taken_for_an_old_one(code: int) -> None:
-    probe = Probe()
-    assert not probe.refused(code, None)
-    assert probe.send == DISCOVER
+    probe = VersionNegotiation()
+    assert not probe.handle_discovery_error(code, None)
+    assert probe.next_method == DISCOVER
 
 
 def test_a_counter_offer_is_taken_and_one_that_is_refused_twice_is_not() -> None:
-    probe = Probe()
-    offer = {"supported": [STATELESS[-1]], "requested": STATELESS[-1]}
-    assert probe.refused(-32022, offer)  # it offers what it refused: once more
-    assert probe.send == DISCOVER
+    probe = VersionNegotiation()
+    offer = {"supported": [STATELESS_REVISIONS[-1]], "requested": STATELESS_REVISIONS[-1]}
+    assert probe.handle_discovery_error(-32022, offer)  # it offers what it refused: once more
+    assert probe.next_method == DISCOVER
     with pytest.raises(NoCommonRevision):
-        probe.refused(-32022, offer)
+        probe.handle_discovery_error(-32022, offer)
 
 
 def test_the_answer_to_initialize_settles_it() -> None:
-    probe = Probe(era="handshake")
-    assert (probe.send, probe.revision) == (INITIALIZE, HANDSHAKE[-1])
-    probe.initialized(HANDSHAKE[0])
-    assert (probe.send, probe.revision) == (None, HANDSHAKE[0])
-    with pytest.raises(NoCommonRevision, match=f"1999-01-01.*{HANDSHAKE[0]}"):
-        Probe().initialized("1999-01-01")
+    probe = VersionNegotiation(era="handshake")
+    assert (probe.next_method, probe.revision) == (INITIALIZE, HANDSHAKE_REVISIONS[-1])
+    probe.handle_initialize(HANDSHAKE_REVISIONS[0])
+    assert (probe.next_method, probe.revision) == (None, HANDSHAKE_REVISIONS[0])
+    with pytest.raises(NoCommonRevision, match=f"1999-01-01.*{HANDSHAKE_REVISIONS[0]}"):
+        VersionNegotiation().handle_initialize("1999-01-01")
     with pytest.raises(NoCommonRevision) as caught:
-        Probe(revision=HANDSHAKE[1]).initialized(HANDSHAKE[0])
-    assert repr(HANDSHAKE[0]) in (caught.value.hint or "")
+        VersionNegotiation(revision=HANDSHAKE_REVISIONS[1]).handle_initialize(HANDSHAKE_REVISIONS[0])
+    assert repr(HANDSHAKE_REVISIONS[0]) in (caught.value.hint or "")
 
 
 def test_a_wish_narrows_what_is_tried() -> None:
-    stateless = Probe(era="stateless")
-    assert not stateless.handshake_too
+    stateless = VersionNegotiation(era="stateless")
+    assert not stateless.can_fall_back
     with pytest.raises(NoCommonRevision) as caught:
         stateless.fall_back()
     assert "era=" in (caught.value.hint or "")
-    assert Probe(revision=DRAFT).revision == DRAFT
-    assert Probe(revision=HANDSHAKE[1]).send == INITIALIZE
-    assert not Probe(era="handshake").counter_offered("none")
-    assert not Probe(era="handshake").counter_offered({"supported": "all"})
+    assert VersionNegotiation(revision=DRAFT).revision == DRAFT
+    assert VersionNegotiation(revision=HANDSHAKE_REVISIONS[1]).next_method == INITIALIZE
+    assert not VersionNegotiation(era="handshake").handle_initialize_error("none")
+    assert not VersionNegotiation(era="handshake").handle_initialize_error({"supported": "all"})
 
 
 def test_wishes_that_cannot_be() -> None:
     for revision, era in (
         ("1999-01-01", None),
         (None, "iron"),
-        (STATELESS[-1], "handshake"),
-        (HANDSHAKE[0], "stateless"),
+        (STATELESS_REVISIONS[-1], "handshake"),
+        (HANDSHAKE_REVISIONS[0], "stateless"),
     ):
         with pytest.raises(ValueError, match=r"revision|era"):
-            check_wishes(revision, era)
-    check_wishes(HANDSHAKE[0], "handshake")
-    check_wishes(None, None)
+            check_revision_and_era(revision, era)
+    check_revision_and_era(HANDSHAKE_REVISIONS[0], "handshake")
+    check_revision_and_era(None, None)
 
 
 versions = st.lists(st.one_of(st.sampled_from(KNOWN), st.text(max_size=12), st.none(), st.integers()), max_size=8)
@@ -112,35 +112,35 @@ wishes = st.one_of(
 @given(wish=wishes, said=st.lists(answers, min_size=1, max_size=30))
 def test_whatever_is_answered_it_ends_and_speaks_only_what_was_wished(wish: Any, said: list[Any]) -> None:
     revision, era = wish
-    probe = Probe(revision, era)
+    probe = VersionNegotiation(revision, era)
     allowed = {one for one in KNOWN if revision in (None, one)}
     if era is not None:
-        allowed = set(STATELESS) if era == "stateless" else {*HANDSHAKE, DRAFT}
+        allowed = set(STATELESS_REVISIONS) if era == "stateless" else {*HANDSHAKE_REVISIONS, DRAFT}
     for one in said:
-        if probe.send is None:
+        if probe.next_method is None:
             break
         try:
             if not told(probe, one):
                 break
         except NoCommonRevision:
             break
-        assert probe.send in (None, DISCOVER, INITIALIZE)
+        assert probe.next_method in (None, DISCOVER, INITIALIZE)
         assert probe.revision in allowed
-        assert (probe.revision in STATELESS) == (probe.send == DISCOVER) or probe.send is None
+        assert (probe.revision in STATELESS_REVISIONS) == (probe.next_method == DISCOVER) or probe.next_method is None
 
 
-def told(probe: Probe, answer: Any) -> bool:
-    match probe.send, answer:
+def told(probe: VersionNegotiation, answer: Any) -> bool:
+    match probe.next_method, answer:
         case "server/discover", ("discovered", offered):
-            probe.discovered(DiscoverResult(supported_versions=offered, capabilities=ServerCapabilities()))
+            probe.handle_discovery(DiscoverResult(supported_versions=offered, capabilities=ServerCapabilities()))
         case "server/discover", ("refused", code, data):
-            return probe.refused(code, data)
+            return probe.handle_discovery_error(code, data)
         case "server/discover", ("fall back",):
             probe.fall_back()
         case "initialize", ("initialized", revision):
-            probe.initialized(revision)
+            probe.handle_initialize(revision)
         case "initialize", ("countered", data):
-            return probe.counter_offered(data)
+            return probe.handle_initialize_error(data)
         case _:
             pass
     return True
@@ -150,16 +150,16 @@ def told(probe: Probe, answer: Any) -> bool:
 @given(offers=st.lists(versions, min_size=20, max_size=20))
 def test_counter_offers_come_to_an_end(offers: list[Any]) -> None:
     """However a server plays with its offers, it is not followed for ever."""
-    assert rounds(Probe(), offers) <= 2 * len(KNOWN) + 1
+    assert rounds(VersionNegotiation(), offers) <= 2 * len(KNOWN) + 1
 
 
-def rounds(probe: Probe, offers: list[Any]) -> int:
+def rounds(probe: VersionNegotiation, offers: list[Any]) -> int:
     for number, offered in enumerate(offers, 1):
         try:
-            if probe.send == DISCOVER:
-                probe.refused(-32022, {"supported": offered})
+            if probe.next_method == DISCOVER:
+                probe.handle_discovery_error(-32022, {"supported": offered})
             else:
-                probe.counter_offered({"supported": offered})
+                probe.handle_initialize_error({"supported": offered})
         except NoCommonRevision:
             return number
     return len(offers)

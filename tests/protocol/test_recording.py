@@ -6,18 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from dovetail.protocol.recording import (
-    EXCHANGE,
-    FORMAT,
+    EXCHANGE_HEADER,
+    FORMAT_VERSION,
     MASK,
     Event,
     Frame,
-    Heading,
-    frame,
-    line,
-    masked,
-    masked_headers,
-    read_all,
-    read_lines,
+    RecordingHeader,
+    create_frame,
+    encode_line,
+    mask_headers,
+    mask_secrets,
+    read_frames,
+    read_parts,
 )
 
 JSON = some.recursive(
@@ -30,66 +30,66 @@ JSON = some.recursive(
 @given(JSON, some.floats(0, 1e6), some.sampled_from(["server", "client"]))
 def test_a_frame_is_one_line_that_reads_back(message: Any, at: float, to: Any) -> None:
     made = Frame(at=at, to=to, message=message)
-    text = line(made)
+    text = encode_line(made)
     assert text.count(b"\n") == 1
-    assert [*read_lines([text])] == [made]
+    assert [*read_frames([text])] == [made]
 
 
 def test_recordings_may_follow_one_another() -> None:
-    parts = [Heading(recording=FORMAT, server="a"), Frame(at=0.5, to="server", message={"id": 1})] * 2
-    assert [*read_lines(b"".join(map(line, parts)).splitlines())] == parts
+    parts = [RecordingHeader(recording=FORMAT_VERSION, server="a"), Frame(at=0.5, to="server", message={"id": 1})] * 2
+    assert [*read_frames(b"".join(map(encode_line, parts)).splitlines())] == parts
 
 
 def test_a_line_of_something_else_is_named() -> None:
-    lines = [line(Heading(recording=FORMAT)), b"\n", b'{"at":"noon","to":"server"}']
+    lines = [encode_line(RecordingHeader(recording=FORMAT_VERSION)), b"\n", b'{"at":"noon","to":"server"}']
     with pytest.raises(ValueError, match=r"line 3.*\$\.at"):
-        list(read_lines(lines))
+        list(read_frames(lines))
 
 
 def test_what_is_no_message_is_kept_as_text() -> None:
-    made = frame(1.0, "client", b"starting\xff with Bearer abcdefgh12345678")
+    made = create_frame(1.0, "client", b"starting\xff with Bearer abcdefgh12345678")
     assert made.text == f"starting\ufffd with Bearer {MASK}"
-    assert "message" not in json.loads(line(made))
+    assert "message" not in json.loads(encode_line(made))
 
 
 def test_null_is_a_message() -> None:
-    made = frame(0, "client", b"null")
-    assert json.loads(line(made)) == {"at": 0, "to": "client", "message": None}
-    assert [*read_lines([line(made)])] == [made]
+    made = create_frame(0, "client", b"null")
+    assert json.loads(encode_line(made)) == {"at": 0, "to": "client", "message": None}
+    assert [*read_frames([encode_line(made)])] == [made]
 
 
 @pytest.mark.parametrize(
     "name", ["access_token", "refresh-token", "apiKey", "client_secret", "PASSWORD", "authorization", "token"]
 )
 def test_members_named_as_secrets_are_masked_at_any_depth(name: str) -> None:
-    assert masked({"params": [{name: "s3cret", "other": "kept"}]}) == {"params": [{name: MASK, "other": "kept"}]}
+    assert mask_secrets({"params": [{name: "s3cret", "other": "kept"}]}) == {"params": [{name: MASK, "other": "kept"}]}
 
 
 def test_what_only_looks_like_a_secret_stays() -> None:
     harmless = {"progressToken": 7, "maxTokens": 100, "token": 12, "tokens": "many"}
-    assert masked(harmless) == harmless
+    assert mask_secrets(harmless) == harmless
 
 
 def test_states_are_masked_unless_wanted() -> None:
     message = {"params": {"requestState": "sealed"}}
-    assert masked(message) == {"params": {"requestState": MASK}}
-    assert masked(message, states=True) == message
+    assert mask_secrets(message) == {"params": {"requestState": MASK}}
+    assert mask_secrets(message, keep_request_state=True) == message
 
 
 def test_headers_that_open_doors_are_masked() -> None:
-    shown = masked_headers({"Authorization": "Bearer x", "Mcp-Session-Id": "abc", "Mcp-Method": "tools/call"})
+    shown = mask_headers({"Authorization": "Bearer x", "Mcp-Session-Id": "abc", "Mcp-Method": "tools/call"})
     assert shown == {"Authorization": MASK, "Mcp-Session-Id": MASK, "Mcp-Method": "tools/call"}
-    made = frame(0, "server", b"{}", [(b"cookie", b"a=b"), (b"mcp-name", b"add")])
+    made = create_frame(0, "server", b"{}", [(b"cookie", b"a=b"), (b"mcp-name", b"add")])
     assert made.headers == {"cookie": MASK, "mcp-name": "add"}
 
 
 @pytest.mark.parametrize("name", ["X-Goog-Api-Key", "X-Auth-Token", "Mcp-Param-Token", "mcp-param-api-key", "X-Secret"])
 def test_headers_named_as_secrets_are_masked(name: str) -> None:
-    assert masked_headers({name: "s3cret"}) == {name: MASK}
+    assert mask_headers({name: "s3cret"}) == {name: MASK}
 
 
 def test_arguments_repeated_in_headers_are_masked_by_their_names() -> None:
-    assert masked_headers({"mcp-param-author": "Ada", "mcp-param-keyboard": "qwerty"}) == {
+    assert mask_headers({"mcp-param-author": "Ada", "mcp-param-keyboard": "qwerty"}) == {
         "mcp-param-author": "Ada",
         "mcp-param-keyboard": "qwerty",
     }
@@ -97,7 +97,7 @@ def test_arguments_repeated_in_headers_are_masked_by_their_names() -> None:
 
 def test_json_within_texts_is_masked_too() -> None:
     inner = json.dumps({"user": "ada", "nested": json.dumps([{"api_key": "s3cret"}]), "password": "hunter2"})
-    told = json.dumps(masked({"content": [{"type": "text", "text": inner}]}))
+    told = json.dumps(mask_secrets({"content": [{"type": "text", "text": inner}]}))
     assert "hunter2" not in told
     assert "s3cret" not in told
     assert "ada" in told
@@ -105,26 +105,26 @@ def test_json_within_texts_is_masked_too() -> None:
 
 @pytest.mark.parametrize("text", ['{ "a" :  1 }', "[1, 2]", "{not json", "[" * 100_000, '{"token": 5}'])
 def test_texts_without_secrets_stay_as_they_are(text: str) -> None:
-    assert masked(text) == text
+    assert mask_secrets(text) == text
 
 
 def test_a_format_of_others_is_refused() -> None:
     with pytest.raises(ValueError, match="99"):
-        list(read_lines([b'{"recording":99}']))
+        list(read_frames([b'{"recording":99}']))
 
 
 def test_the_number_of_an_exchange_is_no_header() -> None:
-    made = frame(0, "server", b"{}", [(b"mcp-name", b"add"), (EXCHANGE, b"7")])
+    made = create_frame(0, "server", b"{}", [(b"mcp-name", b"add"), (EXCHANGE_HEADER, b"7")])
     assert made.headers == {"mcp-name": "add"}
     assert made.exchange == 7
-    assert [*read_lines([line(made)])] == [made]
+    assert [*read_frames([encode_line(made)])] == [made]
 
 
 def test_events_are_for_those_who_ask() -> None:
     happened = Event(event="call", at=1.0, server="s", facts={"ms": 3})
-    parts = [Heading(recording=FORMAT), happened, Frame(at=2.0, to="server", message={}, server="s")]
-    lines = b"".join(map(line, parts)).splitlines()
-    assert [*read_all(lines)] == parts
-    assert [*read_lines(lines)] == [parts[0], parts[2]]
+    parts = [RecordingHeader(recording=FORMAT_VERSION), happened, Frame(at=2.0, to="server", message={}, server="s")]
+    lines = b"".join(map(encode_line, parts)).splitlines()
+    assert [*read_parts(lines)] == parts
+    assert [*read_frames(lines)] == [parts[0], parts[2]]
     with pytest.raises(ValueError, match="line 1"):
-        list(read_all([b'{"event":5}']))
+        list(read_parts([b'{"event":5}']))

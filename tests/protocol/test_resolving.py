@@ -4,14 +4,24 @@ from typing import Any
 
 import pytest
 
-from dovetail.protocol.profiles import PROFILES, RULES, fitted, refusals
-from dovetail.protocol.resolving import EVERYTHING, NOTHING, as_object, listed, named, number, required, resolved, types
+from dovetail.protocol.profiles import PROFILES, PROVIDER_RULES, find_violations, fit_schema
+from dovetail.protocol.resolving import (
+    ANY_SCHEMA,
+    NEVER_SCHEMA,
+    as_object,
+    get_list,
+    get_mapping,
+    get_number,
+    get_required,
+    get_types,
+    resolve_schema,
+)
 
 
 def test_booleans_stand_for_objects() -> None:
-    assert as_object(True) == EVERYTHING
-    assert as_object(False) == NOTHING
-    assert as_object("no schema") == EVERYTHING
+    assert as_object(True) == ANY_SCHEMA
+    assert as_object(False) == NEVER_SCHEMA
+    assert as_object("no schema") == ANY_SCHEMA
     assert as_object({"type": "string"}) == {"type": "string"}
 
 
@@ -22,7 +32,7 @@ def test_references_and_parts_are_taken_together() -> None:
         "allOf": [{"properties": {"y": True}, "required": ["y", "x"]}],
         "description": "both",
     }
-    assert resolved(schema, root) == {
+    assert resolve_schema(schema, root) == {
         "type": "object",
         "description": "both",
         "properties": {"x": True, "y": True},
@@ -33,7 +43,7 @@ def test_references_and_parts_are_taken_together() -> None:
 def test_references_that_lead_nowhere_say_nothing() -> None:
     root = {"$defs": {"loop": {"allOf": [{"$ref": "#/$defs/loop"}, {"$ref": "#/$defs/loop"}]}}}
     for reference in ("#/$defs/none", "#/$defs/loop", "https://elsewhere.example/", "#/$defs/loop/allOf/0/x"):
-        assert resolved({"$ref": reference}, root) == EVERYTHING
+        assert resolve_schema({"$ref": reference}, root) == ANY_SCHEMA
 
 
 @pytest.mark.parametrize("part", [True, False])
@@ -43,19 +53,19 @@ def test_profiles_take_booleans(part: Any) -> None:
         "$defs": {"any": part},
         "properties": {"a": part, "b": {"anyOf": [part, {"type": "null"}]}, "c": {"$ref": "#/$defs/any"}},
     }
-    for rules in RULES:
-        assert isinstance([*refusals(rules, "name", None, schema)], list)
+    for rules in PROVIDER_RULES:
+        assert isinstance([*find_violations(rules, "name", None, schema)], list)
     for profile in PROFILES:
-        assert fitted(profile, schema)["properties"].keys() == {"a", "b", "c"}
+        assert fit_schema(profile, schema)["properties"].keys() == {"a", "b", "c"}
 
 
 def test_a_member_that_is_something_else_says_nothing() -> None:
     for wrong in (5, "x", None, True, [1], {"a": 1}):
         schema: dict[str, Any] = dict.fromkeys(("properties", "required", "type", "anyOf", "minItems"), wrong)
-        assert named(schema) == ({"a": 1} if wrong == {"a": 1} else {})
-        assert listed(schema, "anyOf") == ([1] if wrong == [1] else [])
-        assert required(schema) == types(schema) == []
-        assert number(schema, "minItems") == (wrong if wrong in (5, True) else 0)
-    assert types({"type": ["weird", None, "null"]}) == ["null"]
-    assert types({"type": "string"}) == ["string"]
-    assert required({"required": ["a", [], 1]}) == ["a"]
+        assert get_mapping(schema) == ({"a": 1} if wrong == {"a": 1} else {})
+        assert get_list(schema, "anyOf") == ([1] if wrong == [1] else [])
+        assert get_required(schema) == get_types(schema) == []
+        assert get_number(schema, "minItems") == (wrong if wrong in (5, True) else 0)
+    assert get_types({"type": ["weird", None, "null"]}) == ["null"]
+    assert get_types({"type": "string"}) == ["string"]
+    assert get_required({"required": ["a", [], 1]}) == ["a"]

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from dovetail.errors import NotFound, PeerError, RateLimited, ResultError, ToolError, Unauthorized
 from dovetail.protocol.headers import decode_value
-from dovetail.protocol.speaking import Speaker, opening, progress_of, refused
-from dovetail.wire.incoming import Failure
+from dovetail.protocol.speaking import RequestEncoder, create_error, encode_initialize, parse_progress
+from dovetail.wire.incoming import ErrorObject
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation, RootsCapability
 from dovetail.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION
 from dovetail.wire.methods import METHODS
-from dovetail.wire.revisions import DRAFT, HANDSHAKE, NEWEST
+from dovetail.wire.revisions import DRAFT, HANDSHAKE_REVISIONS, NEWEST_REVISION
 
 CLIENT = Implementation(name='the "client"', version="1")
 ABLE = ClientCapabilities(roots=RootsCapability(list_changed=True))
@@ -34,12 +34,12 @@ metas = st.none() | st.dictionaries(st.text(min_size=1, max_size=8), values, max
 
 @given(id=st.integers(1) | st.text(), own=params, meta=metas, method=st.sampled_from(sorted(METHODS)))
 def test_a_stateless_request_says_who_speaks(id: Any, own: dict[str, Any], meta: Any, method: str) -> None:
-    message = json.loads(Speaker(NEWEST, CLIENT, ABLE, "warning").request(id, method, own, meta))
+    message = json.loads(RequestEncoder(NEWEST_REVISION, CLIENT, ABLE, "warning").encode_request(id, method, own, meta))
     said = message["params"].pop("_meta")
     assert message == {"jsonrpc": "2.0", "id": id, "method": method, "params": own}
     assert said.pop("progressToken") == id
     expected = {
-        PROTOCOL_VERSION: NEWEST,
+        PROTOCOL_VERSION: NEWEST_REVISION,
         CLIENT_INFO: {"name": 'the "client"', "version": "1"},
         CLIENT_CAPABILITIES: {"roots": {"listChanged": True}},
         LOG_LEVEL: "warning",
@@ -47,9 +47,9 @@ def test_a_stateless_request_says_who_speaks(id: Any, own: dict[str, Any], meta:
     assert said == expected | {key: value for key, value in (meta or {}).items() if key != "progressToken"}
 
 
-@given(id=st.integers(1) | st.text(), own=params, meta=metas, revision=st.sampled_from([*HANDSHAKE, DRAFT]))
+@given(id=st.integers(1) | st.text(), own=params, meta=metas, revision=st.sampled_from([*HANDSHAKE_REVISIONS, DRAFT]))
 def test_a_handshake_request_carries_only_its_token(id: Any, own: dict[str, Any], meta: Any, revision: str) -> None:
-    message = json.loads(Speaker(revision, CLIENT, ABLE, "warning").request(id, "tools/call", own, meta))
+    message = json.loads(RequestEncoder(revision, CLIENT, ABLE, "warning").encode_request(id, "tools/call", own, meta))
     said = message["params"].pop("_meta")
     assert message["params"] == own
     assert said.pop("progressToken") == id
@@ -58,25 +58,25 @@ def test_a_handshake_request_carries_only_its_token(id: Any, own: dict[str, Any]
 
 @given(uri=st.text(max_size=200))
 def test_names_survive_their_header(uri: str) -> None:
-    headers = dict(Speaker(NEWEST, CLIENT, ABLE).headers("resources/read", {"uri": uri}))
+    headers = dict(RequestEncoder(NEWEST_REVISION, CLIENT, ABLE).build_headers("resources/read", {"uri": uri}))
     assert headers[b"mcp-method"] == b"resources/read"
-    assert headers[b"mcp-protocol-version"] == NEWEST.encode()
+    assert headers[b"mcp-protocol-version"] == NEWEST_REVISION.encode()
     name = headers[b"mcp-name"]
     assert not set(name) & {0, 10, 13}
     assert decode_value(name.decode("ascii")) == uri
 
 
 def test_what_has_no_name_has_no_header_for_it() -> None:
-    speaker = Speaker(NEWEST, CLIENT, ABLE)
-    assert b"mcp-name" not in dict(speaker.headers("tools/list", {}))
-    assert b"mcp-name" not in dict(speaker.headers("none/such", {"name": "x"}))
-    assert b"mcp-name" not in dict(speaker.headers("tools/call", {"name": 5}))
+    speaker = RequestEncoder(NEWEST_REVISION, CLIENT, ABLE)
+    assert b"mcp-name" not in dict(speaker.build_headers("tools/list", {}))
+    assert b"mcp-name" not in dict(speaker.build_headers("none/such", {"name": "x"}))
+    assert b"mcp-name" not in dict(speaker.build_headers("tools/call", {"name": 5}))
 
 
 def test_the_opening() -> None:
-    message = json.loads(opening(HANDSHAKE[-1], CLIENT, ABLE, 1))
+    message = json.loads(encode_initialize(HANDSHAKE_REVISIONS[-1], CLIENT, ABLE, 1))
     assert message["params"] == {
-        "protocolVersion": HANDSHAKE[-1],
+        "protocolVersion": HANDSHAKE_REVISIONS[-1],
         "capabilities": {"roots": {"listChanged": True}},
         "clientInfo": {"name": 'the "client"', "version": "1"},
     }
@@ -92,13 +92,13 @@ def test_the_opening() -> None:
     ],
 )
 def test_progress(said: Any, meant: Any) -> None:
-    assert progress_of(json.dumps(said).encode()) == meant
+    assert parse_progress(json.dumps(said).encode()) == meant
 
 
 @given(values)
 def test_progress_that_is_none_is_refused_and_nothing_else_happens(said: Any) -> None:
     try:
-        progress_of(json.dumps(said).encode())
+        parse_progress(json.dumps(said).encode())
     except ResultError:
         return
     assert isinstance(said, dict)
@@ -107,33 +107,33 @@ def test_progress_that_is_none_is_refused_and_nothing_else_happens(said: Any) ->
 @pytest.mark.parametrize(
     ("revision", "method", "code", "kind"),
     [
-        (HANDSHAKE[-1], "resources/read", -32002, NotFound),
-        (HANDSHAKE[-1], "resources/read", -32001, NotFound),
-        (NEWEST, "tools/call", -32602, PeerError),
-        (HANDSHAKE[0], "tools/call", -32003, Unauthorized),
-        (HANDSHAKE[0], "tools/call", -32004, RateLimited),
-        (NEWEST, "tools/call", 429, RateLimited),
-        (HANDSHAKE[0], "tools/call", -32002, ToolError),
+        (HANDSHAKE_REVISIONS[-1], "resources/read", -32002, NotFound),
+        (HANDSHAKE_REVISIONS[-1], "resources/read", -32001, NotFound),
+        (NEWEST_REVISION, "tools/call", -32602, PeerError),
+        (HANDSHAKE_REVISIONS[0], "tools/call", -32003, Unauthorized),
+        (HANDSHAKE_REVISIONS[0], "tools/call", -32004, RateLimited),
+        (NEWEST_REVISION, "tools/call", 429, RateLimited),
+        (HANDSHAKE_REVISIONS[0], "tools/call", -32002, ToolError),
         (DRAFT, "tools/call", -32003, NotFound),
         (DRAFT, "prompts/get", -32004, NotFound),
         (None, "initialize", -32603, PeerError),
     ],
 )
 def test_codes_have_kinds(revision: str | None, method: str, code: int, kind: type[Exception]) -> None:
-    assert type(refused(revision, method, Failure(code, "no"))) is kind
+    assert type(create_error(revision, method, ErrorObject(code, "no"))) is kind
 
 
-@pytest.mark.parametrize("revision", [NEWEST, HANDSHAKE[-1]])
+@pytest.mark.parametrize("revision", [NEWEST_REVISION, HANDSHAKE_REVISIONS[-1]])
 def test_a_meta_of_the_callers_own_is_said_once(revision: str) -> None:
     """A name that occurs twice in one object is refused by careful servers."""
-    speaker = Speaker(revision, CLIENT, ClientCapabilities())
+    speaker = RequestEncoder(revision, CLIENT, ClientCapabilities())
 
     def said(own: dict[str, Any], meta: dict[str, Any] | None) -> Any:
         def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             assert len(dict(pairs)) == len(pairs)
             return dict(pairs)
 
-        return json.loads(speaker.request(7, "x", own, meta), object_pairs_hook=once)["params"]["_meta"]
+        return json.loads(speaker.encode_request(7, "x", own, meta), object_pairs_hook=once)["params"]["_meta"]
 
     plain = said({}, None)
     assert said({}, {"progressToken": "mine"}) == plain

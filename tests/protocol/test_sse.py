@@ -9,25 +9,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.protocol.sse import MAX_EVENT, Event, EventTooLarge, Parser, comment, event
+from dovetail.protocol.sse import (
+    MAX_EVENT_BYTES,
+    EventTooLarge,
+    ServerSentEvent,
+    SSEParser,
+    encode_comment,
+    encode_event,
+)
 
 
-def parse(stream: bytes) -> list[Event]:
-    return Parser().feed(stream)
+def parse(stream: bytes) -> list[ServerSentEvent]:
+    return SSEParser().feed(stream)
 
 
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
-        (event(b"{}"), b"data: {}\n\n"),
-        (event(b"", id="1"), b"id: 1\ndata: \n\n"),
-        (event(b"{}", id="7", name="message", retry=1500), b"id: 7\nevent: message\nretry: 1500\ndata: {}\n\n"),
-        (event(b"a\nb\r\nc\rd"), b"data: a\ndata: b\ndata: c\ndata: d\n\n"),
-        (event(b"a\n"), b"data: a\ndata: \n\n"),
-        (event("\u00f6".encode(), id="\u00f6"), "id: \u00f6\ndata: \u00f6\n\n".encode()),
-        (comment(), b":\n\n"),
-        (comment("ping"), b": ping\n\n"),
-        (comment("a\ndata: b\r\n"), b": a\n: data: b\n:\n\n"),
+        (encode_event(b"{}"), b"data: {}\n\n"),
+        (encode_event(b"", id="1"), b"id: 1\ndata: \n\n"),
+        (encode_event(b"{}", id="7", name="message", retry=1500), b"id: 7\nevent: message\nretry: 1500\ndata: {}\n\n"),
+        (encode_event(b"a\nb\r\nc\rd"), b"data: a\ndata: b\ndata: c\ndata: d\n\n"),
+        (encode_event(b"a\n"), b"data: a\ndata: \n\n"),
+        (encode_event("\u00f6".encode(), id="\u00f6"), "id: \u00f6\ndata: \u00f6\n\n".encode()),
+        (encode_comment(), b":\n\n"),
+        (encode_comment("ping"), b": ping\n\n"),
+        (encode_comment("a\ndata: b\r\n"), b": a\n: data: b\n:\n\n"),
     ],
 )
 def test_writes(written: bytes, expected: bytes) -> None:
@@ -37,70 +44,70 @@ def test_writes(written: bytes, expected: bytes) -> None:
 @pytest.mark.parametrize("text", ["a\nb", "a\rb", "a\0b", "\n"])
 def test_refuses_to_write_a_field_that_would_end_early(text: str) -> None:
     with pytest.raises(ValueError, match=r"\bid\b"):
-        event(b"", id=text)
+        encode_event(b"", id=text)
     with pytest.raises(ValueError, match=r"\bevent field"):
-        event(b"", name=text)
+        encode_event(b"", name=text)
 
 
 def test_refuses_a_negative_wait() -> None:
     with pytest.raises(ValueError, match="retry"):
-        event(b"", retry=-1)
+        encode_event(b"", retry=-1)
 
 
 @pytest.mark.parametrize(
     ("stream", "expected"),
     [
-        (b"data: a\n\n", [Event("a")]),
-        (b"data: a\r\n\r\n", [Event("a")]),
-        (b"data: a\r\r", [Event("a")]),
-        (b"data: a\r\n\n", [Event("a")]),
-        (b"data: a\n\r\n", [Event("a")]),
-        (b"data:a\n\n", [Event("a")]),
-        (b"data:  a\n\n", [Event(" a")]),
-        (b"data:\ta\n\n", [Event("\ta")]),
-        (b"data: a: b\n\n", [Event("a: b")]),
-        (b"data: a\ndata: b\n\n", [Event("a\nb")]),
-        (b"data\ndata\n\n", [Event("\n")]),
-        (b"data\n\n", [Event("")]),
-        (b"data:\n\n", [Event("")]),
+        (b"data: a\n\n", [ServerSentEvent("a")]),
+        (b"data: a\r\n\r\n", [ServerSentEvent("a")]),
+        (b"data: a\r\r", [ServerSentEvent("a")]),
+        (b"data: a\r\n\n", [ServerSentEvent("a")]),
+        (b"data: a\n\r\n", [ServerSentEvent("a")]),
+        (b"data:a\n\n", [ServerSentEvent("a")]),
+        (b"data:  a\n\n", [ServerSentEvent(" a")]),
+        (b"data:\ta\n\n", [ServerSentEvent("\ta")]),
+        (b"data: a: b\n\n", [ServerSentEvent("a: b")]),
+        (b"data: a\ndata: b\n\n", [ServerSentEvent("a\nb")]),
+        (b"data\ndata\n\n", [ServerSentEvent("\n")]),
+        (b"data\n\n", [ServerSentEvent("")]),
+        (b"data:\n\n", [ServerSentEvent("")]),
         (b"data: a\n", []),
         (b"data: a", []),
         (b"\n\n\n", []),
         (b"event: ping\n\n", []),
-        (b"event: ping\n\ndata: a\n\n", [Event("a")]),
-        (b"event: ping\ndata: a\n\ndata: b\n\n", [Event("a", "ping"), Event("b")]),
-        (b"event: ping\nevent\ndata: a\n\n", [Event("a")]),
-        (b": note\ndata: a\n:\n\n", [Event("a")]),
+        (b"event: ping\n\ndata: a\n\n", [ServerSentEvent("a")]),
+        (b"event: ping\ndata: a\n\ndata: b\n\n", [ServerSentEvent("a", "ping"), ServerSentEvent("b")]),
+        (b"event: ping\nevent\ndata: a\n\n", [ServerSentEvent("a")]),
+        (b": note\ndata: a\n:\n\n", [ServerSentEvent("a")]),
         (b":data: a\n\n", []),
-        (b"id: 1\ndata: a\n\ndata: b\n\n", [Event("a", id="1"), Event("b", id="1")]),
-        (b"id: 1\n\ndata: b\n\n", [Event("b", id="1")]),
-        (b"id: 1\ndata: a\n\nid\ndata: b\n\n", [Event("a", id="1"), Event("b")]),
-        (b"id: 1\0\ndata: a\n\n", [Event("a")]),
-        (b"id: 1\ndata: a\n\nid: \0\ndata: b\n\n", [Event("a", id="1"), Event("b", id="1")]),
-        (b"retry: 10\ndata: a\n\ndata: b\n\n", [Event("a", retry=10), Event("b")]),
-        (b"retry: 1x\ndata: a\n\n", [Event("a")]),
-        (b"retry: -1\ndata: a\n\n", [Event("a")]),
-        (b"retry:\ndata: a\n\n", [Event("a")]),
-        (b"retry: \xd9\xa1\ndata: a\n\n", [Event("a")]),
-        (b"retry: " + b"9" * 5000 + b"\ndata: a\n\n", [Event("a")]),
+        (b"id: 1\ndata: a\n\ndata: b\n\n", [ServerSentEvent("a", id="1"), ServerSentEvent("b", id="1")]),
+        (b"id: 1\n\ndata: b\n\n", [ServerSentEvent("b", id="1")]),
+        (b"id: 1\ndata: a\n\nid\ndata: b\n\n", [ServerSentEvent("a", id="1"), ServerSentEvent("b")]),
+        (b"id: 1\0\ndata: a\n\n", [ServerSentEvent("a")]),
+        (b"id: 1\ndata: a\n\nid: \0\ndata: b\n\n", [ServerSentEvent("a", id="1"), ServerSentEvent("b", id="1")]),
+        (b"retry: 10\ndata: a\n\ndata: b\n\n", [ServerSentEvent("a", retry=10), ServerSentEvent("b")]),
+        (b"retry: 1x\ndata: a\n\n", [ServerSentEvent("a")]),
+        (b"retry: -1\ndata: a\n\n", [ServerSentEvent("a")]),
+        (b"retry:\ndata: a\n\n", [ServerSentEvent("a")]),
+        (b"retry: \xd9\xa1\ndata: a\n\n", [ServerSentEvent("a")]),
+        (b"retry: " + b"9" * 5000 + b"\ndata: a\n\n", [ServerSentEvent("a")]),
         (b"Data: a\n\n", []),
         (b" data: a\n\n", []),
         (b"data : a\n\n", []),
-        (b"unknown: x\ndata: a\n\n", [Event("a")]),
-        (b"\xef\xbb\xbfdata: a\n\n", [Event("a")]),
+        (b"unknown: x\ndata: a\n\n", [ServerSentEvent("a")]),
+        (b"\xef\xbb\xbfdata: a\n\n", [ServerSentEvent("a")]),
         (b"\xef\xbb\xbf\xef\xbb\xbfdata: a\n\n", []),
         (b"\n\xef\xbb\xbfdata: a\n\n", []),
-        (b"data: \xef\xbb\xbfa\n\n", [Event("\ufeffa")]),
-        (b"data: \xff\xc3\n\n", [Event("\ufffd\ufffd")]),
-        (b"data: a\x0bb\xc2\x85c\xe2\x80\xa8d\n\n", [Event("a\x0bb\x85c\u2028d")]),
+        (b"data: \xef\xbb\xbfa\n\n", [ServerSentEvent("\ufeffa")]),
+        (b"data: \xff\xc3\n\n", [ServerSentEvent("\ufffd\ufffd")]),
+        (b"data: a\x0bb\xc2\x85c\xe2\x80\xa8d\n\n", [ServerSentEvent("a\x0bb\x85c\u2028d")]),
     ],
 )
-def test_reads_by_the_rules(stream: bytes, expected: list[Event]) -> None:
+def test_reads_by_the_rules(stream: bytes, expected: list[ServerSentEvent]) -> None:
     assert parse(stream) == expected
 
 
 def test_remembers_what_a_reconnecting_client_needs() -> None:
-    parser = Parser()
+    parser = SSEParser()
     assert (parser.last_event_id, parser.retry) == (None, None)
     parser.feed(b"retry: 20\n")
     assert parser.retry == 20
@@ -114,34 +121,34 @@ def test_remembers_what_a_reconnecting_client_needs() -> None:
 
 
 def test_an_event_is_dispatched_at_a_carriage_return_without_waiting_for_more() -> None:
-    parser = Parser()
-    assert parser.feed(b"data: a\r\n\r") == [Event("a")]
-    assert parser.feed(b"\ndata: b\n\n") == [Event("b")]
+    parser = SSEParser()
+    assert parser.feed(b"data: a\r\n\r") == [ServerSentEvent("a")]
+    assert parser.feed(b"\ndata: b\n\n") == [ServerSentEvent("b")]
 
 
 def test_an_empty_chunk_changes_nothing() -> None:
-    parser = Parser()
+    parser = SSEParser()
     parser.feed(b"data: a\r")
     assert parser.feed(b"") == []
-    assert parser.feed(b"\ndata: b\n\n") == [Event("a\nb")]
+    assert parser.feed(b"\ndata: b\n\n") == [ServerSentEvent("a\nb")]
 
 
 def test_an_event_may_fill_the_limit_and_no_more() -> None:
     line = b"data: " + b"a" * 94
-    assert len(Parser(max_event=100).feed(line + b"\n\n")[0].data) == 94
+    assert len(SSEParser(max_event_bytes=100).feed(line + b"\n\n")[0].data) == 94
     with pytest.raises(EventTooLarge, match="99"):
-        Parser(max_event=99).feed(line + b"\n\n")
+        SSEParser(max_event_bytes=99).feed(line + b"\n\n")
     assert issubclass(EventTooLarge, ValueError)
-    assert Parser().max_event == MAX_EVENT == 4 * 1024 * 1024
+    assert SSEParser().max_event_bytes == MAX_EVENT_BYTES == 4 * 1024 * 1024
 
 
 @pytest.mark.parametrize("stream", [b"data: a\n", b"data\n", b"x", b": ", b"id: 1"])
 def test_nothing_grows_without_bound(stream: bytes) -> None:
-    parser = Parser(max_event=1000)
+    parser = SSEParser(max_event_bytes=1000)
     whole = b"data: a\n\n" + stream * 2000
     chunks = [whole[start : start + 7] for start in range(0, len(whole), 7)]
-    assert outcome(chunks, max_event=1000)[:2] == ([Event("a")], True)
-    assert parser.feed(whole) == [Event("a")]
+    assert outcome(chunks, max_event=1000)[:2] == ([ServerSentEvent("a")], True)
+    assert parser.feed(whole) == [ServerSentEvent("a")]
     with pytest.raises(EventTooLarge):
         parser.feed(b"\n\n")
     with pytest.raises(EventTooLarge):
@@ -149,26 +156,26 @@ def test_nothing_grows_without_bound(stream: bytes) -> None:
 
 
 def test_a_stream_of_comments_may_last_for_ever() -> None:
-    parser = Parser(max_event=100)
+    parser = SSEParser(max_event_bytes=100)
     for _ in range(1000):
         assert parser.feed(b": keep-alive\r\n") == []
-    assert parser.feed(b"data: a\n\n") == [Event("a")]
+    assert parser.feed(b"data: a\n\n") == [ServerSentEvent("a")]
 
 
 def test_the_limit_counts_each_event_for_itself() -> None:
-    parser = Parser(max_event=20)
-    assert parser.feed(b"data: 0123456789\n\n" * 50) == [Event("0123456789")] * 50
+    parser = SSEParser(max_event_bytes=20)
+    assert parser.feed(b"data: 0123456789\n\n" * 50) == [ServerSentEvent("0123456789")] * 50
 
 
 def test_events_before_an_oversized_one_are_delivered_first() -> None:
-    parser = Parser(max_event=10)
-    assert parser.feed(b"data: a\n\ndata: 0123456789") == [Event("a")]
+    parser = SSEParser(max_event_bytes=10)
+    assert parser.feed(b"data: a\n\ndata: 0123456789") == [ServerSentEvent("a")]
     with pytest.raises(EventTooLarge):
         parser.feed(b"")
 
 
-def outcome(chunks: list[bytes], max_event: int) -> tuple[list[Event], bool, str | None, int | None]:
-    parser, events = Parser(max_event), list[Event]()
+def outcome(chunks: list[bytes], max_event: int) -> tuple[list[ServerSentEvent], bool, str | None, int | None]:
+    parser, events = SSEParser(max_event), list[ServerSentEvent]()
     try:
         for chunk in [*chunks, b""]:
             events += parser.feed(chunk)
@@ -190,16 +197,16 @@ def test_chunking_never_matters(stream: bytes, cuts: list[int], max_event: int) 
     assert outcome([stream[index : index + 1] for index in range(len(stream))], max_event) == whole
 
 
-def reference(stream: bytes) -> list[Event]:
+def reference(stream: bytes) -> list[ServerSentEvent]:
     """The WHATWG algorithm on a whole stream, the way it is told there."""
     lines = re.split(r"\r\n|\r|\n", stream.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace"))[:-1]
-    events, data, kind, identity, retry = list[Event](), "", "", "", None
+    events, data, kind, identity, retry = list[ServerSentEvent](), "", "", "", None
     for line in lines:
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if not line:
             if data:
-                events.append(Event(data.removesuffix("\n"), kind or "message", identity or None, retry))
+                events.append(ServerSentEvent(data.removesuffix("\n"), kind or "message", identity or None, retry))
             data, kind, retry = "", "", None
         elif name == "data":
             data += value + "\n"
@@ -229,16 +236,20 @@ EVENTS = st.tuples(
 @given(st.lists(EVENTS, max_size=5), LINES)
 def test_what_is_written_is_read(written: list[tuple[str, str, str, int | None]], note: str) -> None:
     stream = b"".join(
-        comment(note) + event(data.encode(), id=id, name=name, retry=retry) for data, id, name, retry in written
+        encode_comment(note) + encode_event(data.encode(), id=id, name=name, retry=retry)
+        for data, id, name, retry in written
     )
-    expected = [Event(re.sub("\r\n|\r", "\n", data), name or "message", id, retry) for data, id, name, retry in written]
+    expected = [
+        ServerSentEvent(re.sub("\r\n|\r", "\n", data), name or "message", id, retry)
+        for data, id, name, retry in written
+    ]
     assert parse(stream) == expected
 
 
 def seconds(chunks: list[bytes]) -> float:
     rounds: list[float] = []
     for _ in range(5):
-        parser = Parser()
+        parser = SSEParser()
         start = time.thread_time()
         for chunk in chunks:
             parser.feed(chunk)

@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.protocol import topics
-from dovetail.protocol.topics import LISTS, PROMPTS, RESOURCES, TOOLS, UPDATED, honoured, matcher
+from dovetail.protocol.topics import (
+    LIST_CHANGED_METHODS,
+    PROMPTS_LIST_CHANGED,
+    RESOURCE_UPDATED,
+    RESOURCES_LIST_CHANGED,
+    TOOLS_LIST_CHANGED,
+    create_matcher,
+    restrict_filter,
+)
 from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
 from dovetail.wire.methods import METHODS
 from dovetail.wire.subscriptions import SubscriptionFilter
@@ -30,7 +38,7 @@ offers = st.builds(
 
 @given(filters, offers)
 def test_what_is_granted_is_what_was_asked_and_is_offered(asked: SubscriptionFilter, offer: ServerCapabilities) -> None:
-    granted = honoured(asked, offer)
+    granted = restrict_filter(asked, offer)
     assert granted.tools_list_changed == (asked.tools_list_changed and bool(offer.tools and offer.tools.list_changed))
     assert granted.prompts_list_changed == (
         asked.prompts_list_changed and bool(offer.prompts and offer.prompts.list_changed)
@@ -44,29 +52,34 @@ def test_what_is_granted_is_what_was_asked_and_is_offered(asked: SubscriptionFil
 
 @given(filters)
 def test_a_subscription_hears_exactly_what_its_filter_names(filter: SubscriptionFilter) -> None:
-    matches = matcher(filter)
-    assert matches(TOOLS, None) == filter.tools_list_changed
-    assert matches(PROMPTS, None) == filter.prompts_list_changed
-    assert matches(RESOURCES, None) == filter.resources_list_changed
+    matches = create_matcher(filter)
+    assert matches(TOOLS_LIST_CHANGED, None) == filter.tools_list_changed
+    assert matches(PROMPTS_LIST_CHANGED, None) == filter.prompts_list_changed
+    assert matches(RESOURCES_LIST_CHANGED, None) == filter.resources_list_changed
     for uri in ("a:1", "a:2", "b:1", "a:", ""):
         for spelling in (uri, uri.replace("a:", "A:"), uri.replace("1", "%31")):
-            assert matches(UPDATED, spelling) == (uri in (filter.resource_subscriptions or []))
-    assert not matches(UPDATED, None)
+            assert matches(RESOURCE_UPDATED, spelling) == (uri in (filter.resource_subscriptions or []))
+    assert not matches(RESOURCE_UPDATED, None)
     assert not matches("notifications/message", None)
 
 
 def test_an_empty_filter_hears_nothing() -> None:
-    matches = matcher(SubscriptionFilter())
-    assert not any(matches(*one) for one in itertools.product((TOOLS, PROMPTS, RESOURCES, UPDATED), (None, "a:1")))
+    matches = create_matcher(SubscriptionFilter())
+    assert not any(
+        matches(*one)
+        for one in itertools.product(
+            (TOOLS_LIST_CHANGED, PROMPTS_LIST_CHANGED, RESOURCES_LIST_CHANGED, RESOURCE_UPDATED), (None, "a:1")
+        )
+    )
 
 
 def test_a_matcher_keeps_what_it_was_made_of() -> None:
     wanted = ["a:1"]
-    matches = matcher(SubscriptionFilter(resource_subscriptions=wanted))
+    matches = create_matcher(SubscriptionFilter(resource_subscriptions=wanted))
     wanted.append("a:2")
-    assert not matches(UPDATED, "a:2")
+    assert not matches(RESOURCE_UPDATED, "a:2")
 
 
 def test_topics_are_methods_of_the_table() -> None:
-    assert {*LISTS.values(), topics.UPDATED} <= set(METHODS)
-    assert all(METHODS[method].sender == "server" for method in LISTS.values())
+    assert {*LIST_CHANGED_METHODS.values(), topics.RESOURCE_UPDATED} <= set(METHODS)
+    assert all(METHODS[method].sender == "server" for method in LIST_CHANGED_METHODS.values())

@@ -15,13 +15,13 @@ from dovetail import Client, ClientLimits, Timeouts
 TICK = 0.01
 
 
-def peak() -> float:
+def peak_memory_mib() -> float:
     """The most memory so far, in MiB. What getrusage says is inherited from the process that started this one."""
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1024
 
 
-def forget_peak() -> None:
+def reset_peak() -> None:
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")
 
@@ -56,8 +56,8 @@ async def run(job: dict[str, Any]) -> dict[str, Any]:
     stop = asyncio.Event()
     watching = asyncio.get_running_loop().create_task(longest_pause(stop))
     await asyncio.sleep(0)
-    forget_peak()
-    idle, began, cpu = peak(), time.monotonic(), time.process_time()
+    reset_peak()
+    idle, began, cpu = peak_memory_mib(), time.monotonic(), time.process_time()
     try:
         if job["what"] == "list":
             outcome = f"{len(await client.list_tools())} tools"
@@ -66,7 +66,7 @@ async def run(job: dict[str, Any]) -> dict[str, Any]:
             outcome = str(len(getattr(result.content[0], "text", "")))
     except Exception as exc:
         outcome = type(exc).__name__
-    took, cpu, over = time.monotonic() - began, time.process_time() - cpu, peak() - idle
+    took, cpu, over = time.monotonic() - began, time.process_time() - cpu, peak_memory_mib() - idle
     stop.set()
     pause = await watching
     usable = await client.call("warm") == "ok"

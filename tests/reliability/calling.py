@@ -18,7 +18,7 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("COVERAGE", "COV_"))}
 
 
-async def called(target: Any, **job: Any) -> dict[str, Any]:
+async def run_client(target: Any, **job: Any) -> dict[str, Any]:
     """What became of a job; it must leave nothing on stderr but warnings of its own log."""
     process = await asyncio.create_subprocess_exec(
         *command({"target": target, "what": "call"} | job),

@@ -15,12 +15,12 @@ import lab
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[lab.Start]:
+def start(tmp_path: Path) -> Iterator[lab.StartTarget]:
     """Start a target with options of one's own; it ends with the test."""
     with ExitStack() as stack:
 
         def started(transport: str = "http", **options: Any) -> lab.Target:
-            return stack.enter_context(lab.target(tmp_path, transport, **options))
+            return stack.enter_context(lab.run_target(tmp_path, transport, **options))
 
         yield started
 
@@ -28,7 +28,7 @@ def start(tmp_path: Path) -> Iterator[lab.Start]:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lab.Target]:
     """A target over HTTP with the default limits, shared by the tests of one file."""
-    with lab.target(tmp_path_factory.mktemp("target"), "http") as one:
+    with lab.run_target(tmp_path_factory.mktemp("target"), "http") as one:
         yield one
         assert one.alive, one.log
 
@@ -36,6 +36,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lab.Target]:
 @pytest.fixture(scope="module")
 def piped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lab.Target]:
     """A target on standard streams with the default limits, shared by the tests of one file."""
-    with lab.target(tmp_path_factory.mktemp("target"), "stdio") as one:
+    with lab.run_target(tmp_path_factory.mktemp("target"), "stdio") as one:
         yield one
         assert one.alive, one.log

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lab import HERE, Target, hang_up, within
+from lab import HERE, Target, close_connections, wait_for
 
 
 @contextlib.contextmanager
-def served_with(folder: Path, **transport: Any) -> Iterator[Target]:
+def run_target_with(folder: Path, **transport: Any) -> Iterator[Target]:
     """A target over HTTP with these options of the transport."""
     path = folder / "log-doors.txt"
     command = [sys.executable, str(HERE / "target.py"), "http", json.dumps({"transport": transport})]
@@ -22,10 +22,10 @@ def served_with(folder: Path, **transport: Any) -> Iterator[Target]:
     started = Target(process, path)
     try:
         # The port is open before it is named.
-        found = within(lambda: re.search(r"https?://\S+:(\d+)/", started.log) or not started.alive, "the start")
+        found = wait_for(lambda: re.search(r"https?://\S+:(\d+)/", started.log) or not started.alive, "the start")
         started.port = int(found[1]) if started.alive else 0
         yield started
     finally:
         process.kill()
         process.wait()
-        hang_up(started)
+        close_connections(started)

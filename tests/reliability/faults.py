@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 
-class Unusual(BaseException):
+class NonStandardError(BaseException):
     """Outside Exception, as some libraries' control flow is."""
 
 
-class Unsayable(Exception):
+class FailingStrError(Exception):
     """Fails again when it is asked what it is."""
 
     def __str__(self) -> str:
@@ -54,10 +54,12 @@ RAISED: dict[str, Callable[[], Any]] = {
     "StopIteration": _raising(StopIteration),
     "StopAsyncIteration": _raising(StopAsyncIteration),
     "TimeoutError": _raising(TimeoutError),
-    "unsayable": _raising(Unsayable),
-    "Unusual": _raising(lambda: Unusual("secret-detail")),
+    "unsayable": _raising(FailingStrError),
+    "Unusual": _raising(lambda: NonStandardError("secret-detail")),
     "GeneratorExit": _raising(GeneratorExit),
-    "BaseExceptionGroup": _raising(lambda: BaseExceptionGroup("secret-detail", [Unusual(), KeyboardInterrupt()])),
+    "BaseExceptionGroup": _raising(
+        lambda: BaseExceptionGroup("secret-detail", [NonStandardError(), KeyboardInterrupt()])
+    ),
     "SystemExit": _exit,
     "KeyboardInterrupt": _raising(KeyboardInterrupt),
     "CancelledError": _raising(asyncio.CancelledError),

@@ -29,17 +29,17 @@ HANDSHAKE = "2025-11-25"
 VERSION = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
-BOTH = "application/json, text/event-stream"
+ACCEPT_JSON_AND_SSE = "application/json, text/event-stream"
 MiB = 1024 * 1024
-PATIENCE = 20.0
+TIMEOUT_S = 20.0
 
-Start = Callable[..., "Target"]  # the fixture that starts a target with options of its own
+StartTarget = Callable[..., "Target"]  # the fixture that starts a target with options of its own
 
 _ids = itertools.count(1)
 _opened: "dict[int, list[Connection]]" = {}  # by port: what a test leaves open is closed with its target
 
 
-def within(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = TIMEOUT_S) -> Any:
     """Wait until something is true; the value that was."""
     end = time.monotonic() + seconds
     while not (value := condition()):
@@ -48,14 +48,14 @@ def within(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -
     return value
 
 
-def figure(name: str, value: float, unit: str) -> None:
+def record_measurement(name: str, value: float, unit: str) -> None:
     """Note a measured figure, for the table in docs/reliability.md, where RELIABILITY_FIGURES names a file."""
     if place := os.environ.get("RELIABILITY_FIGURES"):
         with Path(place).open("a", encoding="utf-8") as file:
             file.write(json.dumps([name, round(value, 3), unit]) + "\n")
 
 
-def pace(rounds: int = 3) -> float:
+def measure_cpu_unit(rounds: int = 3) -> float:
     """CPU seconds of a fixed piece of work here and now (some 12 ms on an idle machine): the unit of every bound."""
 
     def once() -> float:
@@ -94,7 +94,7 @@ class Target:
         times = self.seen.cpu_times()
         return times.user + times.system
 
-    def forget_peak(self) -> None:
+    def reset_peak(self) -> None:
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
 
     @property
@@ -118,12 +118,12 @@ class Target:
     def signal(self, number: int = signal.SIGTERM) -> None:
         self.process.send_signal(number)
 
-    def exit_code(self, seconds: float = PATIENCE) -> int:
+    def exit_code(self, seconds: float = TIMEOUT_S) -> int:
         return self.process.wait(seconds)
 
 
 @contextlib.contextmanager
-def target(folder: Path, transport: str = "http", **options: Any) -> Iterator[Target]:
+def run_target(folder: Path, transport: str = "http", **options: Any) -> Iterator[Target]:
     """A target of its own; options as `target.py` reads them, those of the transport under `run`."""
     options["transport"] = options.pop("run", {})
     path = folder / f"log-{next(_ids)}.txt"
@@ -136,21 +136,21 @@ def target(folder: Path, transport: str = "http", **options: Any) -> Iterator[Ta
     started = Target(process, path)
     try:
         if transport == "http":
-            found = within(lambda: re.search(r"https?://\S+:(\d+)/", started.log) or _dead(started), "the start")
+            found = wait_for(lambda: re.search(r"https?://\S+:(\d+)/", started.log) or _is_dead(started), "the start")
             started.port = int(found[1])
-            within(lambda: _listens(started.port), "the port")
+            wait_for(lambda: _is_listening(started.port), "the port")
         yield started
     finally:
         process.kill()
         process.wait()
-        hang_up(started)
+        close_connections(started)
         for stream in (process.stdin, process.stdout):
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
 
 
-def hang_up(target: Target) -> None:
+def close_connections(target: Target) -> None:
     """Close every connection that tests have opened to a target."""
     for connection in _opened.pop(target.port, ()):
         connection.close()
@@ -161,11 +161,11 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("COVERAGE", "COV_"))}
 
 
-def _dead(started: Target) -> None:
+def _is_dead(started: Target) -> None:
     assert started.alive, started.log
 
 
-def _listens(port: int) -> bool:
+def _is_listening(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), 1).close()
     except OSError:
@@ -221,7 +221,7 @@ def _event(block: str) -> dict[str, str]:
 class Connection:
     """One TCP connection that speaks HTTP/1.1, byte by byte if need be."""
 
-    def __init__(self, port: int, timeout: float = PATIENCE, receive_buffer: int | None = None) -> None:
+    def __init__(self, port: int, timeout: float = TIMEOUT_S, receive_buffer: int | None = None) -> None:
         self.socket = socket.socket()
         self.socket.settimeout(timeout)
         if receive_buffer is not None:
@@ -285,7 +285,7 @@ class Connection:
                 if (found := _event(block.decode())) and found.keys() != {""}:
                     yield found
 
-    def ended(self) -> bool:
+    def wait_closed(self) -> bool:
         """Whether the server has closed the connection; waits for it."""
         try:
             while self.file.read(65536):
@@ -313,7 +313,9 @@ class Connection:
         self.close()
 
 
-def http(method: str, path: str, headers: dict[str, str] | list[tuple[str, str]], body: bytes | None = None) -> bytes:
+def encode_http_request(
+    method: str, path: str, headers: dict[str, str] | list[tuple[str, str]], body: bytes | None = None
+) -> bytes:
     """A request as bytes; nothing is added but Content-Length."""
     pairs = list(headers.items()) if isinstance(headers, dict) else list(headers)
     if body is not None and not any(name.lower() in ("content-length", "transfer-encoding") for name, _ in pairs):
@@ -338,7 +340,7 @@ def stateless_params(params: dict[str, Any] | None = None, **meta: Any) -> dict[
     return given | {"_meta": {VERSION: NEWEST, CAPABILITIES: {}} | meta | given.get("_meta", {})}
 
 
-def mirrored(request: Any) -> dict[str, str]:
+def mirror_headers(request: Any) -> dict[str, str]:
     """The headers that repeat a stateless request's body."""
     params = request.get("params") or {}
     headers = {"mcp-protocol-version": NEWEST, "mcp-method": request["method"]}
@@ -358,7 +360,7 @@ class Client:
         self.revision = revision
         self.session: str | None = None
         self.headers = {
-            "host": f"127.0.0.1:{target.port}", "content-type": "application/json", "accept": BOTH,
+            "host": f"127.0.0.1:{target.port}", "content-type": "application/json", "accept": ACCEPT_JSON_AND_SSE,
         }  # fmt: skip
         if principal is not None:
             self.headers["authorization"] = f"Bearer {principal}"
@@ -382,8 +384,8 @@ class Client:
         elif meta:
             params = (params or {}) | {"_meta": meta}
         made = message(method, params, next(_ids) if id is None else id)
-        extra = mirrored(made) if self.revision == NEWEST else {}
-        return http("POST", "/mcp", self.headers | extra, json.dumps(made).encode())
+        extra = mirror_headers(made) if self.revision == NEWEST else {}
+        return encode_http_request("POST", "/mcp", self.headers | extra, json.dumps(made).encode())
 
     def request(self, method: str, params: dict[str, Any] | None = None, id: Any = None, **meta: Any) -> Answer:
         """Ask, and wait for the answer."""
@@ -396,7 +398,7 @@ class Client:
     def post(self, body: Any, **headers: str) -> Answer:
         """POST a message, or bytes, as they are."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return self.exchange(http("POST", "/mcp", self.headers | headers, data))
+        return self.exchange(encode_http_request("POST", "/mcp", self.headers | headers, data))
 
     def exchange(self, data: bytes) -> Answer:
         """Send bytes on the client's connection and read one answer."""
@@ -419,30 +421,30 @@ class Client:
             self._connection = Connection(self.target.port)
         return self._connection
 
-    def begin(self, data: bytes, **options: Any) -> Connection:
+    def send_only(self, data: bytes, **options: Any) -> Connection:
         """Send bytes on a connection of their own; somebody reads the answer later, or never."""
         connection = Connection(self.target.port, **options)
         connection.send(data)
         return connection
 
-    def begin_call(self, tool: str, arguments: dict[str, Any] | None = None, id: Any = None, **meta: Any) -> Connection:
+    def send_call(self, tool: str, arguments: dict[str, Any] | None = None, id: Any = None, **meta: Any) -> Connection:
         """Call a tool on a connection of its own."""
-        return self.begin(self.prepare("tools/call", {"name": tool, "arguments": arguments or {}}, id, **meta))
+        return self.send_only(self.prepare("tools/call", {"name": tool, "arguments": arguments or {}}, id, **meta))
 
     def listen(self, last: str | None = None) -> Connection:
         """Open the session's GET stream, or resume one."""
         headers = self.headers | ({"last-event-id": last} if last is not None else {})
-        return self.begin(http("GET", "/mcp", headers))
+        return self.send_only(encode_http_request("GET", "/mcp", headers))
 
     def end(self) -> Answer:
         """End the session."""
-        return self.exchange(http("DELETE", "/mcp", self.headers))
+        return self.exchange(encode_http_request("DELETE", "/mcp", self.headers))
 
-    def healthy(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether a call is answered as it should be."""
         return self.call("echo", {"text": "health"}).text == "health"
 
-    def vitals(self) -> dict[str, int]:
+    def process_stats(self) -> dict[str, int]:
         return self.call("vitals").message["result"]["structuredContent"]
 
     def close(self) -> None:
@@ -460,7 +462,7 @@ class Client:
 # stdio
 
 
-class Pipe:
+class StdioClient:
     """A client of a target on standard streams."""
 
     def __init__(self, target: Target, revision: str = NEWEST) -> None:
@@ -503,12 +505,12 @@ class Pipe:
     def call(self, tool: str, arguments: dict[str, Any] | None = None, id: Any = None) -> Any:
         return self.request("tools/call", {"name": tool, "arguments": arguments or {}}, id)
 
-    def begin_call(self, tool: str, arguments: dict[str, Any] | None = None, id: Any = None) -> Any:
+    def send_call(self, tool: str, arguments: dict[str, Any] | None = None, id: Any = None) -> Any:
         made = self.prepare("tools/call", {"name": tool, "arguments": arguments or {}}, id)
         self.send(made)
         return made["id"]
 
-    def answer(self, id: Any, seconds: float = PATIENCE) -> Any:
+    def answer(self, id: Any, seconds: float = TIMEOUT_S) -> Any:
         """The answer with this id."""
         kept: list[Any] = []
         try:
@@ -520,7 +522,7 @@ class Pipe:
         finally:
             self._read[:0] = kept
 
-    def receive(self, seconds: float = PATIENCE) -> Any:
+    def receive(self, seconds: float = TIMEOUT_S) -> Any:
         """The next message, in order of arrival."""
         end = time.monotonic() + seconds
         while not self._read:
@@ -533,25 +535,25 @@ class Pipe:
             self._read += [json.loads(line) for line in lines]
         return self._read.pop(0)
 
-    def waiting(self) -> list[Any]:
+    def unread_messages(self) -> list[Any]:
         """What was received and nobody asked for."""
         kept, self._read = self._read, []
         return kept
 
-    def healthy(self) -> bool:
+    def is_healthy(self) -> bool:
         return self.call("echo", {"text": "health"})["result"]["content"][0]["text"] == "health"
 
-    def vitals(self) -> dict[str, int]:
+    def process_stats(self) -> dict[str, int]:
         return self.call("vitals")["result"]["structuredContent"]
 
-    def hang_up(self) -> None:
+    def close(self) -> None:
         self._in.close()
 
 
 # The transport of the first revision
 
 
-class OldStream:
+class Sse2024Client:
     """A client of the pair of addresses that the first revision had."""
 
     def __init__(
@@ -561,7 +563,7 @@ class OldStream:
         self.revision = revision
         self._host = {"host": f"127.0.0.1:{target.port}"}
         self.reading = Connection(target.port)
-        self.reading.send(http("GET", path, self._host | {"accept": "text/event-stream"}))
+        self.reading.send(encode_http_request("GET", path, self._host | {"accept": "text/event-stream"}))
         self.status, _ = self.reading.head()
         self._events = self.reading.stream()
         self.address = next(self._events)["data"]
@@ -574,7 +576,9 @@ class OldStream:
 
     def send(self, body: Any) -> Answer:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return self._posts.exchange(http("POST", self.address, self._host | {"content-type": "application/json"}, data))
+        return self._posts.exchange(
+            encode_http_request("POST", self.address, self._host | {"content-type": "application/json"}, data)
+        )
 
     def receive(self) -> Any:
         return self._kept.pop(0) if self._kept else json.loads(next(self._events)["data"])
@@ -598,11 +602,11 @@ class OldStream:
     def call(self, tool: str, arguments: dict[str, Any] | None = None, id: Any = None) -> Any:
         return self.request("tools/call", {"name": tool, "arguments": arguments or {}}, id)
 
-    def waiting(self) -> list[Any]:
+    def unread_messages(self) -> list[Any]:
         kept, self._kept = self._kept, []
         return kept
 
-    def healthy(self) -> bool:
+    def is_healthy(self) -> bool:
         return self.call("echo", {"text": "health"})["result"]["content"][0]["text"] == "health"
 
     def close(self) -> None:

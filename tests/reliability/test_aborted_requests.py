@@ -8,7 +8,19 @@ from collections.abc import Callable, Iterator
 
 import lab
 import pytest
-from lab import HANDSHAKE, NEWEST, Client, Connection, OldStream, Start, Target, figure, http, message, within
+from lab import (
+    HANDSHAKE,
+    NEWEST,
+    Client,
+    Connection,
+    Sse2024Client,
+    StartTarget,
+    Target,
+    encode_http_request,
+    message,
+    record_measurement,
+    wait_for,
+)
 
 STORM = 400
 
@@ -16,22 +28,22 @@ STORM = 400
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """In development mode: a coroutine never awaited or a file never closed would be in the log."""
-    with lab.target(tmp_path_factory.mktemp("t07"), "http", dev=True) as one:
-        Client(one).healthy()
+    with lab.run_target(tmp_path_factory.mktemp("t07"), "http", dev=True) as one:
+        Client(one).is_healthy()
         yield one
 
 
 @pytest.fixture(autouse=True)
 def nothing_left(watched: Target) -> Iterator[None]:
     client = Client(watched)
-    client.healthy()
-    before, tasks, descriptors = watched.log_size, client.vitals()["tasks"], watched.descriptors
+    client.is_healthy()
+    before, tasks, descriptors = watched.log_size, client.process_stats()["tasks"], watched.descriptors
     client.close()
     yield
-    lab.hang_up(watched)
+    lab.close_connections(watched)
     client = Client(watched)
-    within(lambda: client.vitals()["tasks"] <= tasks, "the tasks end")
-    within(lambda: watched.descriptors <= descriptors, "the descriptors are closed")
+    wait_for(lambda: client.process_stats()["tasks"] <= tasks, "the tasks end")
+    wait_for(lambda: watched.descriptors <= descriptors, "the descriptors are closed")
     client.close()
     written = watched.log_path.read_bytes()[before:].decode()
     assert "Traceback" not in written
@@ -57,8 +69,8 @@ def ways(target: Target) -> dict[str, tuple[Callable[[], bytes], bool]]:
         "session call": (lambda: session.prepare("tools/call", {"name": "echo", "arguments": {"text": "x"}}), False),
         "session stream": (lambda: session.prepare("tools/call", chatter), False),
         "initialize": (lambda: session.prepare("initialize", about), False),
-        "get": (lambda: http("GET", "/mcp", Client(target, HANDSHAKE).headers), True),
-        "old stream": (lambda: http("GET", "/sse", old), True),
+        "get": (lambda: encode_http_request("GET", "/mcp", Client(target, HANDSHAKE).headers), True),
+        "old stream": (lambda: encode_http_request("GET", "/sse", old), True),
     }  # fmt: skip
 
 
@@ -97,12 +109,12 @@ def test_calls_end_with_their_connection_in_the_stateless_era_only(watched: Targ
     stateless, session = Client(watched, NEWEST), Client(watched, HANDSHAKE)
     for client, key in ((stateless, "stateless"), (session, "session")):
         for _ in range(20):
-            connection = client.begin_call("wait", {"key": key})
+            connection = client.send_call("wait", {"key": key})
             connection.abort()
     asked = Client(watched)
     asked.call("until", {"what": "started", "key": "session", "count": 20})
     # What was aborted before it had begun never began; what had begun was told.
-    within(
+    wait_for(
         lambda: (
             asked.call("count", {"what": "started", "key": "stateless"}).text
             == asked.call("count", {"what": "cancelled", "key": "stateless"}).text
@@ -124,15 +136,15 @@ def test_a_storm_of_aborted_uploads(watched: Target) -> None:
         with Connection(watched.port) as connection:
             connection.send(data[: chance.randrange(200, len(data))])
             connection.abort()
-    assert client.healthy()
+    assert client.is_healthy()
     each = (watched.cpu - cpu) / STORM
-    figure("T07 CPU of an aborted upload (development mode)", each * 1000, "ms")
+    record_measurement("T07 CPU of an aborted upload (development mode)", each * 1000, "ms")
     assert each < 0.01, f"{each * 1000:.2f} ms of CPU each"
 
 
 def test_a_storm_of_aborted_calls_cancels_each_of_them(watched: Target) -> None:
     client = Client(watched)
-    held = [client.begin_call("wait", {"key": "storm"}) for _ in range(200)]
+    held = [client.send_call("wait", {"key": "storm"}) for _ in range(200)]
     client.call("until", {"what": "started", "key": "storm", "count": 200})
     for connection in held:
         connection.abort()
@@ -142,7 +154,7 @@ def test_a_storm_of_aborted_calls_cancels_each_of_them(watched: Target) -> None:
 
 def test_an_old_stream_that_dies_takes_its_calls_with_it(watched: Target) -> None:
     for number in range(10):
-        old = OldStream(watched)
+        old = Sse2024Client(watched)
         old.send(message("tools/call", {"name": "wait", "arguments": {"key": f"old{number}"}}, 1))
         Client(watched).call("until", {"what": "started", "key": f"old{number}"})
         old.reading.abort()
@@ -154,7 +166,7 @@ def test_cancels_by_notice(watched: Target) -> None:
     """Cancel notices for calls that run, have ended or never were."""
     session = Client(watched, HANDSHAKE)
     other = Client(watched)
-    held = [session.begin_call("wait", {"key": "notice"}, id=number) for number in range(50)]
+    held = [session.send_call("wait", {"key": "notice"}, id=number) for number in range(50)]
     other.call("until", {"what": "started", "key": "notice", "count": 50})
     for number in [*range(50), *range(50), "0", -1, None, True, [], 10**20]:
         assert session.post(message("notifications/cancelled", {"requestId": number})).status == 202
@@ -162,37 +174,37 @@ def test_cancels_by_notice(watched: Target) -> None:
     assert all(not connection.answer().messages for connection in held)
 
 
-def test_stdio_closed_in_the_middle_of_everything(start: Start) -> None:
+def test_stdio_closed_in_the_middle_of_everything(start: StartTarget) -> None:
     """Half a line, calls at work, then nothing: the process ends, and says nothing about it."""
     target = start("stdio", dev=True)
-    pipe = lab.Pipe(target, HANDSHAKE)
+    pipe = lab.StdioClient(target, HANDSHAKE)
     for number in range(20):
-        pipe.begin_call("wait", {"key": "k"}, id=number)
+        pipe.send_call("wait", {"key": "k"}, id=number)
     pipe.call("until", {"what": "started", "key": "k", "count": 20})
     pipe.raw(b'{"jsonrpc":"2.0","id":99,"meth')
-    pipe.hang_up()
+    pipe.close()
     assert target.exit_code() == 0
     assert "Traceback" not in target.log
     assert "ERROR" not in target.log
 
 
-def test_stdio_whose_reader_is_gone(start: Start) -> None:
+def test_stdio_whose_reader_is_gone(start: StartTarget) -> None:
     target = start("stdio", dev=True)
-    pipe = lab.Pipe(target)
-    pipe.healthy()
+    pipe = lab.StdioClient(target)
+    pipe.is_healthy()
     assert target.process.stdout is not None
     target.process.stdout.close()
-    pipe.begin_call("blob", {"size": 3_000_000})
+    pipe.send_call("blob", {"size": 3_000_000})
     assert target.exit_code() == 0
     assert "Traceback" not in target.log
 
 
 @pytest.mark.soak
-def test_a_long_storm(start: Start) -> None:
+def test_a_long_storm(start: StartTarget) -> None:
     """What is kept on purpose for a while is kept briefly here, so that what grows is a leak."""
     watched = start(limits={"session_opening": 1.0, "session_idle": 1.0, "replay_total": 65536, "replay_time": 1.0})
     client = Client(watched)
-    client.healthy()
+    client.is_healthy()
     chance = random.Random(11)
     growth: list[int] = []
     for _ in range(10):
@@ -203,8 +215,8 @@ def test_a_long_storm(start: Start) -> None:
                 connection.send(data[: chance.randrange(1, len(data) + 1)])
                 if chance.random() < 0.7:
                     connection.abort()
-        assert client.healthy()
-        within(lambda: client.vitals()["listeners"] == 0, "the sessions have expired")
+        assert client.is_healthy()
+        wait_for(lambda: client.process_stats()["listeners"] == 0, "the sessions have expired")
         growth.append(watched.rss)
-    figure("T07 growth over 14 000 aborts", (growth[-1] - growth[2]) / lab.MiB, "MiB")
+    record_measurement("T07 growth over 14 000 aborts", (growth[-1] - growth[2]) / lab.MiB, "MiB")
     assert growth[-1] - growth[2] < 0.05 * growth[2]

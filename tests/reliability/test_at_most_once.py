@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 from fault_proxy import FAULTS
-from lab import figure
+from lab import record_measurement
 from test_network_faults import behind_a_proxy
 
 from dovetail import Client, ClientLimits, Interrupted, MCPError, Timeouts
-from transports.scene import until
+from transports.scene import wait_until
 
 PLAN = [*FAULTS[:-1], "busy", *([""] * 4)]
 
@@ -42,7 +42,7 @@ async def faulty(era: str, calls: int, seed: int) -> None:
     assert all(times[name] == 1 for name in answered)
     assert len(answered) + told.total() == calls
     assert len(answered) > calls // 5
-    figure(f"T28 calls under random faults, {era}; run twice: 0; answered", len(answered), f"of {calls}")
+    record_measurement(f"T28 calls under random faults, {era}; run twice: 0; answered", len(answered), f"of {calls}")
 
 
 @pytest.mark.parametrize("era", ["stateless", "handshake"])
@@ -89,14 +89,16 @@ async def killed(file: Path, kills: int) -> None:
     assert ran.keys() >= {*answered, *interrupted}
     assert len(interrupted) >= kills // 2
     assert len(pids) == kills
-    await until(lambda: not any(_alive(pid) for pid in pids))
-    figure("T28 kills of a process during calls; survivors, run twice: 0, 0; calls", ran.total(), f"for {kills} kills")
+    await wait_until(lambda: not any(_alive(pid) for pid in pids))
+    record_measurement(
+        "T28 kills of a process during calls; survivors, run twice: 0, 0; calls", ran.total(), f"for {kills} kills"
+    )
 
 
 async def _killed_at_work(client: Client, pid: int, file: Path, name: str) -> None:
     """Kill the process when the tool has left its mark and not yet answered."""
     calling = asyncio.get_running_loop().create_task(client.call("run", name=name, hold=True))
-    await until(lambda: executed(file)[name])
+    await wait_until(lambda: executed(file)[name])
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(Interrupted):
         await calling

@@ -3,14 +3,14 @@
 import time
 from collections import Counter
 
-from lab import HANDSHAKE, Client, OldStream, Pipe, Start, Target, figure, within
+from lab import HANDSHAKE, Client, Sse2024Client, StartTarget, StdioClient, Target, record_measurement, wait_for
 
 BLOCKED_LINE = "time.sleep(seconds)"  # of the tool, in the stack that is reported
 
 
 def reported_after(target: Target, began: float) -> float:
     """When the log said so, while the loop was still blocked."""
-    within(lambda: BLOCKED_LINE in target.log, "a report")
+    wait_for(lambda: BLOCKED_LINE in target.log, "a report")
     return time.monotonic() - began
 
 
@@ -19,44 +19,44 @@ def check_report(target: Target) -> None:
     assert len(target.log.encode()) < 12_000
 
 
-def test_a_blocked_loop_is_reported_with_its_stack(start: Start) -> None:
+def test_a_blocked_loop_is_reported_with_its_stack(start: StartTarget) -> None:
     target = start()
     client = Client(target)
-    client.healthy()
+    client.is_healthy()
     began = time.monotonic()
-    with client.begin_call("block", {"seconds": 2.2}) as held:
+    with client.send_call("block", {"seconds": 2.2}) as held:
         after = reported_after(target, began)
         check_report(target)
         assert held.answer().text == "done"
-    figure("T18 blocked loop reported after", after, "s")
+    record_measurement("T18 blocked loop reported after", after, "s")
     assert after < 2.2  # while it was blocked; the peers say nothing at all
-    assert client.healthy()
+    assert client.is_healthy()
 
 
-def test_on_stdio_too(start: Start) -> None:
+def test_on_stdio_too(start: StartTarget) -> None:
     target = start("stdio")
-    pipe = Pipe(target)
-    pipe.healthy()
+    pipe = StdioClient(target)
+    pipe.is_healthy()
     began = time.monotonic()
-    id = pipe.begin_call("block", {"seconds": 2.2})
+    id = pipe.send_call("block", {"seconds": 2.2})
     assert reported_after(target, began) < 2.2
     check_report(target)
     assert pipe.answer(id)["result"]["content"][0]["text"] == "done"
-    assert pipe.healthy()
+    assert pipe.is_healthy()
 
 
-def test_a_loop_that_turns_is_not_reported(start: Start) -> None:
+def test_a_loop_that_turns_is_not_reported(start: StartTarget) -> None:
     """Nor one that is held up for less than anyone would notice, however often."""
     target = start()
     client = Client(target)
     for _ in range(10):
         client.call("block", {"seconds": 0.1})
-    with client.begin_call("doze", {"seconds": 1.5}) as held:
+    with client.send_call("doze", {"seconds": 1.5}) as held:
         assert held.answer().text == "done"
     assert BLOCKED_LINE not in target.log
 
 
-def test_a_loop_blocked_again_and_again_does_not_fill_the_log(start: Start) -> None:
+def test_a_loop_blocked_again_and_again_does_not_fill_the_log(start: StartTarget) -> None:
     target = start()
     client = Client(target)
     for _ in range(2):
@@ -66,11 +66,11 @@ def test_a_loop_blocked_again_and_again_does_not_fill_the_log(start: Start) -> N
 
 def test_sixty_synchronous_tools_hold_up_nobody(served: Target) -> None:
     """The peers have 40 threads: there the sixty-first client waited more than seven seconds."""
-    sleeper, other, old = Client(served), Client(served), OldStream(served)
+    sleeper, other, old = Client(served), Client(served), Sse2024Client(served)
     session = Client(served, HANDSHAKE)
     for client in (other, session, old):
-        client.healthy()
-    held = [sleeper.begin_call("doze", {"seconds": 2.0}) for _ in range(60)]
+        client.is_healthy()
+    held = [sleeper.send_call("doze", {"seconds": 2.0}) for _ in range(60)]
     slowest: dict[str, float] = {}
     began = time.monotonic()
     for _ in range(20):
@@ -85,16 +85,16 @@ def test_sixty_synchronous_tools_hold_up_nobody(served: Target) -> None:
             slowest[name] = max(slowest.get(name, 0.0), time.monotonic() - before)
     assert time.monotonic() - began < 2.0  # they were all still asleep
     for name, seconds in slowest.items():
-        figure(f"T18 slowest {name} call beside 60 sleeping tools", seconds * 1000, "ms")
+        record_measurement(f"T18 slowest {name} call beside 60 sleeping tools", seconds * 1000, "ms")
     assert [one.answer().text for one in held] == ["done"] * 60
 
 
-def test_when_all_threads_are_taken_callers_are_told(start: Start) -> None:
+def test_when_all_threads_are_taken_callers_are_told(start: StartTarget) -> None:
     target = start(limits={"threads": 4, "waiting": 6, "waiting_time": 0.3})
     client = Client(target)
     client.call("shout", {"text": "x"})
-    held = [client.begin_call("doze", {"seconds": 2.0}) for _ in range(4)]
-    more = [client.begin_call("shout", {"text": "x"}) for _ in range(12)]
+    held = [client.send_call("doze", {"seconds": 2.0}) for _ in range(4)]
+    more = [client.send_call("shout", {"text": "x"}) for _ in range(12)]
     assert client.call("echo", {"text": "free"}).text == "free"
     answers = [one.answer() for one in more]
     assert {one.status for one in answers} == {503}
@@ -107,13 +107,13 @@ def test_when_all_threads_are_taken_callers_are_told(start: Start) -> None:
     assert client.call("shout", {"text": "again"}).text == "again"
 
 
-def test_a_tool_that_blocks_one_client_delays_others_no_longer_than_it_blocks(start: Start) -> None:
+def test_a_tool_that_blocks_one_client_delays_others_no_longer_than_it_blocks(start: StartTarget) -> None:
     """Nothing can run beside a blocked loop; what matters is that nothing is lost."""
     target = start()
     blocker, others = Client(target), [Client(target) for _ in range(10)]
     for one in others:
-        one.healthy()
-    held = blocker.begin_call("block", {"seconds": 1.0})
+        one.is_healthy()
+    held = blocker.send_call("block", {"seconds": 1.0})
     data = [one.prepare("tools/call", {"name": "echo", "arguments": {"text": str(n)}}) for n, one in enumerate(others)]
     began = time.monotonic()
     for one, sent in zip(others, data, strict=True):
@@ -121,5 +121,5 @@ def test_a_tool_that_blocks_one_client_delays_others_no_longer_than_it_blocks(st
     assert [one.connection().answer().text for one in others] == [str(n) for n in range(10)]
     waited = time.monotonic() - began
     assert held.answer().text == "done"
-    figure("T18 wait of others beside a loop blocked for 1 s", waited, "s")
+    record_measurement("T18 wait of others beside a loop blocked for 1 s", waited, "s")
     assert waited < 4.0

@@ -9,8 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doors import served_with
-from lab import BOTH, HANDSHAKE, Answer, Client, Connection, OldStream, Target, figure, http, message
+from doors import run_target_with
+from lab import (
+    ACCEPT_JSON_AND_SSE,
+    HANDSHAKE,
+    Answer,
+    Client,
+    Connection,
+    Sse2024Client,
+    Target,
+    encode_http_request,
+    message,
+    record_measurement,
+)
 
 FOREIGN_HOSTS = [
     "evil.example", "evil.example:{port}", "localhost.evil.example:{port}", "127.0.0.1.evil.example",
@@ -62,10 +73,10 @@ def call_body(target: Target) -> bytes:
 
 
 def requests(
-    target: Target, session: Client, old: OldStream
+    target: Target, session: Client, old: Sse2024Client
 ) -> dict[str, tuple[str, str, dict[str, str], bytes | None]]:
     """One request for each address and method, each of which would be served if it came from this machine."""
-    posted = {"content-type": "application/json", "accept": BOTH}
+    posted = {"content-type": "application/json", "accept": ACCEPT_JSON_AND_SSE}
     mirrors = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "wait"}
     held = {"mcp-session-id": session.session or "", "mcp-protocol-version": HANDSHAKE}
     legacy = json.dumps(message("tools/call", {"name": "wait", "arguments": {"key": REACHED}}, 1)).encode()
@@ -100,7 +111,7 @@ def requests(
 
 def ask(target: Target, method: str, path: str, headers: list[tuple[str, str]], body: bytes | None) -> Answer:
     with Connection(target.port) as connection:
-        connection.send(http(method, path, headers, body))
+        connection.send(encode_http_request(method, path, headers, body))
         status, found = connection.head()
         return Answer(status, found, b"")  # a stream that is open has no end to wait for
 
@@ -117,7 +128,7 @@ def judged(answer: Answer) -> int:
 def scene(served: Target) -> dict[str, tuple[str, str, dict[str, str], bytes | None]]:
     client = Client(served)
     client.call("release", {"key": REACHED})
-    return requests(served, Client(served, HANDSHAKE), OldStream(served))
+    return requests(served, Client(served, HANDSHAKE), Sse2024Client(served))
 
 
 def nothing_ran(target: Target) -> bool:
@@ -147,7 +158,7 @@ def test_no_page_reaches_it(served: Target, scene: Any, address: str) -> None:
             status = judged(ask(served, method, path, [*named, *headers.items()], body))
             if status != 403:
                 wrong.append((host, foreign, status))
-    figure(f"T20 reachable by {address}", len(wrong), "")
+    record_measurement(f"T20 reachable by {address}", len(wrong), "")
     assert not wrong
     assert nothing_ran(served)
 
@@ -167,7 +178,7 @@ def test_this_machine_reaches_it(served: Target, host: str) -> None:
     """The counter-check: the same requests are served under our own names."""
     client = Client(served)
     client.headers["host"] = host.format(port=served.port)
-    assert client.healthy()
+    assert client.is_healthy()
     for origin in OWN_ORIGINS:
         client.headers["origin"] = origin.format(port=served.port)
         answer = client.call("echo", {"text": origin})
@@ -192,22 +203,22 @@ def test_json_with_parameters_is_json(served: Target) -> None:
     client = Client(served)
     for spelled in ("application/json; charset=utf-8", "Application/JSON", " application/json ;x=y"):
         client.headers["content-type"] = spelled
-        assert client.healthy()
+        assert client.is_healthy()
 
 
 def test_health_says_only_that(tmp_path: Path) -> None:
     """A probe comes under any name, so health answers all; it is one word, and no page may read it."""
-    with served_with(tmp_path, health=True) as target:
+    with run_target_with(tmp_path, health=True) as target:
         for path in ("/live", "/ready"):
             with Connection(target.port) as connection:
-                connection.send(http("GET", path, {"host": "10.0.0.7", "origin": "http://evil.example"}))
+                connection.send(encode_http_request("GET", path, {"host": "10.0.0.7", "origin": "http://evil.example"}))
                 answer = connection.answer()
             assert (judged(answer), answer.body) == (200, b"ok")
 
 
 def test_an_origin_that_is_let_in_lets_in_no_other(tmp_path: Path) -> None:
     page = "https://app.example"
-    with served_with(tmp_path, cors=[page]) as target:
+    with run_target_with(tmp_path, cors=[page]) as target:
         client = Client(target)
         client.headers["origin"] = page
         answer = client.call("echo", {"text": "x"})
@@ -226,17 +237,17 @@ def test_an_origin_that_is_let_in_lets_in_no_other(tmp_path: Path) -> None:
 
 
 def test_any_host_is_not_any_origin(tmp_path: Path) -> None:
-    with served_with(tmp_path, allowed_hosts=["*"]) as target:
+    with run_target_with(tmp_path, allowed_hosts=["*"]) as target:
         client = Client(target)
         client.headers["host"] = "anything.example"
-        assert client.healthy()
+        assert client.is_healthy()
         for origin in ("http://anything.example", "http://evil.example", "null"):
             client.headers["origin"] = origin
             assert judged(client.call("echo", {"text": "x"})) == 403
 
 
 def test_an_address_others_reach_is_not_served_to_everyone(tmp_path: Path) -> None:
-    with served_with(tmp_path, host="0.0.0.0") as target:
+    with run_target_with(tmp_path, host="0.0.0.0") as target:
         assert target.exit_code() != 0
         assert "0.0.0.0" in target.log
         assert "anonymous=True" in target.log

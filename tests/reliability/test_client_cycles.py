@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from lab import figure
+from lab import record_measurement
 
 from dovetail import Client, Server, testing
 
@@ -79,8 +79,8 @@ async def cycles(transport: str, era: str, folder: Path, count: int) -> None:
             await cycle(where, revision)
         after = await settled(before)
     row = f"{count} openings, {transport} {era}"
-    figure(f"{row}: objects", after.objects - before.objects, "")
-    figure(f"{row}: memory", (after.rss - before.rss) / MiB, "MiB")
+    record_measurement(f"{row}: objects", after.objects - before.objects, "")
+    record_measurement(f"{row}: memory", (after.rss - before.rss) / MiB, "MiB")
     assert after.threads <= before.threads
     assert after.children <= before.children
     assert after.objects - before.objects < count / 2  # a leak is at least one for each

@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
-from lab import figure
+from lab import record_measurement
 
 from dovetail import (
     CannotConnect,
@@ -142,12 +142,12 @@ def alive(pid: int) -> bool:
 
 
 def report(row: str, kills: int, outcomes: Outcomes, log: Log) -> None:
-    figure(f"{row}, kills", kills, "")
-    figure(f"{row}, calls answered", len(outcomes.answered), "")
+    record_measurement(f"{row}, kills", kills, "")
+    record_measurement(f"{row}, calls answered", len(outcomes.answered), "")
     for kind, count in sorted(Counter(type(exc).__name__ for exc in outcomes.told.values()).items()):
-        figure(f"{row}, calls told {kind}", count, "")
-    figure(f"{row}, ran more than once", sum(times > 1 for times in log.ran.values()), "")
-    figure(f"{row}, longest call", outcomes.longest, "s")
+        record_measurement(f"{row}, calls told {kind}", count, "")
+    record_measurement(f"{row}, ran more than once", sum(times > 1 for times in log.ran.values()), "")
+    record_measurement(f"{row}, longest call", outcomes.longest, "s")
 
 
 async def storm_over_stdio(tmp_path: Path, era: str, kills: int) -> None:

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from lab import MiB, figure
+from lab import MiB, record_measurement
 from test_parsing_time import EXPONENT, exponent
 
-from dovetail.protocol.sse import Parser
-from dovetail.transports.callers import LineCaller
-from dovetail.transports.http1 import Inflater
-from dovetail.wire.incoming import body, read
+from dovetail.protocol.sse import SSEParser
+from dovetail.transports.callers import LineClient
+from dovetail.transports.http1 import Decompressor
+from dovetail.wire.incoming import decode_body, read_messages
 from dovetail.wire.tools import CallToolResult
 
 Work = Callable[[], object]
@@ -26,7 +26,7 @@ def joined(size: int) -> Work:
     data = answer(size) + b"\n"
 
     async def feed() -> None:
-        caller = LineCaller(64 * MiB)
+        caller = LineClient(64 * MiB)
         for start in range(0, len(data), PIECE):
             caller.data_received(data[start : start + PIECE])
 
@@ -37,7 +37,7 @@ def streamed(size: int) -> Work:
     data = b"data: " + answer(size) + b"\n\n"
 
     def work() -> None:
-        parser = Parser(64 * MiB)
+        parser = SSEParser(64 * MiB)
         for start in range(0, len(data), PIECE):
             parser.feed(data[start : start + PIECE])
 
@@ -48,7 +48,7 @@ def streamed_in_lines(size: int) -> Work:
     data = b"data: x\n" * (size // 8)
 
     def work() -> None:
-        parser = Parser(64 * MiB)
+        parser = SSEParser(64 * MiB)
         for start in range(0, len(data), PIECE):
             parser.feed(data[start : start + PIECE])
 
@@ -64,10 +64,10 @@ def inflated(size: int) -> Work:
     data = zlib.compress(random.Random(1).randbytes(size))
 
     def work() -> None:
-        inflater = Inflater(gzip=False, limits=FetchLimits())
+        inflater = Decompressor(is_gzip=False, limits=FetchLimits())
         for start in range(0, len(data), PIECE):
-            inflater.give(data[start : start + PIECE])
-            while inflater.take():
+            inflater.feed(data[start : start + PIECE])
+            while inflater.read():
                 pass
 
     return work
@@ -77,8 +77,8 @@ def decoded(size: int) -> Work:
     data = answer(size)
 
     def work() -> None:
-        (message,) = read(data)
-        body(message.result, CallToolResult, "it")
+        (message,) = read_messages(data)
+        decode_body(message.result, CallToolResult, "it")
 
     return work
 
@@ -87,8 +87,8 @@ def mended(size: int) -> Work:
     data = answer(size).replace(b"ab", b"\xff\xfe")
 
     def work() -> None:
-        (message,) = read(data)
-        body(message.result, CallToolResult, "it")
+        (message,) = read_messages(data)
+        decode_body(message.result, CallToolResult, "it")
 
     return work
 
@@ -99,7 +99,7 @@ def counted(item: bytes) -> Callable[[int], Work]:
 
         def work() -> None:
             try:
-                read(data)
+                read_messages(data)
             except Exception:
                 return
 
@@ -125,5 +125,5 @@ READERS: dict[str, tuple[Callable[[int], Work], int]] = {
 def test_time_grows_with_the_size_only(name: str) -> None:
     make, size = READERS[name]
     found = min(exponent(make, size) for _ in range(2))
-    figure(f"T22 client, {name}", found, "exponent")
+    record_measurement(f"T22 client, {name}", found, "exponent")
     assert found < EXPONENT

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab import figure
+from lab import record_measurement
 
 from dovetail import Client, MCPError, Policy
 from dovetail.host.host import Host
-from dovetail.transports.command import environment
+from dovetail.transports.command import build_environment
 
 # It tells what it was started with, and has no tool that could start anything.
 PROGRAM = """
@@ -74,10 +74,10 @@ async def test_a_command_is_what_its_words_say(tmp_path: Path, monkeypatch: pyte
         found = await told(host, "one")
     others = [one for one, meant in zip(found["argv"], given, strict=True) if one != meant]
     changed = [name for name, value in env.items() if found["env"].get(name) != value]
-    allowed = {*env, *environment(None, "minimal", os.environ), "LC_CTYPE"}  # the last Python itself sets
+    allowed = {*env, *build_environment(None, "minimal", os.environ), "LC_CTYPE"}  # the last Python itself sets
     leaked = sorted(found["env"].keys() - allowed) + sorted(name for name in PRIVATE if name in found["env"])
-    figure(f"T43 words that arrived as others, of {len(given) * 2}", len(others) + len(changed), "")
-    figure(f"T43 variables of the host's that a server got, of {len(PRIVATE)} planted", len(leaked), "")
+    record_measurement(f"T43 words that arrived as others, of {len(given) * 2}", len(others) + len(changed), "")
+    record_measurement(f"T43 variables of the host's that a server got, of {len(PRIVATE)} planted", len(leaked), "")
     assert (others, changed, leaked) == ([], [], [])
     assert not mark.exists()
 
@@ -105,7 +105,7 @@ async def test_no_name_of_a_server_and_no_command_of_one_word_reaches_a_shell(tm
         for name in named[:3]:
             assert (await told(host, name))["argv"] == []
         assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", one) for one in named)
-    figure(f"T43 lines of a shell that were run, of {len(lines)}", started + mark.exists(), "")
+    record_measurement(f"T43 lines of a shell that were run, of {len(lines)}", started + mark.exists(), "")
     assert (started, mark.exists()) == (0, False)
 
 
@@ -129,7 +129,7 @@ async def test_a_program_that_lies_in_the_folder_is_not_the_one_that_is_meant(
                 with pytest.raises(MCPError, match="PATH"):
                     await host.call(f"{name}.told")
                 hijacked += mark.exists()
-    figure("T43 programs of the folder started in place of one of PATH, of 8", hijacked, "")
+    record_measurement("T43 programs of the folder started in place of one of PATH, of 8", hijacked, "")
     assert hijacked == 0
 
 
@@ -147,7 +147,9 @@ async def test_nothing_a_caller_of_a_gateway_says_starts_a_process(tmp_path: Pat
                 assert await failed(client, name, arguments)
         assert [one.name for one in host.servers] == ["one"]
         await app.stop()
-    figure(f"T43 processes a caller of a gateway started, of {len(names) * len(says)} tries", mark.exists(), "")
+    record_measurement(
+        f"T43 processes a caller of a gateway started, of {len(names) * len(says)} tries", mark.exists(), ""
+    )
     assert not mark.exists()
 
 

@@ -9,12 +9,12 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
-from lab import figure
+from lab import record_measurement
 
 from dovetail import AuthorizationServer, Provider, Upstream, known_client
 from dovetail.auth import proofs
-from dovetail.transports.fetch import Fetcher
-from login.hosting import running
+from dovetail.transports.fetch import HTTPClient
+from login.hosting import serve_app
 
 HOME = "http://127.0.0.1:7777/callback"
 FORM = "application/x-www-form-urlencoded"
@@ -23,7 +23,7 @@ FORM = "application/x-www-form-urlencoded"
 class Browser:
     """One browser with its cookies, which follows nothing by itself."""
 
-    def __init__(self, url: str, fetcher: Fetcher) -> None:
+    def __init__(self, url: str, fetcher: HTTPClient) -> None:
         self.url, self._fetcher = url, fetcher
         self.cookies: dict[str, str] = {}
         self.headers: dict[str, str] = {}
@@ -45,7 +45,7 @@ class Browser:
         return self
 
     async def ask(self, **changes: str | None) -> "Browser":
-        verifier, challenge = proofs.challenge_pair()
+        verifier, challenge = proofs.create_pkce_pair()
         self.verifier = verifier
         good: dict[str, str | None] = {
             "response_type": "code", "client_id": "editor", "redirect_uri": HOME, "state": "s", "resource": self.url,
@@ -73,7 +73,7 @@ class Browser:
 class Scene:
     """A proxy before a provider that logs in whoever comes, and browsers."""
 
-    def __init__(self, url: str, provider: str, fetcher: Fetcher) -> None:
+    def __init__(self, url: str, provider: str, fetcher: HTTPClient) -> None:
         self.url, self.provider, self._fetcher = url, provider, fetcher
 
     def browser(self) -> Browser:
@@ -95,7 +95,7 @@ async def scene() -> AsyncIterator[Scene]:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
         await send({"type": "http.response.body", "body": body})
 
-    async with running(lambda _: provider) as up:
+    async with serve_app(lambda _: provider) as up:
         facts = Provider(
             name="Up",
             authorization_endpoint=up + "/authorize",
@@ -114,8 +114,8 @@ async def scene() -> AsyncIterator[Scene]:
                 ],
             )
 
-        async with running(make) as url:
-            fetcher = Fetcher()
+        async with serve_app(make) as url:
+            fetcher = HTTPClient()
             yield Scene(url, up, fetcher)
             await fetcher.close()
 
@@ -198,7 +198,7 @@ async def attacks(scene: Scene) -> dict[str, bool]:
 async def test_no_attack_succeeds(scene: Scene) -> None:
     got = await attacks(scene)
     assert [name for name, succeeded in got.items() if succeeded] == []
-    figure("T30 attacks", len(got), "")
+    record_measurement("T30 attacks", len(got), "")
 
 
 async def test_what_every_page_says(scene: Scene) -> None:

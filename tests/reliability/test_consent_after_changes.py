@@ -5,17 +5,17 @@ import random
 from pathlib import Path
 from typing import Any
 
-from lab import figure
+from lab import record_measurement
 
 from dovetail import Policy, Tool, ToolAnnotations
 from dovetail.host.config import Entry
 from dovetail.host.consent import DenyAll
-from dovetail.host.deciding import Desk
+from dovetail.host.deciding import RequestAuthorizer
 from dovetail.host.grants import Grants, grant
 from dovetail.host.pinned import Pins
 from dovetail.host.pins import describe, fingerprint
 from dovetail.host.policy import Question
-from dovetail.wire.codec import plain
+from dovetail.wire.codec import to_plain
 from dovetail.wire.shape import replace
 
 NOW = 1_800_000_000.0
@@ -97,16 +97,16 @@ def test_whatever_changes_behind_a_name_is_asked_about_again() -> None:
     assert grants.find(question(ENTRY), print_, NOW) is not None
     others = other_entries()
     silent = sum(grants.find(question(one), print_, NOW) is not None for one in others)
-    figure(f"T42 silent changes of what is started, of {len(others)}", silent, "")
+    record_measurement(f"T42 silent changes of what is started, of {len(others)}", silent, "")
     assert silent == 0
 
 
 def test_whatever_changes_in_a_definition_is_asked_about_again_and_shown() -> None:
     grants, pins, chance = Grants(), Pins(), random.Random(42)
-    desk = Desk(Policy("allow"), DenyAll(), grants, pins, lambda _: None)
+    desk = RequestAuthorizer(Policy("allow"), DenyAll(), grants, pins, lambda _: None)
     grants.add(grant(question(ENTRY), fingerprint(TOOL), NOW, scope="always"))
     pins.keep("mail", ENTRY.identity, [TOOL], NOW)
-    pinned: dict[str, Any] = plain(TOOL)
+    pinned: dict[str, Any] = to_plain(TOOL)
     silent = unshown = unasked = count = 0
     while count < 3000:
         new = copy.deepcopy(pinned)
@@ -120,10 +120,10 @@ def test_whatever_changes_in_a_definition_is_asked_about_again_and_shown() -> No
         (changed,) = pins.compare(ENTRY.identity, [new]).changed
         unshown += not describe(changed.differences).strip()
         fresh = words(new) - words(pinned) - {"format"}  # a word of every schema's
-        unasked += bool(fresh) and desk.changed(question(ENTRY), new, fingerprint(new)) is None
-    figure(f"T42 silent changes of a definition, of {count}", silent, "")
-    figure(f"T42 changes of a definition without a word about them, of {count}", unshown, "")
-    figure(f"T42 changes of a definition that bring words and are not asked about, of {count}", unasked, "")
+        unasked += bool(fresh) and desk.find_definition_changes(question(ENTRY), new, fingerprint(new)) is None
+    record_measurement(f"T42 silent changes of a definition, of {count}", silent, "")
+    record_measurement(f"T42 changes of a definition without a word about them, of {count}", unshown, "")
+    record_measurement(f"T42 changes of a definition that bring words and are not asked about, of {count}", unasked, "")
     assert (silent, unshown, unasked) == (0, 0, 0)
 
 

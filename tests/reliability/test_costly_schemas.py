@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 import pytest
-from lab import HANDSHAKE, NEWEST, Client, MiB, Target, figure, pace, target
+from lab import HANDSHAKE, NEWEST, Client, MiB, Target, measure_cpu_unit, record_measurement, run_target
 
 import dovetail
 from dovetail import Server, ToolError
@@ -70,7 +70,7 @@ ARGUMENTS: dict[str, list[Any]] = {
 
 @pytest.fixture(scope="module")
 def judging(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with target(tmp_path_factory.mktemp("judging"), "http", schemas=SCHEMAS) as one:
+    with run_target(tmp_path_factory.mktemp("judging"), "http", schemas=SCHEMAS) as one:
         yield one
         assert one.alive, one.log
 
@@ -80,14 +80,14 @@ def judging(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_costly_arguments_are_judged_at_once(judging: Target, name: str, revision: str) -> None:
     client = Client(judging, revision)
     for arguments in ARGUMENTS[name]:
-        client.healthy()
+        client.is_healthy()
         before = judging.cpu
         answer = client.call(name, arguments)
         used = judging.cpu - before
         assert answer.status == 200
         assert len(answer.body) < 8192  # the verdict does not repeat what it judges
-        figure(f"T24 CPU of a call judged by {name}", used * 1000, "ms")
-        assert used < BOUND * pace()
+        record_measurement(f"T24 CPU of a call judged by {name}", used * 1000, "ms")
+        assert used < BOUND * measure_cpu_unit()
 
 
 def test_another_client_does_not_wait_for_a_verdict(judging: Target) -> None:
@@ -96,14 +96,14 @@ def test_another_client_does_not_wait_for_a_verdict(judging: Target) -> None:
     for name, tried in ARGUMENTS.items():
         for arguments in tried:
             data = costly.prepare("tools/call", {"name": name, "arguments": arguments})
-            other.healthy()
+            other.is_healthy()
             costly.connection().send(data)
             began = time.monotonic()
-            assert other.healthy()
+            assert other.is_healthy()
             worst = max(worst, time.monotonic() - began)
             costly.connection().answer()
-    figure("T24 longest wait beside a verdict", worst * 1000, "ms")
-    assert worst < 2 * BOUND * pace()
+    record_measurement("T24 longest wait beside a verdict", worst * 1000, "ms")
+    assert worst < 2 * BOUND * measure_cpu_unit()
 
 
 def test_a_small_call_hears_of_all_its_problems(judging: Target) -> None:

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab import figure
+from lab import record_measurement
 
 from dovetail import Client, MCPError, OAuth
-from login.place import Asked, Place, Said, User, guarded, oauth
-from transports.place import certificates
+from login.place import GuardedServer, HttpReply, HttpRequest, User, oauth_settings, run_guarded_server
+from transports.place import create_tls_contexts
 
 NAME = "mcp.example.com"
 PUBLIC = "93.184.216.34"
@@ -87,14 +87,14 @@ class Net:
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    server, _ = certificates(tmp_path, host=NAME)
-    async with guarded(NAME, server) as one:
+async def place(tmp_path: Path) -> AsyncIterator[GuardedServer]:
+    server, _ = create_tls_contexts(tmp_path, host=NAME)
+    async with run_guarded_server(NAME, server) as one:
         yield one
 
 
 @pytest.fixture
-def net(place: Place, monkeypatch: pytest.MonkeyPatch) -> Net:
+def net(place: GuardedServer, monkeypatch: pytest.MonkeyPatch) -> Net:
     one = Net(place.port)
     sock_connect = asyncio.SelectorEventLoop.sock_connect
 
@@ -115,7 +115,7 @@ async def user(net: Net, tmp_path: Path) -> AsyncIterator[User]:
     """Someone whose browser knows the same internet."""
     one = Abroad(net, ssl.create_default_context(cafile=str(tmp_path / "both.pem")))
     yield one
-    await one.leave()
+    await one.close()
 
 
 class Abroad(User):
@@ -146,31 +146,31 @@ class Abroad(User):
         returning.close()
 
 
-async def attempt(place: Place, user: User, tmp_path: Path, **settings: Any) -> MCPError | None:
+async def attempt(place: GuardedServer, user: User, tmp_path: Path, **settings: Any) -> MCPError | None:
     """Log in; what ended it."""
     try:
-        async with Client(place.url, auth=oauth(user, **settings), ca_file=tmp_path / "both.pem") as client:
+        async with Client(place.url, auth=oauth_settings(user, **settings), ca_file=tmp_path / "both.pem") as client:
             await client.ping()
     except MCPError as error:
         return error
     return None
 
 
-async def test_a_public_server_is_logged_in_to(place: Place, net: Net, user: User, tmp_path: Path) -> None:
+async def test_a_public_server_is_logged_in_to(place: GuardedServer, net: Net, user: User, tmp_path: Path) -> None:
     """Without this, the tests below would show nothing."""
     assert await attempt(place, user, tmp_path) is None
     assert net.connected
     assert not net.astray
 
 
-def lead(place: Place, where: str, url: str) -> None:
+def lead(place: GuardedServer, where: str, url: str) -> None:
     """Have the server's documents lead to a URL."""
     if where == "resource_metadata":
         challenge = {"www-authenticate": f'Bearer resource_metadata="{url}"'}
-        place.says["/mcp"] = lambda asked: None if "authorization" in asked.headers else Said(401, None, challenge)
+        place.says["/mcp"] = lambda asked: None if "authorization" in asked.headers else HttpReply(401, None, challenge)
     elif where == "authorization_servers":
         found = {"resource": place.url, "authorization_servers": [url]}
-        place.says["/.well-known/oauth-protected-resource/mcp"] = lambda asked: Said(200, found)
+        place.says["/.well-known/oauth-protected-resource/mcp"] = lambda asked: HttpReply(200, found)
     else:
         place.server[where] = url
 
@@ -181,7 +181,7 @@ WAYS = ["resource_metadata", "authorization_servers", "registration_endpoint", "
 @pytest.mark.parametrize("scheme", ["https", "http"])
 @pytest.mark.parametrize("where", WAYS)
 async def test_no_document_leads_into_this_network(
-    place: Place, net: Net, user: User, tmp_path: Path, where: str, scheme: str
+    place: GuardedServer, net: Net, user: User, tmp_path: Path, where: str, scheme: str
 ) -> None:
     for target in TARGETS:
         place.says.clear()
@@ -190,14 +190,14 @@ async def test_no_document_leads_into_this_network(
         error = await attempt(place, user, tmp_path)
         # What the challenge names is not the only place to look.
         assert (error is None) is (where == "resource_metadata"), (target, error)
-    figure("T32 requests that left policy", len(net.astray), f"of {len(TARGETS)} targets")
+    record_measurement("T32 requests that left policy", len(net.astray), f"of {len(TARGETS)} targets")
     assert not net.astray
     assert len([url for url in net.connected if url == PUBLIC]) >= len(TARGETS)
 
 
 @pytest.mark.parametrize("where", WAYS)
 async def test_a_port_of_this_machine_is_not_reached_by_a_redirect(
-    place: Place, net: Net, user: User, tmp_path: Path, where: str
+    place: GuardedServer, net: Net, user: User, tmp_path: Path, where: str
 ) -> None:
     paths = {
         "resource_metadata": "/.well-known/oauth-protected-resource/mcp",
@@ -206,14 +206,16 @@ async def test_a_port_of_this_machine_is_not_reached_by_a_redirect(
         "token_endpoint": "/token",
     }
     for status in (301, 302, 303, 307, 308):
-        place.says[paths[where]] = lambda asked, status=status: Said(status, None, {"location": "http://127.0.0.1:1/x"})
+        place.says[paths[where]] = lambda asked, status=status: HttpReply(
+            status, None, {"location": "http://127.0.0.1:1/x"}
+        )
         error = await attempt(place, user, tmp_path)
         assert error is not None
     assert not net.astray
 
 
 async def test_a_name_that_changes_its_address_gains_nothing(
-    place: Place, net: Net, user: User, tmp_path: Path
+    place: GuardedServer, net: Net, user: User, tmp_path: Path
 ) -> None:
     """What was looked at is what is connected to: there is no second look-up to answer otherwise."""
     turns = 0
@@ -235,7 +237,7 @@ async def test_a_name_that_changes_its_address_gains_nothing(
 
 
 async def test_a_proxy_is_not_asked_for_it_either(
-    place: Place, net: Net, user: User, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: GuardedServer, net: Net, user: User, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A proxy looks names up by itself: what is plainly local is refused before it is asked."""
     asked: list[str] = []
@@ -259,7 +261,7 @@ async def test_a_proxy_is_not_asked_for_it_either(
     assert not asked
 
 
-async def test_the_user_can_allow_it(place: Place, net: Net, user: User, tmp_path: Path) -> None:
+async def test_the_user_can_allow_it(place: GuardedServer, net: Net, user: User, tmp_path: Path) -> None:
     lead(place, "authorization_servers", "https://10.0.0.1/x")
     await attempt(place, user, tmp_path, local=True)
     assert set(net.astray) == {"10.0.0.1"}
@@ -275,14 +277,14 @@ CANARY = "CANARY-4711"
     ],
 )  # fmt: skip
 async def test_what_came_back_is_not_repeated(
-    place: Place, net: Net, user: User, tmp_path: Path, path: str, caplog: pytest.LogCaptureFixture
+    place: GuardedServer, net: Net, user: User, tmp_path: Path, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     bodies: list[Any] = [CANARY, {"x": CANARY}, [CANARY], {"client_id": [CANARY], "access_token": [CANARY]}]
     bodies += [{"resource": 7, "issuer": CANARY}, {"resource": [CANARY], "issuer": [CANARY]}]
     with caplog.at_level(logging.DEBUG):
         for status in (200, 400, 500):
             for body in bodies:
-                place.says[path] = lambda asked, status=status, body=body: Said(status, body)
+                place.says[path] = lambda asked, status=status, body=body: HttpReply(status, body)
                 error = await attempt(place, user, tmp_path)
                 told = "".join(traceback.format_exception(error)) if error is not None else ""
                 assert CANARY not in told or body.get("issuer") == CANARY, told
@@ -300,7 +302,9 @@ async def test_what_came_back_is_not_repeated(
         "https://example.net/\n", "https://", "$(touch x)", "-oProxyCommand=x", "",
     ],
 )  # fmt: skip
-async def test_what_is_no_page_is_not_opened(place: Place, net: Net, user: User, tmp_path: Path, url: str) -> None:
+async def test_what_is_no_page_is_not_opened(
+    place: GuardedServer, net: Net, user: User, tmp_path: Path, url: str
+) -> None:
     place.server["authorization_endpoint"] = url
     assert await attempt(place, user, tmp_path) is not None
     assert not user.opened
@@ -330,10 +334,10 @@ async def test_an_address_is_never_given_to_a_shell(tmp_path: Path) -> None:
     browser.chmod(0o700)
     touch = f"touch${{IFS}}{marker}"
     endpoints = [f"/$({touch})", f"/`{touch}`", f"/;{touch};", f"/'|{touch}|'", f'/"&{touch}&"', f"/?a=1&b=$({touch})"]
-    async with guarded() as place:
+    async with run_guarded_server() as place:
         left = iter(endpoints)
 
-        def describe(_: Asked) -> None:
+        def describe(_: HttpRequest) -> None:
             place.server["authorization_endpoint"] = place.origin + next(left)
 
         place.says["/.well-known/oauth-authorization-server"] = describe
@@ -360,19 +364,19 @@ async def test_an_address_is_never_given_to_a_shell(tmp_path: Path) -> None:
 @pytest.mark.parametrize("status", [307, 308])
 async def test_a_code_is_not_sent_on(status: int) -> None:
     """A redirect that keeps the method keeps the body, and with it the code or the secret."""
-    async with guarded() as place, guarded() as other:
+    async with run_guarded_server() as place, run_guarded_server() as other:
         user = User()
-        place.says["/token"] = lambda asked: Said(status, None, {"location": f"{other.origin}/token"})
+        place.says["/token"] = lambda asked: HttpReply(status, None, {"location": f"{other.origin}/token"})
         with pytest.raises(MCPError):
-            async with Client(place.url, auth=oauth(user, client_id=None)):
+            async with Client(place.url, auth=oauth_settings(user, client_id=None)):
                 pass
-        await user.leave()
+        await user.close()
         assert not other.asked
         assert place.count("/token") == 1
 
 
 async def test_what_was_given_for_one_issuer_is_not_shown_to_another() -> None:
-    async with guarded() as place:
+    async with run_guarded_server() as place:
         settings = OAuth(client_id="c", client_secret="s3cret", issuer="https://login.example.com", store="memory")
         with pytest.raises(MCPError, match=r"login\.example\.com"):
             async with Client(place.url, auth=settings):
@@ -380,5 +384,5 @@ async def test_what_was_given_for_one_issuer_is_not_shown_to_another() -> None:
         assert not [asked for asked in place.asked if _holds(asked, "s3cret")]
 
 
-def _holds(asked: Asked, text: str) -> bool:
+def _holds(asked: HttpRequest, text: str) -> bool:
     return text in f"{asked.path}{asked.query}{asked.headers}{asked.body!r}"

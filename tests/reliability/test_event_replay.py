@@ -21,8 +21,8 @@ from hypothesis.stateful import (
 from lab import HANDSHAKE, Client, Connection, Target
 
 from dovetail import Limits
-from dovetail.transports.spool import Budget
-from dovetail.transports.streams import Shelf, Stream
+from dovetail.transports.spool import MemoryBudget
+from dovetail.transports.streams import EventLog, EventStream
 
 quiet = settings(max_examples=15, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
 WINDOW = 6  # events a stream keeps
@@ -32,7 +32,9 @@ _target: list[Target] = []
 
 @pytest.fixture(scope="module", autouse=True)
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    with lab.target(tmp_path_factory.mktemp("t14"), "http", limits={"replay_events": WINDOW, "keep_alive": 5}) as one:
+    with lab.run_target(
+        tmp_path_factory.mktemp("t14"), "http", limits={"replay_events": WINDOW, "keep_alive": 5}
+    ) as one:
         _target.append(one)
         yield one
         assert one.alive
@@ -46,24 +48,24 @@ class Store(RuleBasedStateMachine):
     @initialize(events=st.integers(1, 8), size=st.integers(60, 500))
     def open(self, events: int, size: int) -> None:
         self.events, self.size = events, size
-        self.stream = Stream("s", Shelf(Limits(replay_events=events, replay_bytes=size), Budget(0)))
+        self.stream = EventStream("s", EventLog(Limits(replay_events=events, replay_bytes=size), MemoryBudget(0)))
         self.said: list[tuple[int, bytes]] = []
 
     @rule(data=st.binary(max_size=80))
     def say(self, data: bytes) -> None:
         event = self.stream.append(json.dumps(data.hex()).encode())
-        self.said.append((self.stream.last, event))
+        self.said.append((self.stream.last_number, event))
 
     @rule()
     def prime(self) -> None:
-        self.stream.number()
+        self.stream.allocate_id()
 
     @rule(place=st.integers(0, 40))
     def resume(self, place: int) -> None:
-        got = self.stream.after(place)
+        got = self.stream.read_after(place)
         due = [entry for entry in self.said if entry[0] > place]
         kept = self._window()
-        if place > self.stream.last:
+        if place > self.stream.last_number:
             assert got is None  # never said
         elif all(entry in kept for entry in due):
             assert got == due
@@ -172,7 +174,7 @@ class Wire(RuleBasedStateMachine):
         mark = self._mark(who)
         texts = [f"{mark}{n}:" for n in range(5)] + [f"{mark}end"]
         client = self.clients[who]
-        with client.begin_call("chatter", {"count": 5, "size": 0, "mark": mark}) as connection:
+        with client.send_call("chatter", {"count": 5, "size": 0, "mark": mark}) as connection:
             seen = _until(connection, read)
             connection.abort()
         if not seen or not (got := [one for one in seen if one.get("id")]):

@@ -10,7 +10,7 @@ import lab
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from lab import HANDSHAKE, NEWEST, Answer, Client, Connection, Target, http, message
+from lab import HANDSHAKE, NEWEST, Answer, Client, Connection, Target, encode_http_request, message
 
 relaxed = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -18,7 +18,7 @@ relaxed = settings(max_examples=60, suppress_health_check=[HealthCheck.function_
 @pytest.fixture(scope="module")
 def shared_by_two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """A target that tells principals apart."""
-    with lab.target(tmp_path_factory.mktemp("t13"), "http", principals=True, server={"page_size": 2}) as one:
+    with lab.run_target(tmp_path_factory.mktemp("t13"), "http", principals=True, server={"page_size": 2}) as one:
         yield one
         assert one.alive
         assert "Traceback" not in one.log
@@ -35,7 +35,7 @@ def tried(target: Target, session: str, principal: str | None, method: str) -> A
     client = Client(target, principal=principal)
     headers = client.headers | {"mcp-session-id": session, "mcp-protocol-version": HANDSHAKE}
     body = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}' if method == "POST" else None
-    with client.begin(http(method, "/mcp", headers, body)) as connection:
+    with client.send_only(encode_http_request(method, "/mcp", headers, body)) as connection:
         status, got = connection.head()
         return Answer(status, {}, connection.file.read(int(got["content-length"])) if "content-length" in got else b"")
 
@@ -48,7 +48,7 @@ def test_the_session_of_another_principal(shared_by_two: Target, method: str, pr
     refused = tried(shared_by_two, alice.session, principal, method)
     assert refused.status == 404
     alike(refused, tried(shared_by_two, "A" * len(alice.session), principal, method))
-    assert alice.healthy()
+    assert alice.is_healthy()
 
 
 def test_an_anonymous_session_is_not_a_principals(shared_by_two: Target) -> None:
@@ -99,13 +99,13 @@ def test_sessions_cannot_be_guessed(shared_by_two: Target) -> None:
 def test_the_old_stream_of_another_principal(shared_by_two: Target) -> None:
     alice, bob = Client(shared_by_two, principal="alice"), Client(shared_by_two, principal="bob")
     reading = Connection(shared_by_two.port)
-    reading.send(http("GET", "/sse", alice.headers | {"accept": "text/event-stream"}))
+    reading.send(encode_http_request("GET", "/sse", alice.headers | {"accept": "text/event-stream"}))
     assert reading.head()[0] == 200
     address = next(reading.stream())["data"]
     ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
-    assert bob.exchange(http("POST", address, bob.headers, ping)).status == 404
-    assert bob.exchange(http("POST", "/messages?session_id=x", bob.headers, ping)).status == 404
-    assert alice.exchange(http("POST", address, alice.headers, ping)).status == 202
+    assert bob.exchange(encode_http_request("POST", address, bob.headers, ping)).status == 404
+    assert bob.exchange(encode_http_request("POST", "/messages?session_id=x", bob.headers, ping)).status == 404
+    assert alice.exchange(encode_http_request("POST", address, alice.headers, ping)).status == 202
     reading.close()
 
 
@@ -211,7 +211,7 @@ def test_the_question_put_to_another(shared_by_two: Target, who: str) -> None:
     able = {"elicitation": {}}
     alice = Client(shared_by_two, HANDSHAKE, principal="alice", capabilities=able)
     other = Client(shared_by_two, HANDSHAKE, principal=who, capabilities=able)
-    held = alice.begin_call("ask", {"question": "Sure?"})
+    held = alice.send_call("ask", {"question": "Sure?"})
     assert held.head()[0] == 200
     said = held.stream()
     question = next(event for event in said if event.get("data") and "elicitation/create" in event["data"])
@@ -227,7 +227,7 @@ def test_the_question_put_to_another(shared_by_two: Target, who: str) -> None:
 
 def test_the_call_of_another_cannot_be_cancelled(shared_by_two: Target) -> None:
     alice = Client(shared_by_two, HANDSHAKE, principal="alice")
-    held = alice.begin_call("wait", {"key": "a", "text": "mine"}, id=7)
+    held = alice.send_call("wait", {"key": "a", "text": "mine"}, id=7)
     alice.call("until", {"what": "started", "key": "a"})
     for other in (
         Client(shared_by_two, HANDSHAKE, principal="bob"),
@@ -243,7 +243,7 @@ def test_the_call_of_another_cannot_be_cancelled(shared_by_two: Target) -> None:
 
 def test_the_subscription_of_another_cannot_be_ended(shared_by_two: Target) -> None:
     alice, bob = Client(shared_by_two, principal="alice"), Client(shared_by_two, principal="bob")
-    held = alice.begin(alice.prepare("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, id="l"))
+    held = alice.send_only(alice.prepare("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, id="l"))
     assert held.head()[0] == 200
     said = held.stream()
     next(said)

@@ -14,12 +14,12 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
-from lab import BOTH, CAPABILITIES, NEWEST, PATIENCE, VERSION, figure, pace
+from lab import ACCEPT_JSON_AND_SSE, CAPABILITIES, NEWEST, TIMEOUT_S, VERSION, measure_cpu_unit, record_measurement
 
 from dovetail import Client, MCPError, Policy, Server, testing
 from dovetail.host.host import Host
-from dovetail.transports.web import bound_socket
-from host.far import Far
+from dovetail.transports.web import bind_socket
+from host.far import UpstreamServer
 
 ALLOW = Policy("allow")
 # What a caller may send along, each with something of its own that must not be found upstream.
@@ -56,10 +56,10 @@ def one_of(name: str) -> Server:
 @contextlib.asynccontextmanager
 async def served(host: Host) -> AsyncGenerator[int]:
     """The host as a gateway over HTTP: its port."""
-    with bound_socket("127.0.0.1", 0) as listener:
+    with bind_socket("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
     host.serve("http", port=port)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while not await asyncio.to_thread(_reachable, port):  # noqa: ASYNC110 - a socket tells nobody that it is open
             await asyncio.sleep(0.01)
     yield port
@@ -73,8 +73,8 @@ def listed(port: int, path: str) -> tuple[int, list[str]]:
     """The status, and the tools that a list at a path names; the path is sent as it is."""
     meta = {VERSION: NEWEST, CAPABILITIES: {}}
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}})
-    headers = {"Content-Type": "application/json", "Accept": BOTH, "MCP-Protocol-Version": NEWEST}
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    headers = {"Content-Type": "application/json", "Accept": ACCEPT_JSON_AND_SSE, "MCP-Protocol-Version": NEWEST}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
     connection.request("POST", path, body, headers | {"Mcp-Method": "tools/list"})
     answer = connection.getresponse()
     said = answer.read()
@@ -92,12 +92,12 @@ async def test_an_unknown_server_leads_nowhere() -> None:
             assert await asyncio.to_thread(listed, port, "/mcp") == (200, ["one__who", "two__who"])
             answers = [await asyncio.to_thread(listed, port, path) for path in ODD]
     wider = [path for path, (status, names) in zip(ODD, answers, strict=True) if names or status < 400]
-    figure(f"T35 names of no server that led to one, of {len(ODD)}", len(wider), "")
+    record_measurement(f"T35 names of no server that led to one, of {len(ODD)}", len(wider), "")
     assert wider == []
 
 
 async def test_no_header_of_a_caller_goes_further() -> None:
-    far = Far()
+    far = UpstreamServer()
     async with testing.serve(far, transport="http") as url, Host(policy=ALLOW) as host:
         host.add("far", url, headers={"Authorization": "Bearer of-the-gateway"})
         async with served(host) as port:
@@ -107,7 +107,7 @@ async def test_no_header_of_a_caller_goes_further() -> None:
                     await client.call_tool("who" if path != "/mcp" else "far__who")
     assert len(far.headers) == 4
     leaked = [name for name, value in given.items() if value in repr(far.headers)]
-    figure(f"T35 headers of a caller that reached a server, of {len(SENT)}", len(leaked), "")
+    record_measurement(f"T35 headers of a caller that reached a server, of {len(SENT)}", len(leaked), "")
     assert leaked == []
     assert {one["authorization"] for one in far.headers} == {"Bearer of-the-gateway"}
 
@@ -137,8 +137,8 @@ async def test_a_server_that_dies_is_an_error_of_its_own_tools_and_never_an_empt
                 except MCPError as exc:
                     outcomes.add(type(exc).__name__)
         await app.stop()
-    figure("T35 lists without the tools of a server that died, of 12", empty, "")
-    figure("T35 calls of its neighbour that went wrong, of 12", wrong, "")
+    record_measurement("T35 lists without the tools of a server that died, of 12", empty, "")
+    record_measurement("T35 calls of its neighbour that went wrong, of 12", wrong, "")
     assert (empty, wrong) == (0, 0)
     assert len(outcomes) > 1  # it was alive, and it was not
 
@@ -190,8 +190,8 @@ async def test_calls_beside_a_server_that_hangs() -> None:
             held.set()
             assert {*await asyncio.gather(*hanging)} == {"at last"}
     usual, worst = statistics.median(alone), statistics.median(beside)
-    figure("T35 median call through a gateway, alone", usual * 1000, "ms")
-    figure("T35 median call through a gateway, beside 50 that hang", worst * 1000, "ms")
-    figure("T35 99 of 100 calls, alone", statistics.quantiles(alone, n=100)[98] * 1000, "ms")
-    figure("T35 99 of 100 calls, beside 50 that hang", statistics.quantiles(beside, n=100)[98] * 1000, "ms")
-    assert worst < 3 * usual + pace()
+    record_measurement("T35 median call through a gateway, alone", usual * 1000, "ms")
+    record_measurement("T35 median call through a gateway, beside 50 that hang", worst * 1000, "ms")
+    record_measurement("T35 99 of 100 calls, alone", statistics.quantiles(alone, n=100)[98] * 1000, "ms")
+    record_measurement("T35 99 of 100 calls, beside 50 that hang", statistics.quantiles(beside, n=100)[98] * 1000, "ms")
+    assert worst < 3 * usual + measure_cpu_unit()

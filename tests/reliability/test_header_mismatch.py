@@ -11,7 +11,19 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from lab import HANDSHAKE, NEWEST, VERSION, Answer, Client, Target, figure, http, message, mirrored, stateless_params
+from lab import (
+    HANDSHAKE,
+    NEWEST,
+    VERSION,
+    Answer,
+    Client,
+    Target,
+    encode_http_request,
+    message,
+    mirror_headers,
+    record_measurement,
+    stateless_params,
+)
 
 KEY = "headers"  # of the calls that must not run
 
@@ -34,7 +46,9 @@ def wrapped(text: str) -> str:
 
 
 def send(client: Client, request: Any, headers: list[tuple[str, str]]) -> Answer:
-    return client.exchange(http("POST", "/mcp", [*client.headers.items(), *headers], json.dumps(request).encode()))
+    return client.exchange(
+        encode_http_request("POST", "/mcp", [*client.headers.items(), *headers], json.dumps(request).encode())
+    )
 
 
 def refused(answer: Answer, *codes: int) -> bool:
@@ -70,7 +84,7 @@ def spoiled(header: str, right: str) -> list[list[tuple[str, str]]]:
 @pytest.mark.parametrize("method", CASES)
 def test_every_standard_header_of_every_method(client: Client, method: str) -> None:
     request = message(method, stateless_params(CASES[method]), 1)
-    right = mirrored(request)
+    right = mirror_headers(request)
     accepted: list[Any] = []
     tried = 0
     for header, value in right.items():
@@ -82,7 +96,7 @@ def test_every_standard_header_of_every_method(client: Client, method: str) -> N
             no_http = answer.status == 400 and answer.body.startswith(b"Invalid HTTP request")
             if not no_http and not refused(answer, -32020, -32022, -32600):
                 accepted.append((wrong, answer))
-    figure(f"T21 mismatches tried, {method}", tried, "")
+    record_measurement(f"T21 mismatches tried, {method}", tried, "")
     assert not accepted
     assert nothing_ran(client)
 
@@ -93,7 +107,7 @@ def test_an_encoded_name_is_the_same_name(client: Client, method: str) -> None:
         {"name": "echo", "arguments": {"text": "x"}} if method == "tools/call" else {}
     )
     request = message(method, stateless_params(params), 1)
-    right = mirrored(request)
+    right = mirror_headers(request)
     for spelled in (right["mcp-name"], f"  {right['mcp-name']}\t", wrapped(right["mcp-name"])):
         assert send(client, request, list((right | {"mcp-name": spelled}).items())).status == 200
     upper = [(name.upper(), value) for name, value in right.items()]
@@ -106,7 +120,7 @@ def test_an_encoded_name_is_the_same_name(client: Client, method: str) -> None:
 def test_a_name_is_not_improved(client: Client, name: str) -> None:
     """What the body asks for is looked up as it is: the header of a tool that exists does not help."""
     request = message("tools/call", stateless_params({"name": name, "arguments": {"key": KEY}}), 1)
-    right = mirrored(request)
+    right = mirror_headers(request)
     for spelled in ("wait", wrapped("wait"), wrapped(name)):
         answer = send(client, request, list((right | {"mcp-name": spelled}).items()))
         assert refused(answer, -32020, -32602)
@@ -168,7 +182,7 @@ def arguments_of(values: dict[str, Any]) -> dict[str, Any]:
 def call_region(client: Client, arguments: dict[str, Any], headers: dict[str, str]) -> Answer:
     request = message("tools/call", stateless_params({"name": "region", "arguments": arguments}), 1)
     params = [(f"Mcp-Param-{name}", value) for name, value in headers.items()]
-    return send(client, request, [*mirrored(request).items(), *params])
+    return send(client, request, [*mirror_headers(request).items(), *params])
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -262,4 +276,4 @@ def test_a_mirrored_argument_given_twice_is_refused(client: Client) -> None:
     request = message("tools/call", stateless_params({"name": "region", "arguments": {"region": "a"}}), 1)
     for pair in (("a", "a"), ("a", "b"), ("b", "a")):
         params = [("mcp-param-region", pair[0]), ("Mcp-Param-Region", pair[1])]
-        assert refused(send(client, request, [*mirrored(request).items(), *params]), -32020, -32600)
+        assert refused(send(client, request, [*mirror_headers(request).items(), *params]), -32020, -32600)

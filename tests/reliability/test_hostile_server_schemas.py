@@ -10,11 +10,11 @@ import time
 from typing import Any
 
 import pytest
-from lab import figure, pace
+from lab import measure_cpu_unit, record_measurement
 from test_costly_schemas import ARGUMENTS, SCHEMAS, doubling, nested
 
 from dovetail import Client, MCPError, Timeouts
-from stand_ins import ERAS, Play, on_socket, text, tool
+from stand_ins import ERAS, ScriptedServer, serve_on_socket, text_result, tool_definition
 
 BOUND = 10  # units of work beyond reading the answer; the target is one
 
@@ -38,24 +38,27 @@ HOSTILE: dict[str, tuple[Any, Any]] = {
 async def test_a_hostile_schema_of_results(name: str, era: str) -> None:
     schema, value = HOSTILE[name]
     deep = name == "deep"
-    listed: Any = {"tools": [tool("go", outputSchema={} if deep else schema), tool("fine")], "resultType": "complete"}
+    listed: Any = {
+        "tools": [tool_definition("go", outputSchema={} if deep else schema), tool_definition("fine")],
+        "resultType": "complete",
+    }
     if deep:  # too deep for the encoder of the test
         schema_text = "{}"
         for _ in range(5000):
             schema_text = '{"a":' + schema_text + "}"
         listed = None
-    play = Play(era, {"tools/call": text("x", structuredContent=value)})
+    play = ScriptedServer(era, {"tools/call": text_result("x", structuredContent=value)})
     if listed is not None:
         play.reactions = {**play.reactions, "tools/list": listed}
     else:
         play.reactions = {**play.reactions, "tools/list": lambda message: _raw(message, schema_text)}
-    async with on_socket(play) as at, Client(at, timeouts=Timeouts(read=2)) as client:
+    async with serve_on_socket(play) as at, Client(at, timeouts=Timeouts(read=2)) as client:
         with contextlib.suppress(MCPError):
             await client.list_tools()
         judged = await _spent(client, "go")
         plain = await _spent(client, "fine")  # the same answer, by a tool that declares nothing
-        figure(f"T24 client, {name}, {era}", (judged - plain) * 1000, "ms")
-        assert judged < 4 * plain + BOUND * pace()
+        record_measurement(f"T24 client, {name}, {era}", (judged - plain) * 1000, "ms")
+        assert judged < 4 * plain + BOUND * measure_cpu_unit()
 
 
 async def _spent(client: Client, tool: str) -> float:
@@ -86,9 +89,9 @@ async def test_nothing_a_schema_names_is_fetched() -> None:
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     schema = {"$ref": f"http://127.0.0.1:{port}/schema.json"}
-    play = Play("stateless", {"tools/list": {"tools": [tool("go", outputSchema=schema)]}})
-    play.reactions = {**play.reactions, "tools/call": text("x", structuredContent={"a": 1})}
-    async with on_socket(play) as at, Client(at) as client:
+    play = ScriptedServer("stateless", {"tools/list": {"tools": [tool_definition("go", outputSchema=schema)]}})
+    play.reactions = {**play.reactions, "tools/call": text_result("x", structuredContent={"a": 1})}
+    async with serve_on_socket(play) as at, Client(at) as client:
         await client.list_tools()
         assert await client.call("go") == {"a": 1}
     server.close()

@@ -11,7 +11,20 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from lab import HANDSHAKE, NEWEST, Client, Connection, MiB, Pipe, Start, Target, figure, http, message, mirrored
+from lab import (
+    HANDSHAKE,
+    NEWEST,
+    Client,
+    Connection,
+    MiB,
+    StartTarget,
+    StdioClient,
+    Target,
+    encode_http_request,
+    message,
+    mirror_headers,
+    record_measurement,
+)
 
 EVENT = 1024
 FORGED = "\nERROR dovetail forged record"
@@ -33,7 +46,9 @@ def headers(**given: str) -> Callable[[Target], None]:
         client = Client(target)
         request = message("tools/list", {}, 1)
         named = {name.replace("_", "-"): value for name, value in given.items()}
-        with client.begin(http("POST", "/mcp", client.headers | mirrored(request) | named, b"{}")) as connection:
+        with client.send_only(
+            encode_http_request("POST", "/mcp", client.headers | mirror_headers(request) | named, b"{}")
+        ) as connection:
             connection.answer()
 
     return send
@@ -43,7 +58,7 @@ def raw(data: bytes) -> Callable[[Target], None]:
     def send(target: Target) -> None:
         with Connection(target.port) as connection:
             connection.send(data)
-            connection.ended()
+            connection.wait_closed()
 
     return send
 
@@ -85,14 +100,14 @@ EVENTS: dict[str, Callable[[Target], None]] = {
 def logged(target: Target, event: Callable[[Target], None]) -> str:
     before = target.log_size
     event(target)
-    assert Client(target).healthy()  # whatever was to be logged has been
+    assert Client(target).is_healthy()  # whatever was to be logged has been
     return target.log_path.read_bytes()[before:].decode("utf-8", "surrogateescape")
 
 
 @pytest.mark.parametrize("name", EVENTS)
 def test_an_event_costs_little_log_and_no_control_characters(served: Target, name: str) -> None:
     text = logged(served, EVENTS[name])
-    figure(f"T05 log bytes, {name}", len(text.encode("utf-8", "surrogateescape")), "B")
+    record_measurement(f"T05 log bytes, {name}", len(text.encode("utf-8", "surrogateescape")), "B")
     assert len(text.encode("utf-8", "surrogateescape")) <= EVENT
     assert not CONTROL.search(text)
     assert FORGED not in text
@@ -113,25 +128,25 @@ def test_others_do_not_wait_for_the_log(served: Target) -> None:
     """While one client makes the server log as much as it can, another's echo stays quick."""
     noisy, quiet = Client(served), Client(served)
     data = noisy.prepare("tools/call", {"name": "complain", "arguments": {"text": LONG}})
-    quiet.healthy()
+    quiet.is_healthy()
     before, cpu = served.log_size, served.cpu
     slowest = 0.0
     for _ in range(10):
         noisy.connection().send(data)
         began = time.monotonic()
-        assert quiet.healthy()
+        assert quiet.is_healthy()
         slowest = max(slowest, time.monotonic() - began)
         noisy.connection().answer()
-    figure("T05 slowest echo beside a 3 MB exception text", slowest * 1000, "ms")
+    record_measurement("T05 slowest echo beside a 3 MB exception text", slowest * 1000, "ms")
     assert slowest < 1.0  # the peers: 8 to 11 s for one such event
     assert served.cpu - cpu < 5.0
     assert served.log_size - before <= 10 * 8 * EVENT
 
 
-def test_on_stdio_too(start: Start) -> None:
+def test_on_stdio_too(start: StartTarget) -> None:
     target = start("stdio")
-    pipe = Pipe(target, HANDSHAKE)
-    pipe.healthy()
+    pipe = StdioClient(target, HANDSHAKE)
+    pipe.is_healthy()
     before = target.log_size
     for line in (
         NASTY.encode("utf-8").replace(b"\n", b" "),
@@ -142,7 +157,7 @@ def test_on_stdio_too(start: Start) -> None:
         pipe.send(line)
     pipe.request("resources/read", {"uri": NASTY})
     pipe.call(NASTY)
-    assert pipe.healthy()
+    assert pipe.is_healthy()
     assert target.log_size - before <= EVENT
 
 

@@ -13,7 +13,7 @@ import lab
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from lab import CAPABILITIES, HANDSHAKE, NEWEST, VERSION, Client, OldStream, Pipe, Target
+from lab import CAPABILITIES, HANDSHAKE, NEWEST, VERSION, Client, Sse2024Client, StdioClient, Target
 
 EXAMPLES = int(os.environ.get("RELIABILITY_EXAMPLES", "60"))
 relaxed = settings(
@@ -232,14 +232,14 @@ class HttpDoor:
         return got
 
     def healthy(self) -> bool:
-        return self.client.healthy()
+        return self.client.is_healthy()
 
 
 class StdioDoor:
     """One line on standard input."""
 
     def __init__(self, target: Target, revision: str) -> None:
-        self.pipe = Pipe(target, revision)
+        self.pipe = StdioClient(target, revision)
         self.marks = iter(range(10**9))
 
     def send(self, data: bytes) -> list[Any]:
@@ -253,34 +253,34 @@ class StdioDoor:
         for _ in range(2):
             mark = f"mark-{next(self.marks)}"
             self.pipe.call("shout", {"text": "x"}, id=mark)
-        return self.pipe.waiting()
+        return self.pipe.unread_messages()
 
     def healthy(self) -> bool:
-        return self.pipe.healthy()
+        return self.pipe.is_healthy()
 
 
 class OldDoor:
     """The POST address of the first revision; answers come on the stream."""
 
     def __init__(self, target: Target, revision: str) -> None:
-        self.old = OldStream(target, revision)
+        self.old = Sse2024Client(target, revision)
         self.marks = iter(range(10**9))
 
     def send(self, data: bytes) -> list[Any]:
         assert self.old.send(data).status == 202
         for _ in range(2):
             self.old.call("shout", {"text": "x"}, id=f"mark-{next(self.marks)}")
-        return self.old.waiting()
+        return self.old.unread_messages()
 
     def healthy(self) -> bool:
-        return self.old.healthy()
+        return self.old.is_healthy()
 
 
 def _mirror(data: bytes) -> dict[str, str]:
     """The headers an honest client would send with this body, as far as it has any."""
     try:
         value = json.loads(data)
-        return {name: text for name, text in lab.mirrored(value).items() if text.isascii() and text.isprintable()}
+        return {name: text for name, text in lab.mirror_headers(value).items() if text.isascii() and text.isprintable()}
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         return {}
 
@@ -296,7 +296,7 @@ Door = HttpDoor | StdioDoor | OldDoor
 def door(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     make, revision = DOORS[request.param]
     transport = "stdio" if make is StdioDoor else "http"
-    with lab.target(tmp_path_factory.mktemp("t01"), transport, dev=True) as one:
+    with lab.run_target(tmp_path_factory.mktemp("t01"), transport, dev=True) as one:
         yield make(one, revision)
         assert one.alive
         assert "Traceback" not in one.log, one.log[-4000:]

@@ -9,7 +9,18 @@ from collections.abc import Iterator
 
 import lab
 import pytest
-from lab import HANDSHAKE, Client, Connection, MiB, Start, Target, figure, http, message, within
+from lab import (
+    HANDSHAKE,
+    Client,
+    Connection,
+    MiB,
+    StartTarget,
+    Target,
+    encode_http_request,
+    message,
+    record_measurement,
+    wait_for,
+)
 
 ABOUT = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": {"name": "lab", "version": "1"}}
 MANY = int(os.environ.get("RELIABILITY_SESSIONS", "1500"))
@@ -41,21 +52,21 @@ class Opener:
         return self.client.exchange(self._post(self.of(session), made))
 
     def end(self, session: str) -> int:
-        return self.client.exchange(http("DELETE", "/mcp", self.of(session))).status
+        return self.client.exchange(encode_http_request("DELETE", "/mcp", self.of(session))).status
 
     def _post(self, headers: dict[str, str], made: object) -> bytes:
-        return http("POST", "/mcp", headers, json.dumps(made).encode())
+        return encode_http_request("POST", "/mcp", headers, json.dumps(made).encode())
 
 
 @pytest.fixture
-def warm(start: Start) -> Iterator[Target]:
+def warm(start: StartTarget) -> Iterator[Target]:
     target = start()
     opener = Opener(target)
     for _ in range(100):
         session = opener.open()
         opener.call(session, "chatter", {"count": 1})
         opener.end(session)
-    opener.client.vitals()
+    opener.client.process_stats()
     yield target
     assert target.alive
 
@@ -67,52 +78,52 @@ def test_idle_sessions_are_small(warm: Target) -> None:
     for _ in range(MANY):
         opener.open()
     each = (warm.rss - before) / MANY / KILO
-    figure("T08 one session", each, "kB")
+    record_measurement("T08 one session", each, "kB")
     assert each <= 5, f"{each:.1f} kB per session"
-    assert opener.client.vitals()["listeners"] >= MANY
+    assert opener.client.process_stats()["listeners"] >= MANY
 
 
 def test_idle_streams_are_small(warm: Target) -> None:
     """The peers: 57 and 59 kB each."""
     opener = Opener(warm)
     sessions = [opener.open() for _ in range(300)]
-    opener.client.vitals()
+    opener.client.process_stats()
     before = warm.rss
     held: list[Connection] = []
     for session in sessions:
         connection = Connection(warm.port)
-        connection.send(http("GET", "/mcp", opener.of(session)))
+        connection.send(encode_http_request("GET", "/mcp", opener.of(session)))
         assert connection.head()[0] == 200
         held.append(connection)
     each = (warm.rss - before) / len(held) / KILO
-    figure("T08 one stream", each, "kB")
+    record_measurement("T08 one stream", each, "kB")
     assert each <= 25, f"{each:.1f} kB per stream"
 
 
 def test_idle_subscriptions_are_small(warm: Target) -> None:
     """The official SDK: 48 kB each."""
     client = Client(warm)
-    client.vitals()
+    client.process_stats()
     before = warm.rss
     held = [
-        client.begin(client.prepare("subscriptions/listen", {"notifications": {"toolsListChanged": True}}))
+        client.send_only(client.prepare("subscriptions/listen", {"notifications": {"toolsListChanged": True}}))
         for _ in range(300)
     ]
     assert all(connection.head()[0] == 200 for connection in held)
     each = (warm.rss - before) / len(held) / KILO
-    figure("T08 one subscription", each, "kB")
+    record_measurement("T08 one subscription", each, "kB")
     assert each <= 25, f"{each:.1f} kB per subscription"
 
 
 def test_calls_in_flight_are_small(warm: Target) -> None:
     """The peers: 52 and 74 kB each."""
     client = Client(warm)
-    client.vitals()
+    client.process_stats()
     before = warm.rss
-    held = [client.begin_call("wait", {"key": "k"}) for _ in range(300)]
+    held = [client.send_call("wait", {"key": "k"}) for _ in range(300)]
     client.call("until", {"what": "started", "key": "k", "count": 300})
     each = (warm.rss - before) / len(held) / KILO
-    figure("T08 one call in flight", each, "kB")
+    record_measurement("T08 one call in flight", each, "kB")
     assert each <= 30, f"{each:.1f} kB per call"
     client.call("release", {"key": "k"})
     assert all(connection.answer().status == 200 for connection in held)
@@ -128,12 +139,12 @@ def test_rounds_leave_nothing_behind(warm: Target) -> None:
             opener.call(session, "chatter", {"count": 3, "size": 300})
             if number % 10 == 0:
                 with Connection(warm.port) as connection:
-                    connection.send(http("GET", "/mcp", opener.of(session)))
+                    connection.send(encode_http_request("GET", "/mcp", opener.of(session)))
                     connection.head()
             assert opener.end(session) == 204
         sizes.append(warm.rss)
     assert sizes[-1] - sizes[1] < 2 * MiB, [size // KILO for size in sizes]
-    assert within(lambda: opener.client.vitals()["listeners"] == 0, "no listener is left")
+    assert wait_for(lambda: opener.client.process_stats()["listeners"] == 0, "no listener is left")
 
 
 def test_stateless_calls_leave_nothing_behind(warm: Target) -> None:
@@ -146,7 +157,7 @@ def test_stateless_calls_leave_nothing_behind(warm: Target) -> None:
     assert sizes[-1] - sizes[1] < MiB
 
 
-def test_what_is_kept_for_resumption_is_bounded(start: Start) -> None:
+def test_what_is_kept_for_resumption_is_bounded(start: StartTarget) -> None:
     target = start(limits={"replay_total": 4 * MiB})
     opener = Opener(target)
     session = opener.open()
@@ -158,7 +169,7 @@ def test_what_is_kept_for_resumption_is_bounded(start: Start) -> None:
     assert target.rss - before < 4 * MiB
 
 
-def test_short_streams_do_not_pile_up(start: Start) -> None:
+def test_short_streams_do_not_pile_up(start: StartTarget) -> None:
     """Each finished stream takes more than its events; it is let go of as a whole."""
     target = start(limits={"replay_total": 64 * 1024})
     opener = Opener(target)
@@ -171,34 +182,34 @@ def test_short_streams_do_not_pile_up(start: Start) -> None:
     assert target.rss - before < MiB, f"{(target.rss - before) / KILO:.0f} kB"
 
 
-def test_unused_and_unopened_sessions_expire(start: Start) -> None:
+def test_unused_and_unopened_sessions_expire(start: StartTarget) -> None:
     target = start(limits={"session_idle": 1.0, "session_opening": 1.0})
     opener = Opener(target)
     sessions = [opener.open() for _ in range(200)]
     unopened = [opener.open(ready=False) for _ in range(50)]
     busy = opener.open()
     watching = Connection(target.port)
-    watching.send(http("GET", "/mcp", opener.of(busy)))
+    watching.send(encode_http_request("GET", "/mcp", opener.of(busy)))
     assert watching.head()[0] == 200
-    within(lambda: opener.client.vitals()["listeners"] == 1, "all but the one in use have ended")
+    wait_for(lambda: opener.client.process_stats()["listeners"] == 1, "all but the one in use have ended")
     assert {opener.call(one, "echo", {"text": "x"}).status for one in [*sessions[:20], *unopened[:20]]} == {404}
     assert opener.call(busy, "echo", {"text": "x"}).status == 200
-    assert opener.client.healthy()
+    assert opener.client.is_healthy()
 
 
-def test_a_session_has_a_lifetime(start: Start) -> None:
+def test_a_session_has_a_lifetime(start: StartTarget) -> None:
     target = start(limits={"session_lifetime": 1.0})
     opener = Opener(target)
     session = opener.open()
     with Connection(target.port) as watching:
-        watching.send(http("GET", "/mcp", opener.of(session)))
+        watching.send(encode_http_request("GET", "/mcp", opener.of(session)))
         assert watching.answer().status == 200  # it ends, although it is in use
     assert opener.call(session, "echo", {"text": "x"}).status == 404
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_ten_thousand_sessions_in_rounds(start: Start) -> None:
+def test_ten_thousand_sessions_in_rounds(start: StartTarget) -> None:
     target = start()
     opener = Opener(target)
     sizes: list[int] = []
@@ -208,8 +219,8 @@ def test_ten_thousand_sessions_in_rounds(start: Start) -> None:
             opener.call(session, "chatter", {"count": 1})
         for session in sessions:
             opener.end(session)
-        opener.client.vitals()  # collects: what grows after that is kept, not merely not yet collected
+        opener.client.process_stats()  # collects: what grows after that is kept, not merely not yet collected
         sizes.append(target.rss)
-    figure("T08 growth over 63 000 sessions", (sizes[-1] - sizes[2]) / MiB, "MiB")
-    figure("T08 after 90 000 sessions", sizes[-1] / MiB, "MiB")
+    record_measurement("T08 growth over 63 000 sessions", (sizes[-1] - sizes[2]) / MiB, "MiB")
+    record_measurement("T08 after 90 000 sessions", sizes[-1] / MiB, "MiB")
     assert sizes[-1] - sizes[2] < 0.01 * sizes[2] + MiB, [size // MiB for size in sizes]

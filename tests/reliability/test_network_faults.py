@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 from fault_proxy import FAULTS, FaultProxy
-from lab import figure
+from lab import record_measurement
 
 from dovetail import Client, ClientLimits, MCPError, Server, Timeouts
-from driver import serving
+from driver import serve
 
 QUICK = Timeouts(connect=2, probe=1, initialize=5, call=0.7, read=2)
 BOUND = 1.0  # seconds from the fault, or from the limit that shows it, to the error
@@ -28,7 +28,7 @@ async def behind_a_proxy(era: str, ran: list[str]) -> AsyncIterator[tuple[Client
         ran.append(name)
         return name
 
-    async with serving(app) as web, FaultProxy(web.port).running() as proxy:
+    async with serve(app) as web, FaultProxy(web.port).running() as proxy:
         url = f"http://127.0.0.1:{proxy.port}/mcp"
         limits = ClientLimits(reconnect_after=0.01)
         async with Client(url, era=era, timeouts=QUICK, limits=limits) as client:  # pyright: ignore[reportArgumentType]
@@ -50,5 +50,5 @@ async def test_usable_after(fault: str, era: str) -> None:
         assert await client.call("run", name="after") == "after"
         assert await asyncio.gather(*(client.call("run", name=str(n)) for n in range(5))) == list("01234")
     assert took < BOUND + (QUICK.call if fault == "stall" else 0.0)
-    figure(f"T27 error after {fault}, {era}", took * 1000, "ms")
+    record_measurement(f"T27 error after {fault}, {era}", took * 1000, "ms")
     assert ran.count("during") == (0 if fault in ("fin", "rst", "garbage") else 1)

@@ -6,23 +6,32 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from calling import called
-from lab import figure, pace
+from calling import run_client
+from lab import measure_cpu_unit, record_measurement
 
 from dovetail import Client, ClientLimits
-from stand_ins import STREAM_HEAD, Messages, Play, event, notice, on_socket, on_web, text
-from transports.scene import until
+from stand_ins import (
+    STREAM_HEAD,
+    Messages,
+    ScriptedServer,
+    create_notification,
+    encode_event,
+    serve_on_socket,
+    serve_over_http,
+    text_result,
+)
+from transports.scene import wait_until
 
 MANY = 100_000
 BOUND = 1000  # units of work; the target is 100
 HOSTILE = 64.0
 
 KINDS = {
-    "logs": notice("notifications/message", level="info", data={"a": "x" * 50}, logger="l"),
-    "progress": notice("notifications/progress", progressToken=3, progress=1, total=2),
-    "changes": notice("notifications/tools/list_changed"),
-    "updates": notice("notifications/resources/updated", uri="a"),
-    "strange": notice("notifications/none/such", a=[1, 2, 3]),
+    "logs": create_notification("notifications/message", level="info", data={"a": "x" * 50}, logger="l"),
+    "progress": create_notification("notifications/progress", progressToken=3, progress=1, total=2),
+    "changes": create_notification("notifications/tools/list_changed"),
+    "updates": create_notification("notifications/resources/updated", uri="a"),
+    "strange": create_notification("notifications/none/such", a=[1, 2, 3]),
 }
 
 
@@ -34,29 +43,29 @@ def flooding(kind: str, on: Any) -> Any:
     async def pieces(message: Any) -> AsyncIterator[bytes]:
         yield STREAM_HEAD
         for _ in range(MANY // 1000):
-            yield event(line(kind)) * 1000
-        yield event(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": text("done")}).encode())
+            yield encode_event(line(kind)) * 1000
+        yield encode_event(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": text_result("done")}).encode())
 
     def reaction(message: Any) -> Any:
         if message["params"]["name"] != "go":
-            return text()
-        if on is on_web:
+            return text_result()
+        if on is serve_over_http:
             return pieces(message)
-        return Messages([*[(line(kind) + b"\n") * 1000] * (MANY // 1000), text("done")])
+        return Messages([*[(line(kind) + b"\n") * 1000] * (MANY // 1000), text_result("done")])
 
     return reaction
 
 
-@pytest.mark.parametrize("on", [on_socket, on_web], ids=["socket", "web"])
+@pytest.mark.parametrize("on", [serve_on_socket, serve_over_http], ids=["socket", "web"])
 @pytest.mark.parametrize(("era", "kind"), [*(("stateless", kind) for kind in KINDS), ("handshake", "progress")])
 async def test_a_flood_before_an_answer(kind: str, era: str, on: Any) -> None:
-    async with on(Play(era, {"tools/call": flooding(kind, on)}, session="s")) as at:
-        seen = await called(at, era=era, hear=kind == "logs")
+    async with on(ScriptedServer(era, {"tools/call": flooding(kind, on)}, session="s")) as at:
+        seen = await run_client(at, era=era, hear=kind == "logs")
     assert seen["outcome"] == "4", seen  # "done"
     assert seen["usable"]
-    figure(f"T25 {kind}, {era}, {on.__name__}", seen["cpu"], "s CPU")
-    figure(f"T25 {kind}, {era}, {on.__name__}", seen["mib"], "MiB")
-    assert seen["cpu"] < BOUND * pace()
+    record_measurement(f"T25 {kind}, {era}, {on.__name__}", seen["cpu"], "s CPU")
+    record_measurement(f"T25 {kind}, {era}, {on.__name__}", seen["mib"], "MiB")
+    assert seen["cpu"] < BOUND * measure_cpu_unit()
     assert seen["mib"] < HOSTILE
     if kind == "logs":
         assert seen["heard"] == MANY
@@ -70,18 +79,18 @@ async def test_a_slow_listener_of_logs_loses_the_oldest_and_nothing_grows() -> N
         heard.append(message)
 
     flood = [(line("logs") + b"\n") * 1000] * (MANY // 1000)
-    last = notice("notifications/message", level="info", data="last", logger="l")
-    play = Play("handshake", {"tools/call": lambda _: Messages([*flood, last, text("done")])})
-    async with on_socket(play) as at, Client(at, on_log=slow, limits=ClientLimits(waiting=50)) as client:
+    last = create_notification("notifications/message", level="info", data="last", logger="l")
+    play = ScriptedServer("handshake", {"tools/call": lambda _: Messages([*flood, last, text_result("done")])})
+    async with serve_on_socket(play) as at, Client(at, on_log=slow, limits=ClientLimits(waiting=50)) as client:
         assert await client.call("go") == "done"
         gate.set()
-        await until(lambda: heard and heard[-1].data == "last")
+        await wait_until(lambda: heard and heard[-1].data == "last")
         assert len(heard) <= 52
 
 
 async def test_changes_not_yet_taken_are_told_once_each() -> None:
-    play = Play("handshake", {"tools/call": flooding("changes", on_socket)})
-    async with on_socket(play) as at, Client(at) as client, client.listen() as changes:
+    play = ScriptedServer("handshake", {"tools/call": flooding("changes", serve_on_socket)})
+    async with serve_on_socket(play) as at, Client(at) as client, client.listen() as changes:
         assert await client.call("go") == "done"
         taken = aiter(changes)
         assert (await anext(taken)).kind == "tools"
@@ -100,12 +109,17 @@ async def test_questions_without_number_are_refused_beyond_a_few() -> None:
         return []
 
     questions = Messages([{"id": f"q{n}", "method": "roots/list"} for n in range(500)])
-    play = Play(
-        "handshake", {"tools/call": lambda m: Messages([*questions, text()]) if m["params"]["name"] == "go" else text()}
+    play = ScriptedServer(
+        "handshake",
+        {
+            "tools/call": lambda m: (
+                Messages([*questions, text_result()]) if m["params"]["name"] == "go" else text_result()
+            )
+        },
     )
-    async with on_socket(play) as at, Client(at, roots=roots) as client:
+    async with serve_on_socket(play) as at, Client(at, roots=roots) as client:
         await client.call("go")
-        await until(lambda: any("error" in one for one in play.seen))
+        await wait_until(lambda: any("error" in one for one in play.received))
         assert await client.call("other") == "ok"
         assert asked == 32
         gate.set()

@@ -14,10 +14,10 @@ from typing import Any
 import psutil
 import pytest
 from calling import command, environment
-from lab import figure
+from lab import record_measurement
 
 from dovetail import Client
-from transports.scene import until
+from transports.scene import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="platform: process groups")
 
@@ -79,16 +79,16 @@ async def test_a_client_that_is_killed_leaves_nobody(how: signal.Signals, manner
         assert len(alive(file)) == 2
         process.send_signal(how)
         await process.wait()
-    await until(lambda: not alive(file))
-    figure(f"T17 survivors of a client ended by {how.name}, {manner}", len(alive(file)), "")
+    await wait_until(lambda: not alive(file))
+    record_measurement(f"T17 survivors of a client ended by {how.name}, {manner}", len(alive(file)), "")
 
 
 async def test_a_server_that_dies_takes_its_children_along(tmp_path: Path) -> None:
     file = tmp_path / "pids"
     async with Client(family(file, "polite")) as client:
         os.kill(alive(file)[0], signal.SIGKILL)
-        await until(lambda: not client.connected)
-        await until(lambda: not alive(file))
+        await wait_until(lambda: not client.connected)
+        await wait_until(lambda: not alive(file))
 
 
 async def test_opening_and_closing_leaves_no_task_and_no_descriptor(tmp_path: Path) -> None:
@@ -158,7 +158,9 @@ def test_workers_end_when_their_parent_is_killed_and_the_port_is_free(busy: bool
         parent.kill()
         parent.wait(60)
         left = psutil.wait_procs(workers, 60)[1]
-        figure(f"T17 workers left of a parent ended by SIGKILL, {'busy' if busy else 'idle'}", len(left), "")
+        record_measurement(
+            f"T17 workers left of a parent ended by SIGKILL, {'busy' if busy else 'idle'}", len(left), ""
+        )
         assert not left
     finally:
         client.close()

@@ -11,10 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calling import called
-from lab import MiB, figure
+from calling import run_client
+from lab import MiB, record_measurement
 
-from stand_ins import ERAS, STREAM_HEAD, Play, encoded, http, on_socket, on_web, response, text
+from stand_ins import (
+    ERAS,
+    STREAM_HEAD,
+    ScriptedServer,
+    create_response,
+    encode_http_reply,
+    encode_message,
+    serve_on_socket,
+    serve_over_http,
+    text_result,
+)
 
 HOSTILE = 64.0  # MiB over idle
 LIMIT = 32 * MiB
@@ -23,7 +33,7 @@ HOSTILE_PROGRAM = Path(__file__).with_name("hostile.py")
 
 
 def only_once(reaction: Any) -> Any:
-    return lambda message: reaction(message) if message["params"]["name"] == "go" else text()
+    return lambda message: reaction(message) if message["params"]["name"] == "go" else text_result()
 
 
 async def endless_json(_: Any) -> AsyncIterator[bytes]:
@@ -70,23 +80,23 @@ WEB = {
 @pytest.mark.parametrize("name", WEB)
 @pytest.mark.parametrize("era", ERAS)
 async def test_an_answer_without_end_over_http(name: str, era: str) -> None:
-    play = Play(era, {"tools/call": only_once(WEB[name])}, session="s")
-    async with on_web(play) as at:
-        seen = await called(at, era=era)
+    play = ScriptedServer(era, {"tools/call": only_once(WEB[name])}, session="s")
+    async with serve_over_http(play) as at:
+        seen = await run_client(at, era=era)
     assert seen["outcome"] in ("ResultError", "Interrupted", "NotMCP"), seen
     assert seen["usable"]
-    figure(f"T03 client, {name}, {era}", seen["mib"], "MiB")
+    record_measurement(f"T03 client, {name}, {era}", seen["mib"], "MiB")
     assert seen["mib"] < HOSTILE
 
 
 async def test_an_event_of_very_many_lines() -> None:
     """Each line could cost an object; the limit is made small, because reading them takes its time."""
-    play = Play("stateless", {"tools/call": only_once(short_lines)})
-    async with on_web(play) as at:
-        seen = await called(at, era="stateless", limits={"answer": 4 * MiB})
+    play = ScriptedServer("stateless", {"tools/call": only_once(short_lines)})
+    async with serve_over_http(play) as at:
+        seen = await run_client(at, era="stateless", limits={"answer": 4 * MiB})
     assert seen["outcome"] == "ResultError", seen
     assert seen["usable"]
-    figure("T03 client, an event of short lines, limit 4 MiB", seen["mib"], "MiB")
+    record_measurement("T03 client, an event of short lines, limit 4 MiB", seen["mib"], "MiB")
     assert seen["mib"] < 16
 
 
@@ -102,10 +112,10 @@ async def test_an_event_of_very_many_lines() -> None:
 )
 async def test_a_process_that_writes_too_much(what: str, era: str) -> None:
     command = [sys.executable, str(HOSTILE_PROGRAM), what]
-    seen = await called(command, era=era, limit=2.5)
+    seen = await run_client(command, era=era, limit=2.5)
     assert seen["outcome"] in ("RequestTimeout", "ResultError"), seen
     assert seen["usable"]
-    figure(f"T03 client, process, {what}, {era}", seen["mib"], "MiB")
+    record_measurement(f"T03 client, process, {what}, {era}", seen["mib"], "MiB")
     assert seen["mib"] < HOSTILE
 
 
@@ -115,27 +125,29 @@ async def test_an_honest_answer_just_under_the_limit(way: str) -> None:
     body = "ab" * (size // 2)
 
     def reaction(message: Any) -> Any:
-        result = text(body)
+        result = text_result(body)
         if way != "zipped":
             return result
         # Random enough that it does not look like a bomb.
-        return http(gzip.compress(encoded(response(message, result)), 0), content_encoding="gzip")
+        return encode_http_reply(
+            gzip.compress(encode_message(create_response(message, result)), 0), content_encoding="gzip"
+        )
 
-    play = Play("stateless", {"tools/call": only_once(reaction)})
-    async with (on_socket if way == "socket" else on_web)(play) as at:
-        seen = await called(at, era="stateless")
+    play = ScriptedServer("stateless", {"tools/call": only_once(reaction)})
+    async with (serve_on_socket if way == "socket" else serve_over_http)(play) as at:
+        seen = await run_client(at, era="stateless")
     assert seen["outcome"] == str(size), seen
     assert seen["usable"]
-    figure(f"T03 client, honest 31 MiB, {way}", seen["mib"], "MiB")
-    figure(f"T22 client, honest 31 MiB, {way}", seen["cpu"], "s CPU")
+    record_measurement(f"T03 client, honest 31 MiB, {way}", seen["mib"], "MiB")
+    record_measurement(f"T22 client, honest 31 MiB, {way}", seen["cpu"], "s CPU")
     assert seen["mib"] < FULL
 
 
 async def test_a_list_of_too_many() -> None:
     tools = [{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(50_000)]
-    play = Play("stateless", {"tools/list": {"tools": tools}})
-    async with on_socket(play) as at:
-        seen = await called(at, era="stateless", what="list")
+    play = ScriptedServer("stateless", {"tools/list": {"tools": tools}})
+    async with serve_on_socket(play) as at:
+        seen = await run_client(at, era="stateless", what="list")
     assert seen["outcome"] == "ResultError", seen
-    figure("T03 client, 50 000 tools in one answer", seen["mib"], "MiB")
+    record_measurement("T03 client, 50 000 tools in one answer", seen["mib"], "MiB")
     assert seen["mib"] < HOSTILE

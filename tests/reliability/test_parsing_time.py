@@ -14,17 +14,29 @@ import tracemalloc
 from collections.abc import Callable
 
 import pytest
-from lab import HANDSHAKE, Client, MiB, Pipe, Target, figure, http, message, mirrored, pace, stateless_params
+from lab import (
+    HANDSHAKE,
+    Client,
+    MiB,
+    StdioClient,
+    Target,
+    encode_http_request,
+    measure_cpu_unit,
+    message,
+    mirror_headers,
+    record_measurement,
+    stateless_params,
+)
 
 import dovetail
 from dovetail import MCPError, Server
 from dovetail.errors import ProtocolError, clip
-from dovetail.protocol.headers import HeaderPath, check_params, decode_value
-from dovetail.protocol.http import Refusal, accepted, collect, media_type
-from dovetail.protocol.sse import EventTooLarge, Parser
+from dovetail.protocol.headers import HeaderPath, check_param_headers, decode_value
+from dovetail.protocol.http import Refusal, collect_headers, parse_accept, parse_media_type
+from dovetail.protocol.sse import EventTooLarge, SSEParser
 from dovetail.protocol.state import Sealer
-from dovetail.server.templates import Template
-from dovetail.transports.lines import Framer
+from dovetail.server.templates import URITemplate
+from dovetail.transports.lines import LineSplitter
 from dovetail.wire.codec import decode
 
 FACTOR = 8
@@ -55,7 +67,7 @@ def check(name: str, make: Callable[[int], Work], size: int) -> None:
     found = exponent(make, size)
     if found >= EXPONENT:  # or somebody else needed the machine
         found = min(exponent(make, size), exponent(make, size))
-    figure(f"T22 exponent of {name}", found, "")
+    record_measurement(f"T22 exponent of {name}", found, "")
     assert found < EXPONENT
 
 
@@ -74,7 +86,7 @@ UNITS = [
 @pytest.mark.parametrize("text", TEMPLATES)
 def test_matching_a_template(text: str) -> None:
     """Every unit is tried once at full length; the slowest are timed as they grow."""
-    template = Template(text)
+    template = URITemplate(text)
     head = text.partition("{")[0]
 
     def uri(unit: str, size: int) -> str:
@@ -147,7 +159,7 @@ def test_reading_a_message(name: str) -> None:
 def test_cutting_lines(piece: int) -> None:
     def make(size: int) -> Work:
         def run() -> None:
-            framer = Framer(64 * MiB)
+            framer = LineSplitter(64 * MiB)
             for _ in range(0, size, piece):
                 framer.feed(b"x" * piece)
             framer.feed(b"\n")
@@ -160,7 +172,7 @@ def test_cutting_lines(piece: int) -> None:
 def test_many_short_lines() -> None:
     def make(size: int) -> Work:
         data = b"{}\n\n\r\n" * (size // 6)
-        return lambda: Framer(MiB).feed(data)
+        return lambda: LineSplitter(MiB).feed(data)
 
     check("short lines", make, 60_000)
 
@@ -169,13 +181,13 @@ def test_a_line_in_pieces_takes_little_more_memory_than_its_size() -> None:
     size = 256 * 1024
     tracemalloc.start()
     try:
-        framer = Framer(4 * MiB)
+        framer = LineSplitter(4 * MiB)
         for number in range(size // 2):
             framer.feed(b"%02d" % (number % 100))
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    figure("T22 bytes held per byte of a line in pieces", held / size, "")
+    record_measurement("T22 bytes held per byte of a line in pieces", held / size, "")
     assert held < 4 * size
 
 
@@ -195,7 +207,7 @@ def test_reading_an_event_stream(name: str, piece: int) -> None:
         pieces = [data[at : at + piece] for at in range(0, len(data), piece)]
 
         def run() -> None:
-            parser = Parser(64 * MiB)
+            parser = SSEParser(64 * MiB)
             for one in pieces:
                 parser.feed(one)
 
@@ -207,16 +219,18 @@ def test_reading_an_event_stream(name: str, piece: int) -> None:
 # Heads: a header is at most 8 KiB, all of them 32 KiB
 
 HEADERS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
-    "accept": (lambda value: accepted(value), b"text/plain;q=0.1,"),
-    "accept spaces": (lambda value: accepted(value), b" "),
-    "accept parameters": (lambda value: accepted(value), b"*/*;q=0.0  ;"),
-    "accept weights": (lambda value: accepted(value), b"*/*;   q=0.00000 ,"),
-    "media type": (lambda value: media_type(value), b" ;"),
+    "accept": (lambda value: parse_accept(value), b"text/plain;q=0.1,"),
+    "accept spaces": (lambda value: parse_accept(value), b" "),
+    "accept parameters": (lambda value: parse_accept(value), b"*/*;q=0.0  ;"),
+    "accept weights": (lambda value: parse_accept(value), b"*/*;   q=0.00000 ,"),
+    "media type": (lambda value: parse_media_type(value), b" ;"),
     "mirror": (lambda value: decode_value(value), b"a "),
     "mirror in base64": (lambda value: decode_value(b"=?base64?" + value + b"?="), b"YWFh"),
     "mirror not in base64": (lambda value: decode_value(b"=?base64?" + value + b"?="), b"=?"),
     "integer": (
-        lambda value: check_params([HeaderPath(b"mcp-param-x", ("x",), "integer")], {"x": 1}, {b"mcp-param-x": value}),
+        lambda value: check_param_headers(
+            [HeaderPath(b"mcp-param-x", ("x",), "integer")], {"x": 1}, {b"mcp-param-x": value}
+        ),
         b"1",
     ),
     "state": (lambda value: Sealer(["a" * 32]).open(value.decode(), b"", 0.0), b"YWFh"),
@@ -239,9 +253,9 @@ def test_reading_a_header(name: str) -> None:
 def test_collecting_headers() -> None:
     """Joining what is given many times is not worth a better way: at the limit of a head it takes no time."""
     pairs = [(b"x", b"")] * (32 * 1024 // 5)
-    assert took(lambda: collect(pairs), 1) < 5 * pace()
+    assert took(lambda: collect_headers(pairs), 1) < 5 * measure_cpu_unit()
     names = [(b"%d" % number, b"") for number in range(32 * 1024 // 5)]
-    assert took(lambda: collect([*names, *names]), 1) < 5 * pace()
+    assert took(lambda: collect_headers([*names, *names]), 1) < 5 * measure_cpu_unit()
 
 
 # Cursors: at most 4 KiB, looked up among everything that is listed
@@ -278,24 +292,24 @@ def at_limit(body: bytes) -> bytes:
 def test_the_worst_messages_hold_nobody_up(served: Target) -> None:
     """One body of nearly 4 MiB of each kind: how long the server works on it, and how long another waits."""
     hostile, other = Client(served), Client(served)
-    headers = hostile.headers | mirrored(message("tools/call", {"name": "take"}, 1))
+    headers = hostile.headers | mirror_headers(message("tools/call", {"name": "take"}, 1))
     worst_cpu = worst_wait = 0.0
     worst_name = ""
-    other.healthy()
+    other.is_healthy()
     for name, make in BODIES.items():
-        data = http("POST", "/mcp", headers, at_limit(make(4 * MiB - 4096)))
+        data = encode_http_request("POST", "/mcp", headers, at_limit(make(4 * MiB - 4096)))
         before = served.cpu
         hostile.connection().send(data)
         began = time.monotonic()
-        assert other.healthy()
+        assert other.is_healthy()
         worst_wait = max(worst_wait, time.monotonic() - began)
         answer = hostile.connection().answer()
         assert answer.status in (200, 400, 413), name
         used = served.cpu - before
         if used > worst_cpu:
             worst_cpu, worst_name = used, name
-    figure(f"T22 CPU for the worst message of 4 MiB ({worst_name})", worst_cpu * 1000, "ms")
-    figure("T22 wait of another client beside it", worst_wait * 1000, "ms")
+    record_measurement(f"T22 CPU for the worst message of 4 MiB ({worst_name})", worst_cpu * 1000, "ms")
+    record_measurement("T22 wait of another client beside it", worst_wait * 1000, "ms")
     assert worst_cpu < 1.0
     assert worst_wait < 1.0
 
@@ -309,13 +323,13 @@ def test_the_worst_uris_hold_nobody_up(served: Target) -> None:
             began = time.monotonic()
             assert "error" in client.request("resources/read", {"uri": uri}).message or unit == "a"
             worst = max(worst, time.monotonic() - began)
-    figure("T22 slowest URI of 8 KiB", worst * 1000, "ms")
+    record_measurement("T22 slowest URI of 8 KiB", worst * 1000, "ms")
     assert worst < 1.0
 
 
 def test_a_line_byte_by_byte(piped: Target) -> None:
     """Slowly dripping bytes cost what bytes cost."""
-    pipe = Pipe(piped)
+    pipe = StdioClient(piped)
     made = json.dumps(pipe.prepare("tools/call", {"name": "take", "arguments": {"text": "x" * 20_000}}, 9)).encode()
     before = piped.cpu
     for at in range(len(made)):
@@ -326,12 +340,12 @@ def test_a_line_byte_by_byte(piped: Target) -> None:
 
 
 def test_a_long_line_that_never_ends(piped: Target) -> None:
-    pipe = Pipe(piped)
+    pipe = StdioClient(piped)
     before = piped.cpu
     for _ in range(24):
         pipe.raw(b"x" * MiB)
     pipe.raw(b"\n")
-    assert pipe.healthy()
-    figure("T22 CPU for a line of 24 MiB", (piped.cpu - before) * 1000, "ms")
+    assert pipe.is_healthy()
+    record_measurement("T22 CPU for a line of 24 MiB", (piped.cpu - before) * 1000, "ms")
     assert piped.cpu - before < 2.0
-    assert pipe.waiting()[0]["error"]["code"] == -32600
+    assert pipe.unread_messages()[0]["error"]["code"] == -32600

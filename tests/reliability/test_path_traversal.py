@@ -13,9 +13,9 @@ from urllib.parse import quote
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lab import HANDSHAKE, NEWEST, Client, Pipe, Target, figure, target
+from lab import HANDSHAKE, NEWEST, Client, StdioClient, Target, record_measurement, run_target
 
-from dovetail.server.templates import Template
+from dovetail.server.templates import URITemplate
 
 SECRET = "the secret outside"
 INSIDE = "a text inside"
@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def serving(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    with target(tmp_path_factory.mktemp("serving"), "http", root=str(folder)) as one:
+    with run_target(tmp_path_factory.mktemp("serving"), "http", root=str(folder)) as one:
         yield one
         assert one.alive, one.log
 
@@ -83,8 +83,8 @@ def test_nothing_outside_is_read(serving: Target, revision: str) -> None:
         answer = read(client, f"docs://{path}")
         if SECRET in answer or "root:" in answer:
             escapes.append(path)
-    figure(f"T23 URIs tried, {revision}", len(tried), "")
-    figure(f"T23 escapes, {revision}", len(escapes), "")
+    record_measurement(f"T23 URIs tried, {revision}", len(tried), "")
+    record_measurement(f"T23 escapes, {revision}", len(escapes), "")
     assert not escapes
     assert read(client, "docs://sub/text.txt").count(INSIDE) == 1
 
@@ -113,8 +113,8 @@ def test_the_answer_does_not_say_where_the_folder_is(serving: Target, folder: Pa
 
 
 def test_on_stdio_too(folder: Path, tmp_path: Path) -> None:
-    with target(tmp_path, "stdio", root=str(folder)) as one:
-        pipe = Pipe(one, HANDSHAKE)
+    with run_target(tmp_path, "stdio", root=str(folder)) as one:
+        pipe = StdioClient(one, HANDSHAKE)
         for path in corpus()[::7]:
             answer = str(pipe.request("resources/read", {"uri": f"docs://{path}"}))
             assert SECRET not in answer
@@ -124,7 +124,7 @@ def test_on_stdio_too(folder: Path, tmp_path: Path) -> None:
 
 # Without a server: what any template hands to a function that joins it to a folder, unwisely
 
-TEMPLATES = [Template(text) for text in ("docs://{+path}", "docs://{path}", "docs://x{/path*}", "docs://x{?path}",
+TEMPLATES = [URITemplate(text) for text in ("docs://{+path}", "docs://{path}", "docs://x{/path*}", "docs://x{?path}",
                                          "docs://x{#path}", "docs://{+path}/end", "docs://a{.path}")]  # fmt: skip
 pieces = st.sampled_from([*DOTS, *SLASHES, *ROOTS, "secret", "a", "%", "%2", "é", "\ud800"])
 
@@ -160,7 +160,7 @@ def test_no_value_climbs(parts: list[str], sep: str) -> None:
 def test_an_expanded_value_adds_nothing_to_the_uri(value: str) -> None:
     """A value written into a template cannot become another path, query or host."""
     try:
-        uri = Template("https://api.example/users/{name}/files").expand({"name": value})
+        uri = URITemplate("https://api.example/users/{name}/files").expand({"name": value})
     except UnicodeEncodeError:
         return
     assert uri == f"https://api.example/users/{quote(value, safe='')}/files"

@@ -5,7 +5,16 @@ from typing import Any
 import pytest
 
 from dovetail import Context, Guard, Offload, Principal, Server, StaticTokens
-from transports.scene import INITIALIZED, LAST, META, Visit, initialize, modern, request, visit
+from transports.scene import (
+    INITIALIZED,
+    LATEST_HANDSHAKE,
+    META,
+    AsgiRequest,
+    initialize,
+    request,
+    start_post,
+    stateless_request,
+)
 
 # Two tokens of one user; the same name with another issuer; a program of that name; a user of another.
 WHO = {
@@ -53,32 +62,32 @@ def bearer(token: str) -> dict[str, str]:
 
 
 async def test_sessions(endpoint: Any) -> None:
-    first = await visit(endpoint, initialize(LAST), bearer("ada-1")).done()
-    session = {"mcp-session-id": first.headers["mcp-session-id"], "mcp-protocol-version": LAST}
-    await visit(endpoint, INITIALIZED, bearer("ada-1") | session).done()
+    first = await start_post(endpoint, initialize(LATEST_HANDSHAKE), bearer("ada-1")).wait_done()
+    session = {"mcp-session-id": first.headers["mcp-session-id"], "mcp-protocol-version": LATEST_HANDSHAKE}
+    await start_post(endpoint, INITIALIZED, bearer("ada-1") | session).wait_done()
     for who in FOREIGN:
         for method in ("POST", "GET", "DELETE"):
             body = b'{"jsonrpc":"2.0","id":1,"method":"ping"}' if method == "POST" else b""
-            refused = await Visit(endpoint, method, body=body, headers=bearer(who) | session).done()
+            refused = await AsgiRequest(endpoint, method, body=body, headers=bearer(who) | session).wait_done()
             assert refused.status == 404, (who, method)
     for who in ("ada-1", "ada-2"):
-        assert (await visit(endpoint, request("ping"), bearer(who) | session).done()).status == 200
+        assert (await start_post(endpoint, request("ping"), bearer(who) | session).wait_done()).status == 200
 
 
 async def test_states(endpoint: Any) -> None:
     capable = META | {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}}
-    message = modern(name="ask", arguments={})
+    message = stateless_request(name="ask", arguments={})
     message["params"]["_meta"] = capable
-    first = (await visit(endpoint, message, bearer("ada-1")).done()).last["result"]
+    first = (await start_post(endpoint, message, bearer("ada-1")).wait_done()).last["result"]
     assert first["resultType"] == "input_required"
     key = next(iter(first["inputRequests"]))
     answer = {key: {"action": "accept", "content": {"value": 7}}}
     message["params"] |= {"requestState": first["requestState"], "inputResponses": answer}
     for who in FOREIGN:
-        refused = await visit(endpoint, message, bearer(who)).done()
+        refused = await start_post(endpoint, message, bearer(who)).wait_done()
         assert refused.last["error"]["code"] == -32602
         assert "requestState" in refused.last["error"]["message"]
-    mine = await visit(endpoint, message, bearer("ada-2")).done()
+    mine = await start_post(endpoint, message, bearer("ada-2")).wait_done()
     assert mine.last["result"]["content"][0]["text"] == "7"
 
 
@@ -89,7 +98,9 @@ async def test_cursors(endpoint: Any) -> None:
         cursor, shown[who], cursors[who] = None, [], []
         while True:
             params = {} if cursor is None else {"cursor": cursor}
-            page = (await visit(endpoint, modern("tools/list", **params), bearer(who)).done()).last["result"]
+            page = (
+                await start_post(endpoint, stateless_request("tools/list", **params), bearer(who)).wait_done()
+            ).last["result"]
             shown[who] += [one["name"] for one in page["tools"]]
             cursor = page.get("nextCursor")
             if cursor is None:
@@ -97,35 +108,35 @@ async def test_cursors(endpoint: Any) -> None:
             cursors[who].append(cursor)
     assert shown == {"ada-1": ["ask", "chatter", "long", "hidden", "last"], "bob": ["ask", "chatter", "long", "last"]}
     for cursor in cursors["ada-1"]:
-        answer = await visit(endpoint, modern("tools/list", cursor=cursor), bearer("bob")).done()
+        answer = await start_post(endpoint, stateless_request("tools/list", cursor=cursor), bearer("bob")).wait_done()
         names = [one["name"] for one in answer.last.get("result", {}).get("tools", [])]
         assert "hidden" not in names
 
 
 async def test_event_ids(endpoint: Any) -> None:
     async def session_of(who: str) -> dict[str, str]:
-        first = await visit(endpoint, initialize(LAST), bearer(who)).done()
-        session = {"mcp-session-id": first.headers["mcp-session-id"], "mcp-protocol-version": LAST}
-        await visit(endpoint, INITIALIZED, bearer(who) | session).done()
+        first = await start_post(endpoint, initialize(LATEST_HANDSHAKE), bearer(who)).wait_done()
+        session = {"mcp-session-id": first.headers["mcp-session-id"], "mcp-protocol-version": LATEST_HANDSHAKE}
+        await start_post(endpoint, INITIALIZED, bearer(who) | session).wait_done()
         return bearer(who) | session
 
     mine, theirs = await session_of("ada-1"), await session_of("bob")
     message = request(name="chatter", _meta={"progressToken": 1})
-    stream = await visit(endpoint, message, mine).done()
+    stream = await start_post(endpoint, message, mine).wait_done()
     last = next(event.id for event in stream.events if event.id)
-    foreign = await Visit(endpoint, "GET", headers=theirs | {"last-event-id": last}).done()
+    foreign = await AsgiRequest(endpoint, "GET", headers=theirs | {"last-event-id": last}).wait_done()
     assert foreign.status in (400, 404)
 
 
 async def test_links_to_results_that_were_kept_back(endpoint: Any) -> None:
     """The link is a secret, but knowing it is not enough."""
-    first = await visit(endpoint, modern(name="long", arguments={}), bearer("ada-1")).done()
+    first = await start_post(endpoint, stateless_request(name="long", arguments={}), bearer("ada-1")).wait_done()
     _, link = first.last["result"]["content"]
-    read = modern("resources/read", uri=link["uri"])
+    read = stateless_request("resources/read", uri=link["uri"])
     for who in FOREIGN:
-        refused = await visit(endpoint, read, bearer(who)).done()
+        refused = await start_post(endpoint, read, bearer(who)).wait_done()
         assert "y" * 200 not in refused.body.decode()
         assert "error" in refused.last, who
-    mine = await visit(endpoint, read, bearer("ada-2")).done()
+    mine = await start_post(endpoint, read, bearer("ada-2")).wait_done()
     assert mine.last["result"]["contents"][0]["text"] == "y" * 200
     assert mine.last["result"]["cacheScope"] == "private"

@@ -4,10 +4,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from lab import figure
+from lab import record_measurement
 
 from dovetail import Client, MCPError, Timeouts
-from stand_ins import CLOSE, RST, Messages, Play, http, notice, on_web
+from stand_ins import CLOSE, RST, Messages, ScriptedServer, create_notification, encode_http_reply, serve_over_http
 
 WATCHED = 4.0  # seconds
 MOST = 5  # attempts in that time: at 0, 0.5, 1.5, 3.5 s, and one for luck
@@ -15,13 +15,13 @@ MOST = 5  # attempts in that time: at 0, 0.5, 1.5, 3.5 s, and one for luck
 
 def acknowledged(message: Any) -> Any:
     meta = {"io.modelcontextprotocol/subscriptionId": message["id"]}
-    agreed = notice("notifications/subscriptions/acknowledged", notifications={}, _meta=meta)
+    agreed = create_notification("notifications/subscriptions/acknowledged", notifications={}, _meta=meta)
     return Messages([b"retry: 0\n\n", agreed])
 
 
 STREAMS: dict[str, Any] = {
     "retry 0": Messages([b"retry: 0\n\n"]),
-    "503": http(b"", status=503, retry_after="0"),
+    "503": encode_http_reply(b"", status=503, retry_after="0"),
     "fin": CLOSE,
     "rst": RST,
 }
@@ -29,11 +29,11 @@ STREAMS: dict[str, Any] = {
 
 @pytest.mark.parametrize("how", STREAMS)
 async def test_the_stream_of_a_session(how: str) -> None:
-    play = Play("handshake", session="s", stream=STREAMS[how])
-    async with on_web(play) as at, Client(at) as client:
+    play = ScriptedServer("handshake", session="s", http_get_reaction=STREAMS[how])
+    async with serve_over_http(play) as at, Client(at) as client:
         await asyncio.sleep(WATCHED)
         tries = sum(method == "GET" for method, _ in play.heads)
-        figure(f"T10 streams of a session opened in {WATCHED:g} s, {how}", tries, "")
+        record_measurement(f"T10 streams of a session opened in {WATCHED:g} s, {how}", tries, "")
         assert 2 <= tries <= MOST
         assert await client.call("go") == "ok"
         assert play.count("initialize") == 1
@@ -42,24 +42,27 @@ async def test_the_stream_of_a_session(how: str) -> None:
 @pytest.mark.parametrize("how", ["retry 0", "fin", "rst"])
 async def test_a_subscription(how: str) -> None:
     first = [acknowledged]
-    play = Play("stateless")
+    play = ScriptedServer("stateless")
     play.reactions = {
         "subscriptions/listen": lambda m: (
             first.pop()(m) if first else (acknowledged(m) if how == "retry 0" else STREAMS[how])
         )
     }
-    async with on_web(play) as at, Client(at) as client, client.listen():
+    async with serve_over_http(play) as at, Client(at) as client, client.listen():
         await asyncio.sleep(WATCHED)
         tries = play.count("subscriptions/listen")
-        figure(f"T10 subscriptions opened in {WATCHED:g} s, {how}", tries, "")
+        record_measurement(f"T10 subscriptions opened in {WATCHED:g} s, {how}", tries, "")
         assert 2 <= tries <= MOST
         assert await client.call("go") == "ok"
 
 
 async def test_a_server_that_cannot_be_opened_is_not_hammered_by_callers() -> None:
     """Callers in a loop share one attempt at a time, and the attempts keep their distance."""
-    play = Play("handshake", {"initialize": http(b"", status=500), "server/discover": http(b"", status=500)})
-    async with on_web(play) as at:
+    play = ScriptedServer(
+        "handshake",
+        {"initialize": encode_http_reply(b"", status=500), "server/discover": encode_http_reply(b"", status=500)},
+    )
+    async with serve_over_http(play) as at:
         client = Client(at, timeouts=Timeouts(probe=1))
 
         async def insist() -> None:
@@ -75,6 +78,6 @@ async def test_a_server_that_cannot_be_opened_is_not_hammered_by_callers() -> No
             task.cancel()
         await asyncio.wait(tasks)
         tries = play.count("initialize")
-        figure(f"T10 attempts to open in {WATCHED:g} s, ten callers", tries, "")
+        record_measurement(f"T10 attempts to open in {WATCHED:g} s, ten callers", tries, "")
         assert tries <= MOST
         await client.close()

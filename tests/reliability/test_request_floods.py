@@ -12,11 +12,23 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from lab import HANDSHAKE, NEWEST, Answer, Client, Connection, OldStream, Start, Target, figure, http, within
+from lab import (
+    HANDSHAKE,
+    NEWEST,
+    Answer,
+    Client,
+    Connection,
+    Sse2024Client,
+    StartTarget,
+    Target,
+    encode_http_request,
+    record_measurement,
+    wait_for,
+)
 
 from dovetail import Limits
 from dovetail.errors import Busy
-from dovetail.server.threads import Threads
+from dovetail.server.threads import ThreadPool
 
 TRIES = 60
 
@@ -42,32 +54,32 @@ def unaffected(target: Target, tries: int = TRIES) -> float:
 
 def check_others(target: Target, what: str) -> None:
     share = unaffected(target)
-    figure(f"T19 success of others beside a flood of {what}", share * 100, "%")
+    record_measurement(f"T19 success of others beside a flood of {what}", share * 100, "%")
     assert share >= 0.99
 
 
 @pytest.mark.parametrize("revision", [NEWEST, HANDSHAKE])
-def test_a_flood_of_calls(start: Start, revision: str) -> None:
+def test_a_flood_of_calls(start: StartTarget, revision: str) -> None:
     target = start(principals=True)
     greedy, other = Client(target, revision, principal="greedy"), Client(target, principal="other")
     share = 256
-    held = [greedy.begin_call("wait", {"key": "k"}) for _ in range(share)]
+    held = [greedy.send_call("wait", {"key": "k"}) for _ in range(share)]
     other.call("until", {"what": "started", "key": "k", "count": share})
-    refused = [greedy.begin_call("wait", {"key": "k"}) for _ in range(50)]
+    refused = [greedy.send_call("wait", {"key": "k"}) for _ in range(50)]
     answers = [one.answer() for one in refused]
     assert all(map(told_to_wait, answers))
     check_others(target, f"calls, {revision}")
     other.call("release", {"key": "k"})
     assert statuses(held) == {200: share}
-    assert greedy.healthy()
+    assert greedy.is_healthy()
 
 
-def test_a_flood_of_calls_over_several_sessions(start: Start) -> None:
+def test_a_flood_of_calls_over_several_sessions(start: StartTarget) -> None:
     """A principal has one share, however many sessions it opens."""
     target = start(principals=True, limits={"calls_per_principal": 20})
     other = Client(target, principal="other")
     clients = [Client(target, HANDSHAKE, principal="greedy") for _ in range(10)]
-    held = [one.begin_call("wait", {"key": "k"}) for one in clients for _ in range(2)]
+    held = [one.send_call("wait", {"key": "k"}) for one in clients for _ in range(2)]
     other.call("until", {"what": "started", "key": "k", "count": 20})
     assert all(told_to_wait(one.call("echo", {"text": "x"})) for one in clients)
     check_others(target, "calls over sessions")
@@ -75,7 +87,7 @@ def test_a_flood_of_calls_over_several_sessions(start: Start) -> None:
     assert statuses(held) == {200: 20}
 
 
-def test_a_flood_of_synchronous_calls(start: Start) -> None:
+def test_a_flood_of_synchronous_calls(start: StartTarget) -> None:
     """The threads are not one principal's, however quickly its calls come."""
     target = start(principals=True, limits={"threads": 8, "waiting": 64})
     greedy = Client(target, principal="greedy")
@@ -91,7 +103,7 @@ def test_a_flood_of_synchronous_calls(start: Start) -> None:
 
 async def test_a_burst_in_one_turn_takes_no_more_than_half_the_threads() -> None:
     """Calls that come at once count before a thread has taken the first of them."""
-    threads, release = Threads(Limits(threads=8)), threading.Event()
+    threads, release = ThreadPool(Limits(threads=8)), threading.Event()
     calls = [threads.run(release.wait, (10.0,), {}, "greedy") for _ in range(100)]
     tasks = [asyncio.ensure_future(one) for one in calls]
     refused = [one async for one in _busy(tasks[4:])]
@@ -109,7 +121,7 @@ async def _busy(tasks: list[Any]) -> AsyncIterator[Busy]:
         yield found.value
 
 
-def test_a_flood_of_sessions(start: Start) -> None:
+def test_a_flood_of_sessions(start: StartTarget) -> None:
     target = start(principals=True)
     for _ in range(100):
         Client(target, HANDSHAKE, principal="greedy").close()
@@ -120,7 +132,7 @@ def test_a_flood_of_sessions(start: Start) -> None:
     check_others(target, "sessions")
 
 
-def test_a_flood_of_anonymous_sessions_locks_nobody_out(start: Start) -> None:
+def test_a_flood_of_anonymous_sessions_locks_nobody_out(start: StartTarget) -> None:
     """On loopback all look the same: the session longest unused gives way, one with a stream never does."""
     target = start(limits={"sessions": 40})
     steady = Client(target, HANDSHAKE)
@@ -128,10 +140,10 @@ def test_a_flood_of_anonymous_sessions_locks_nobody_out(start: Start) -> None:
     assert stream.head()[0] == 200
     for _ in range(200):
         Client(target, HANDSHAKE).close()
-    assert steady.healthy()
+    assert steady.is_healthy()
     late = Client(target, HANDSHAKE)
-    assert late.healthy()
-    figure("T19 sessions opened over the limit without a lock-out", 160, "")
+    assert late.is_healthy()
+    record_measurement("T19 sessions opened over the limit without a lock-out", 160, "")
 
 
 @contextmanager
@@ -145,10 +157,10 @@ def streams(kind: str, target: Target) -> Iterator[Callable[[], Connection]]:
             data = greedy.prepare("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
         elif kind == "session":
             session = Client(target, HANDSHAKE, principal="greedy")
-            data = http("GET", "/mcp", session.headers)
+            data = encode_http_request("GET", "/mcp", session.headers)
         else:
-            data = http("GET", "/sse", greedy.headers | {"accept": "text/event-stream"})
-        connection = greedy.begin(data)
+            data = encode_http_request("GET", "/sse", greedy.headers | {"accept": "text/event-stream"})
+        connection = greedy.send_only(data)
         opened.append(connection)
         return connection
 
@@ -160,7 +172,7 @@ def streams(kind: str, target: Target) -> Iterator[Callable[[], Connection]]:
 @pytest.mark.parametrize(("kind", "limits"), [
     ("listen", {"listens": 10}), ("session", {"streams": 10}), ("old", {"streams": 10}),
 ])  # fmt: skip
-def test_a_flood_of_streams(start: Start, kind: str, limits: dict[str, Any]) -> None:
+def test_a_flood_of_streams(start: StartTarget, kind: str, limits: dict[str, Any]) -> None:
     target = start(principals=True, limits=limits)
     with streams(kind, target) as open_one:
         assert [open_one().head()[0] for _ in range(10)] == [200] * 10
@@ -172,10 +184,10 @@ def test_a_flood_of_streams(start: Start, kind: str, limits: dict[str, Any]) -> 
         check_others(target, f"streams, {kind}")
     # What is closed is given back.
     with streams(kind, target) as open_one:
-        within(lambda: open_one().head()[0] == 200, "room again")
+        wait_for(lambda: open_one().head()[0] == 200, "room again")
 
 
-def test_calls_over_the_old_transport_count_too(start: Start) -> None:
+def test_calls_over_the_old_transport_count_too(start: StartTarget) -> None:
     """One share, whichever transport the calls come by."""
     target = start(principals=True, limits={"calls_per_principal": 10})
     greedy, other = Client(target, principal="greedy"), Client(target, principal="other")
@@ -183,7 +195,7 @@ def test_calls_over_the_old_transport_count_too(start: Start) -> None:
     for number in range(9):
         old[number % 3].begin("wait", {"key": "k"}, number)
     other.call("until", {"what": "started", "key": "k", "count": 9})
-    held = greedy.begin_call("wait", {"key": "k"})
+    held = greedy.send_call("wait", {"key": "k"})
     other.call("until", {"what": "started", "key": "k", "count": 10})
     assert told_to_wait(greedy.call("echo", {"text": "x"}))
     old[0].begin("echo", {"text": "x"}, 99)
@@ -193,7 +205,7 @@ def test_calls_over_the_old_transport_count_too(start: Start) -> None:
     assert held.answer().status == 200
 
 
-class OldPrincipal(OldStream):
+class OldPrincipal(Sse2024Client):
     """A client of the old transport that says who it is."""
 
     def __init__(self, target: Target, principal: str) -> None:
@@ -201,7 +213,7 @@ class OldPrincipal(OldStream):
         self.target = target
         self._host = {"host": f"127.0.0.1:{target.port}"} | about
         self.reading = Connection(target.port)
-        self.reading.send(http("GET", "/sse", self._host | {"accept": "text/event-stream"}))
+        self.reading.send(encode_http_request("GET", "/sse", self._host | {"accept": "text/event-stream"}))
         self.status, _ = self.reading.head()
         self._events = self.reading.stream()
         self.address = next(self._events)["data"]
@@ -216,17 +228,17 @@ class OldPrincipal(OldStream):
         assert self.send(call).status == 202
 
 
-def test_when_the_whole_server_is_full(start: Start) -> None:
+def test_when_the_whole_server_is_full(start: StartTarget) -> None:
     """Everyone's limit is nobody's fault: 503, and room again as soon as a call ends."""
     target = start(principals=True, limits={"calls": 12})
     first = Client(target, principal="p0")
-    held = [Client(target, principal=f"p{number}").begin_call("wait", {"key": "k"}) for number in range(11)]
+    held = [Client(target, principal=f"p{number}").send_call("wait", {"key": "k"}) for number in range(11)]
     first.call("until", {"what": "started", "key": "k", "count": 11})
-    held.append(Client(target, principal="last").begin_call("wait", {"key": "k2"}))
-    answer = within(lambda: _full(first), "a full server")
+    held.append(Client(target, principal="last").send_call("wait", {"key": "k2"}))
+    answer = wait_for(lambda: _full(first), "a full server")
     assert int(answer.headers["retry-after"]) >= 1
     held[-1].abort()
-    within(lambda: first.call("echo", {"text": "x"}).status == 200, "room")
+    wait_for(lambda: first.call("echo", {"text": "x"}).status == 200, "room")
     first.call("release", {"key": "k"})
     assert statuses(held[:-1]) == {200: 11}
 
@@ -236,11 +248,11 @@ def _full(client: Client) -> Answer | None:
     return answer if answer.status == 503 else None
 
 
-def test_a_flood_that_is_refused_costs_little(start: Start) -> None:
+def test_a_flood_that_is_refused_costs_little(start: StartTarget) -> None:
     """Four clients over their share, as fast as they can, while another works."""
     target = start(principals=True, limits={"calls_per_principal": 1})
     other = Client(target, principal="other")
-    held = [Client(target, principal=f"greedy{number}").begin_call("wait", {"key": "k"}) for number in range(4)]
+    held = [Client(target, principal=f"greedy{number}").send_call("wait", {"key": "k"}) for number in range(4)]
     other.call("until", {"what": "started", "key": "k", "count": 4})
     over = threading.Event()
     counted: Counter[int] = Counter()
@@ -261,7 +273,7 @@ def test_a_flood_that_is_refused_costs_little(start: Start) -> None:
         over.set()
         for thread in floods:
             thread.join()
-    figure("T19 calls refused meanwhile", counted[429], "")
+    record_measurement("T19 calls refused meanwhile", counted[429], "")
     assert counted.keys() == {429}
     other.call("release", {"key": "k"})
     assert statuses(held) == {200: 4}

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from lab import HANDSHAKE, NEWEST, Client, Connection, Pipe, Target, message
+from lab import HANDSHAKE, NEWEST, Client, Connection, StdioClient, Target, message
 
 IDS: list[Any] = [
     0, 1, -1, "1", "0", "", " ", "-1", "null", "id", "__proto__", "constructor", 2**31, 2**53, 2**53 + 1, 2**63, 10**39,
@@ -36,7 +36,7 @@ Running = tuple[Connection, Any, str]
 @pytest.fixture(scope="module", autouse=True)
 def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder = tmp_path_factory.mktemp("t11")
-    with lab.target(folder, "http") as over_http, lab.target(folder, "stdio") as over_pipe:
+    with lab.run_target(folder, "http") as over_http, lab.run_target(folder, "stdio") as over_pipe:
         _targets.update(http=over_http, stdio=over_pipe)
         yield
         assert over_http.alive
@@ -60,7 +60,7 @@ class HttpIds(RuleBasedStateMachine):
     def begin(self, id: Any) -> Running:
         HttpIds.counter += 1
         key = f"{self.revision} {HttpIds.counter}"
-        connection = self.client.begin_call("wait", {"key": key, "text": key}, id=id)
+        connection = self.client.send_call("wait", {"key": key, "text": key}, id=id)
         self.client.call("until", {"what": "started", "key": key}, id=id)
         self.running.append((connection, id, key))
         return self.running[-1]
@@ -115,8 +115,8 @@ class DuplexIds(RuleBasedStateMachine):
     def open(self, revision: str) -> None:
         # Both eras may speak on one connection, so one process serves all examples.
         if "pipe" not in _targets["stdio"].extra:
-            _targets["stdio"].extra["pipe"] = Pipe(_targets["stdio"], HANDSHAKE)
-        self.pipe: Pipe = _targets["stdio"].extra["pipe"]
+            _targets["stdio"].extra["pipe"] = StdioClient(_targets["stdio"], HANDSHAKE)
+        self.pipe: StdioClient = _targets["stdio"].extra["pipe"]
         self.pipe.revision = revision
         self.running: dict[tuple[type, Any], str] = {}
 
@@ -124,7 +124,7 @@ class DuplexIds(RuleBasedStateMachine):
     def begin(self, id: Any) -> None:
         DuplexIds.counter += 1
         key = f"duplex {DuplexIds.counter}"
-        self.pipe.begin_call("wait", {"key": key, "text": key}, id=id)
+        self.pipe.send_call("wait", {"key": key, "text": key}, id=id)
         if (type(id), id) in self.running:
             assert self.pipe.answer(id)["error"]["code"] == -32600
         else:
@@ -162,7 +162,7 @@ class DuplexIds(RuleBasedStateMachine):
         for which in list(self.running):
             self._finish(which)
         self.pipe.call("echo", {"text": "x"}, id="control")
-        assert not self.pipe.waiting()  # nothing was answered twice, nothing after a cancel
+        assert not self.pipe.unread_messages()  # nothing was answered twice, nothing after a cancel
 
 
 class TestStateless(HttpIds.TestCase):

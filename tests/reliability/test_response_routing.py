@@ -9,7 +9,7 @@ from typing import Any
 
 import lab
 import pytest
-from lab import HANDSHAKE, NEWEST, Client, OldStream, Start, Target, figure, message
+from lab import HANDSHAKE, NEWEST, Client, Sse2024Client, StartTarget, Target, message, record_measurement
 
 CLIENTS = int(os.environ.get("RELIABILITY_CLIENTS", "24"))
 DELIVERIES = int(os.environ.get("RELIABILITY_DELIVERIES", "1000000"))
@@ -73,7 +73,7 @@ def chatter(client: Client, marker: str, id: int) -> int:
 
 def abandon(client: Client, marker: str, id: int) -> int:
     """Leave before the answer; the next request with the same id gets its own."""
-    client.begin_call("wait", {"key": marker, "text": "nobody's"}, id=id).abort()
+    client.send_call("wait", {"key": marker, "text": "nobody's"}, id=id).abort()
     client.call("release", {"key": marker})
     return simply("echo")(client, marker, id)
 
@@ -82,7 +82,7 @@ def cancel(client: Client, marker: str, id: int) -> int:
     """Cancel an id: only one's own is meant, whoever else uses it."""
     if client.revision == NEWEST:
         return simply("echo")(client, marker, id)
-    with client.begin_call("wait", {"key": marker}, id=id) as held:
+    with client.send_call("wait", {"key": marker}, id=id) as held:
         client.call("until", {"what": "started", "key": marker})
         client.post(message("notifications/cancelled", {"requestId": id}))
         assert not held.answer().messages
@@ -102,7 +102,7 @@ WAYS = {
 
 
 def over_old_stream(target: Target, marker: str, calls: int) -> int:
-    old = OldStream(target)
+    old = Sse2024Client(target)
     for id in range(1, calls + 1):
         found: Any = old.call("echo" if id % 2 else "shout", {"text": f"{marker}{id}"}, id=id)
         assert found["result"]["content"][0]["text"] == f"{marker}{id}"
@@ -114,11 +114,11 @@ KINDS = [over_http(NEWEST), over_http(HANDSHAKE), over_http("2025-06-18"), over_
 
 
 def test_no_answer_goes_astray(served: Target) -> None:
-    figure("T12 right deliveries", crowd(served, KINDS, CALLS), "")
-    assert Client(served).healthy()
+    record_measurement("T12 right deliveries", crowd(served, KINDS, CALLS), "")
+    assert Client(served).is_healthy()
 
 
-def test_no_principal_is_taken_for_another(start: Start) -> None:
+def test_no_principal_is_taken_for_another(start: StartTarget) -> None:
     target = start(principals=True)
 
     def live(target: Target, marker: str, calls: int) -> int:
@@ -137,4 +137,4 @@ def test_for_long(served: Target) -> None:
     total = 0
     while total < DELIVERIES:
         total += crowd(served, KINDS, 2000)
-    figure("T12 right deliveries, long", total, "")
+    record_measurement("T12 right deliveries, long", total, "")

@@ -16,7 +16,19 @@ from typing import Any
 
 import lab
 import pytest
-from lab import HANDSHAKE, NEWEST, Answer, Client, Connection, OldStream, Pipe, Target, figure, message, within
+from lab import (
+    HANDSHAKE,
+    NEWEST,
+    Answer,
+    Client,
+    Connection,
+    Sse2024Client,
+    StdioClient,
+    Target,
+    message,
+    record_measurement,
+    wait_for,
+)
 
 DRAIN, HARD = 0.6, 2.0
 LIMITS = {"drain": DRAIN, "hard_stop": HARD}
@@ -38,7 +50,7 @@ class Outcome:
 
 
 def idle(target: Target) -> list[Connection]:
-    assert Client(target).healthy()
+    assert Client(target).is_healthy()
     return []
 
 
@@ -47,12 +59,12 @@ def calling(tool: str, revision: str = NEWEST) -> Callable[[Target], list[Connec
 
     def begin(target: Target) -> list[Connection]:
         client = Client(target, revision)
-        client.healthy()
-        held = client.begin_call("doze" if tool == "short" else tool, arguments[tool])
+        client.is_healthy()
+        held = client.send_call("doze" if tool == "short" else tool, arguments[tool])
         if tool == "wait":
             client.call("until", {"what": "started", "key": "k"})
         else:  # there may be nobody to ask: the tool says it where it can be seen from outside
-            within(lambda: "in the tool" in target.log, "the tool has begun")
+            wait_for(lambda: "in the tool" in target.log, "the tool has begun")
         return [held]
 
     return begin
@@ -66,28 +78,28 @@ def get_stream(target: Target) -> list[Connection]:
 
 def listening(target: Target) -> list[Connection]:
     client = Client(target)
-    held = client.begin(client.prepare("subscriptions/listen", {"notifications": {"toolsListChanged": True}}))
+    held = client.send_only(client.prepare("subscriptions/listen", {"notifications": {"toolsListChanged": True}}))
     assert held.socket.recv(1, socket.MSG_PEEK)
     return [held]
 
 
 def old_stream(target: Target) -> list[Connection]:
-    target.extra["old"] = OldStream(target)
+    target.extra["old"] = Sse2024Client(target)
     return []
 
 
 def half_a_request(target: Target) -> list[Connection]:
     client = Client(target)
-    client.healthy()
-    held = client.begin(client.prepare("tools/list")[:-5])
-    assert client.healthy()  # sent later and answered: the half has been read
+    client.is_healthy()
+    held = client.send_only(client.prepare("tools/list")[:-5])
+    assert client.is_healthy()  # sent later and answered: the half has been read
     return [held]
 
 
 def many_sessions(target: Target) -> list[Connection]:
     clients = [Client(target, HANDSHAKE) for _ in range(150)]
     streams = [client.listen() for client in clients[:40]]
-    calls = [client.begin_call("wait", {"key": "k"}) for client in clients[40:80]]
+    calls = [client.send_call("wait", {"key": "k"}) for client in clients[40:80]]
     clients[0].call("until", {"what": "started", "key": "k", "count": 40})
     assert all(one.socket.recv(1, socket.MSG_PEEK) for one in streams)
     return [*streams, *calls]
@@ -138,18 +150,18 @@ OVER_HTTP: dict[str, tuple[Callable[[Target], list[Connection]], tuple[int, ...]
 
 
 def stop_stdio(target: Target, tool: str, how: int | None, revision: str) -> Outcome:
-    pipe = Pipe(target, revision)
-    pipe.healthy()
+    pipe = StdioClient(target, revision)
+    pipe.is_healthy()
     if tool == "wait":
-        pipe.begin_call("wait", {"key": "k"}, id="held")
+        pipe.send_call("wait", {"key": "k"}, id="held")
         pipe.call("until", {"what": "started", "key": "k"})
     elif tool != "idle":
         seconds = 0.3 if tool == "short" else LONG
-        pipe.begin_call("block" if tool == "block" else "doze", {"seconds": seconds}, id="held")
-        within(lambda: "in the tool" in target.log, "the tool has begun")
+        pipe.send_call("block" if tool == "block" else "doze", {"seconds": seconds}, id="held")
+        wait_for(lambda: "in the tool" in target.log, "the tool has begun")
     began = time.monotonic()
     if how is None:
-        pipe.hang_up()
+        pipe.close()
     else:
         target.signal(how)
     told: list[Any] = []
@@ -177,7 +189,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Out
 
     def run(name: str) -> Outcome:
         transport, _, case = name.partition(" ")
-        with lab.target(folder, transport, limits=LIMITS) as target:
+        with lab.run_target(folder, transport, limits=LIMITS) as target:
             if transport == "stdio":
                 return stop_stdio(target, *OVER_STDIO[case])
             prepare, numbers = OVER_HTTP[case]
@@ -200,7 +212,7 @@ def bound(case: str) -> float:
 @pytest.mark.parametrize("case", OVER_HTTP)
 def test_over_http_it_ends_in_time(outcomes: dict[str, Outcome], case: str) -> None:
     outcome = outcomes[f"http {case}"]
-    figure(f"T16 http {case}", outcome.seconds, "s")
+    record_measurement(f"T16 http {case}", outcome.seconds, "s")
     assert outcome.code is not None
     assert outcome.seconds < bound(case) + SLACK
     stuck = "blocked" in case or case == "thread TERM TERM"
@@ -252,7 +264,7 @@ def test_a_blocked_loop_is_named_in_the_log(outcomes: dict[str, Outcome]) -> Non
 @pytest.mark.parametrize("case", OVER_STDIO)
 def test_over_stdio_it_ends_in_time(outcomes: dict[str, Outcome], case: str) -> None:
     outcome = outcomes[f"stdio {case}"]
-    figure(f"T16 stdio {case}", outcome.seconds, "s")
+    record_measurement(f"T16 stdio {case}", outcome.seconds, "s")
     assert outcome.code == 0
     assert outcome.seconds < 2.5 + SLACK  # the peers: still running after 8 s when a tool or the loop is blocked
     assert "Traceback" not in outcome.log, outcome.log[-2000:]
@@ -262,18 +274,18 @@ def test_over_stdio_it_ends_in_time(outcomes: dict[str, Outcome], case: str) -> 
 
 
 def test_while_it_drains_nothing_new_begins(tmp_path: Path) -> None:
-    with lab.target(tmp_path, "http", limits={"drain": 20.0, "hard_stop": 30.0}) as target:
+    with lab.run_target(tmp_path, "http", limits={"drain": 20.0, "hard_stop": 30.0}) as target:
         client, other = Client(target), Client(target)
-        client.healthy()
-        other.healthy()
-        held = client.begin_call("wait", {"key": "k", "text": "mine"})
+        client.is_healthy()
+        other.is_healthy()
+        held = client.send_call("wait", {"key": "k", "text": "mine"})
         client.call("until", {"what": "started", "key": "k"})
         target.signal(TERM)
-        refused = within(lambda: _refused(other), "new work is refused")
+        refused = wait_for(lambda: _refused(other), "new work is refused")
         assert refused.status == 503
         assert "retry-after" in refused.headers
         with pytest.raises(ConnectionError):
-            within(lambda: Connection(target.port).close(), "the port is closed", 5)
+            wait_for(lambda: Connection(target.port).close(), "the port is closed", 5)
         held.abort()
         assert target.exit_code() == 0
 
@@ -284,8 +296,8 @@ def _refused(client: Client) -> Answer | None:
 
 
 def test_an_open_old_stream_hears_the_end(tmp_path: Path) -> None:
-    with lab.target(tmp_path, "http", limits=LIMITS) as target:
-        old = OldStream(target)
+    with lab.run_target(tmp_path, "http", limits=LIMITS) as target:
+        old = Sse2024Client(target)
         old.send(message("tools/call", {"name": "wait", "arguments": {"key": "k"}}, "held"))
         Client(target).call("until", {"what": "started", "key": "k"})
         target.signal(TERM)
@@ -297,10 +309,10 @@ def test_an_open_old_stream_hears_the_end(tmp_path: Path) -> None:
 
 def test_unix_sockets_stop_like_the_others(tmp_path: Path) -> None:
     place = str(tmp_path / "s")
-    with lab.target(tmp_path, "unix", run={"path": place}, limits=LIMITS) as target:
-        within(lambda: Path(place).exists(), "the socket")
+    with lab.run_target(tmp_path, "unix", run={"path": place}, limits=LIMITS) as target:
+        wait_for(lambda: Path(place).exists(), "the socket")
         with socket.socket(socket.AF_UNIX) as peer:
-            peer.settimeout(lab.PATIENCE)
+            peer.settimeout(lab.TIMEOUT_S)
             peer.connect(place)
             made = message("tools/list", lab.stateless_params(), 1)
             peer.sendall(lab.json.dumps(made).encode() + b"\n")

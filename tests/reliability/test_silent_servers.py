@@ -7,10 +7,19 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from lab import figure
+from lab import record_measurement
 
 from dovetail import Client, MCPError, RequestTimeout, Timeouts
-from stand_ins import ERAS, SILENCE, STREAM_HEAD, Messages, Play, notice, on_socket, on_web
+from stand_ins import (
+    ERAS,
+    SILENCE,
+    STREAM_HEAD,
+    Messages,
+    ScriptedServer,
+    create_notification,
+    serve_on_socket,
+    serve_over_http,
+)
 
 LIMIT = 0.4
 SHORT = Timeouts(connect=LIMIT, probe=0.1, initialize=LIMIT, call=LIMIT, read=LIMIT)
@@ -38,10 +47,10 @@ def quiet_steps(era: str) -> dict[str, str]:
 
 CASES = [
     (where, era, method, step, silence)
-    for where, on in (("socket", on_socket), ("web", on_web))
+    for where, on in (("socket", serve_on_socket), ("web", serve_over_http))
     for era in ERAS
     for method, step in quiet_steps(era).items()
-    for silence in ([SILENCE] if on is on_socket else [SILENCE, HEAD_ONLY, HALF])
+    for silence in ([SILENCE] if on is serve_on_socket else [SILENCE, HEAD_ONLY, HALF])
     if not (era == "handshake" and method == "server/discover")  # after which the handshake is simply tried
 ]
 
@@ -51,8 +60,8 @@ async def test_silent_at_a_step(where: str, era: str, method: str, step: str, si
     reactions = {method: silence}
     if step == "opening":
         reactions["initialize"] = reactions["server/discover"] = silence
-    play = Play(era, reactions)
-    on = on_socket if where == "socket" else on_web
+    play = ScriptedServer(era, reactions)
+    on = serve_on_socket if where == "socket" else serve_over_http
     async with on(play) as at:
         client = Client(at, name="it", timeouts=SHORT)
         began = time.monotonic()
@@ -62,7 +71,7 @@ async def test_silent_at_a_step(where: str, era: str, method: str, step: str, si
         assert took < 2 * LIMIT + BOUND
         assert caught.value.server == "it"
         assert caught.value.step is not None
-        figure(f"T26 {where} {era} {method} {step}", took, f"s at a limit of {LIMIT} s")
+        record_measurement(f"T26 {where} {era} {method} {step}", took, f"s at a limit of {LIMIT} s")
         play.reactions = {}
         await client.connect()
         assert await client.call("go") == "ok"
@@ -82,14 +91,20 @@ async def asked(client: Client, step: str) -> Any:
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_pings_are_no_answer(era: str) -> None:
-    async with on_web(Play(era, {"tools/call": pinging})) as at, Client(at, timeouts=SHORT) as client:
+    async with (
+        serve_over_http(ScriptedServer(era, {"tools/call": pinging})) as at,
+        Client(at, timeouts=SHORT) as client,
+    ):
         with pytest.raises(RequestTimeout):
             await asyncio.wait_for(client.call("go"), 10)
 
 
 async def test_progress_without_an_end_ends_at_the_total() -> None:
-    ticks = Messages([notice("notifications/progress", progressToken=1, progress=n) for n in range(3)])
-    async with on_socket(Play("handshake", {"tools/call": ticks})) as at, Client(at, timeouts=SHORT) as client:
+    ticks = Messages([create_notification("notifications/progress", progressToken=1, progress=n) for n in range(3)])
+    async with (
+        serve_on_socket(ScriptedServer("handshake", {"tools/call": ticks})) as at,
+        Client(at, timeouts=SHORT) as client,
+    ):
         with pytest.raises(RequestTimeout):
             await client.call_tool("go", timeout=LIMIT, total=2 * LIMIT)
 

@@ -9,7 +9,20 @@ from typing import Any
 
 import lab
 import pytest
-from lab import CAPABILITIES, HANDSHAKE, NEWEST, VERSION, Client, MiB, Pipe, Start, Target, figure, http, message
+from lab import (
+    CAPABILITIES,
+    HANDSHAKE,
+    NEWEST,
+    VERSION,
+    Client,
+    MiB,
+    StartTarget,
+    StdioClient,
+    Target,
+    encode_http_request,
+    message,
+    record_measurement,
+)
 
 from dovetail import Limits
 
@@ -27,19 +40,19 @@ def bounded(request: pytest.FixtureRequest) -> Iterator[None]:
     target: Target = request.getfixturevalue(name)
     _door(target)
     idle = target.rss
-    target.forget_peak()
+    target.reset_peak()
     yield
     over = target.peak - idle
-    figure(f"T03 {request.node.name[:60]}", over / MiB, "MiB")
+    record_measurement(f"T03 {request.node.name[:60]}", over / MiB, "MiB")
     assert over <= MOST, f"{over / MiB:.0f} MiB over idle"
-    assert _door(target).healthy()
+    assert _door(target).is_healthy()
     assert "Traceback" not in target.log
 
 
-def _door(target: Target) -> Client | Pipe:
+def _door(target: Target) -> Client | StdioClient:
     if "door" not in target.extra:
-        target.extra["door"] = Client(target) if target.port else Pipe(target)
-        assert target.extra["door"].healthy()  # what is idle has started
+        target.extra["door"] = Client(target) if target.port else StdioClient(target)
+        assert target.extra["door"].is_healthy()  # what is idle has started
     return target.extra["door"]
 
 
@@ -69,26 +82,30 @@ def test_body_in_pieces_of_unknown_length(served: Target, over: int, status: int
     chunked = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
     client = Client(served)
     headers = client.headers | CALL | {"transfer-encoding": "chunked"}
-    assert client.exchange(http("POST", "/mcp", headers) + chunked).status == status
+    assert client.exchange(encode_http_request("POST", "/mcp", headers) + chunked).status == status
 
 
 def test_a_declared_length_is_refused_before_it_is_sent(served: Target) -> None:
     client = Client(served)
     for length in (LIMITS.body + 1, 10**11, 10**30):
-        with client.begin(http("POST", "/mcp", client.headers | {"content-length": str(length)})) as connection:
+        with client.send_only(
+            encode_http_request("POST", "/mcp", client.headers | {"content-length": str(length)})
+        ) as connection:
             assert connection.answer().status in (400, 413)
 
 
 @pytest.mark.parametrize("length", ["-1", "1e3", "0x10", "+5", "5, 5", " ", "٣"])
 def test_a_length_that_is_no_number_is_refused(served: Target, length: str) -> None:
     client = Client(served)
-    with client.begin(http("POST", "/mcp", client.headers | {"content-length": length}, b"{}")) as connection:
+    with client.send_only(
+        encode_http_request("POST", "/mcp", client.headers | {"content-length": length}, b"{}")
+    ) as connection:
         assert connection.answer().status in (400, 413)
 
 
 @pytest.mark.parametrize(("over", "status"), [(0, 202), (1, 413)])
 def test_body_of_the_old_transport(served: Target, over: int, status: int) -> None:
-    old = lab.OldStream(served)
+    old = lab.Sse2024Client(served)
     assert old.send(sized(LIMITS.body + over, id="big")).status == status
     if status == 202:
         assert "result" in old.answer("big")
@@ -111,8 +128,8 @@ def test_line_over_the_limit_is_refused_once_and_skipped(piped: Target, size: in
     refused = pipe.receive()
     assert refused["error"]["code"] == -32600
     assert "id" not in refused or refused["id"] is None
-    assert pipe.healthy()
-    assert not pipe.waiting()
+    assert pipe.is_healthy()
+    assert not pipe.unread_messages()
 
 
 def test_a_line_that_never_ends_is_not_kept(piped: Target) -> None:
@@ -147,7 +164,7 @@ def test_all_headers(served: Target, over: int, status: int) -> None:
         left -= size
         number += 1
     connection = client.connection()
-    connection.send(http("POST", "/mcp", headers, body))
+    connection.send(encode_http_request("POST", "/mcp", headers, body))
     assert connection.answer().status == status
 
 
@@ -156,13 +173,13 @@ def test_a_head_that_never_ends_is_refused(served: Target, piece: bytes) -> None
     with lab.Connection(served.port) as connection:
         connection.send(piece)
         assert connection.answer().status in (400, 431)
-        assert connection.ended()
+        assert connection.wait_closed()
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """A target with limits that are quickly reached."""
-    with lab.target(tmp_path_factory.mktemp("t03"), "http", limits={"uri": 200, "result": 1000}) as one:
+    with lab.run_target(tmp_path_factory.mktemp("t03"), "http", limits={"uri": 200, "result": 1000}) as one:
         yield one
 
 
@@ -198,7 +215,7 @@ def test_a_handshake_is_no_place_to_store_things(served: Target) -> None:
         assert good or answer["error"]["code"] == -32602
 
 
-def test_cursor(start: Start) -> None:
+def test_cursor(start: StartTarget) -> None:
     first = Client(start(server={"page_size": 1})).request("tools/list").message["result"]
     cursor = first["nextCursor"]
     for over, good in ((0, True), (1, False)):
@@ -264,7 +281,7 @@ def test_json(served: Target, value: bytes, good: bool) -> None:
     client = Client(served)
     made = message("tools/list", lab.stateless_params({"filler": "@"}), 1)
     body = json.dumps(made).encode().replace(b'"@"', value)
-    answer = client.post(body, **lab.mirrored(made))
+    answer = client.post(body, **lab.mirror_headers(made))
     assert answer.status == (200 if good else 400), answer.body[:200]
     if not good:
         assert answer.message["error"]["code"] == -32700
@@ -313,7 +330,7 @@ def test_no_answer_is_an_echo(served: Target, method: str, params: dict[str, Any
 
 @pytest.mark.parametrize(("over", "status"), [(-1, 200), (0, 200), (1, 503)])
 @pytest.mark.parametrize("revision", [NEWEST, HANDSHAKE])
-def test_bytes_of_all_calls_at_work(start: Start, revision: str, over: int, status: int) -> None:
+def test_bytes_of_all_calls_at_work(start: StartTarget, revision: str, over: int, status: int) -> None:
     """Large messages share a budget while they are worked on; small ones are not held up by them."""
     client = Client(start(limits={"calls_bytes": MiB}), revision)
 
@@ -322,12 +339,12 @@ def test_bytes_of_all_calls_at_work(start: Start, revision: str, over: int, stat
         spare = size - len(empty.partition(b"\r\n\r\n")[2])
         return client.prepare("tools/call", {"name": "wait", "arguments": {"key": "k", "text": "w" * spare}}, 1)
 
-    with client.begin(waiting(MiB // 2)) as first, client.begin(b"") as second:
+    with client.send_only(waiting(MiB // 2)) as first, client.send_only(b"") as second:
         client.call("until", {"what": "started", "key": "k"})
         second.send(waiting(MiB // 2 + over))
         if status == 200:
             client.call("until", {"what": "started", "key": "k", "count": 2})
-        assert client.healthy()
+        assert client.is_healthy()
         if status == 503:
             refused = second.answer()
             assert refused.status == 503

@@ -13,7 +13,21 @@ from collections.abc import Iterator
 import lab
 import psutil
 import pytest
-from lab import BOTH, HANDSHAKE, Client, Connection, MiB, OldStream, Pipe, Start, Target, figure, http, message, within
+from lab import (
+    ACCEPT_JSON_AND_SSE,
+    HANDSHAKE,
+    Client,
+    Connection,
+    MiB,
+    Sse2024Client,
+    StartTarget,
+    StdioClient,
+    Target,
+    encode_http_request,
+    message,
+    record_measurement,
+    wait_for,
+)
 
 TIMES = {"header_time": 0.5, "body_time": 0.6, "write_stall": 0.8, "keep_alive": 0.2}
 MOST = 64 * MiB
@@ -22,16 +36,16 @@ MANY = 300
 
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    with lab.target(tmp_path_factory.mktemp("t06"), "http", limits=TIMES) as one:
-        Client(one).healthy()
+    with lab.run_target(tmp_path_factory.mktemp("t06"), "http", limits=TIMES) as one:
+        Client(one).is_healthy()
         yield one
         assert one.alive
         assert "Traceback" not in one.log, one.log[-3000:]
 
 
 def head(target: Target, length: int) -> bytes:
-    headers = {"host": f"127.0.0.1:{target.port}", "content-type": "application/json", "accept": BOTH}
-    return http("POST", "/mcp", headers | {"content-length": str(length)})
+    headers = {"host": f"127.0.0.1:{target.port}", "content-type": "application/json", "accept": ACCEPT_JSON_AND_SSE}
+    return encode_http_request("POST", "/mcp", headers | {"content-length": str(length)})
 
 
 def chunked(target: Target) -> bytes:
@@ -56,7 +70,7 @@ def test_what_is_withheld_is_not_waited_for(hasty: Target, kind: str) -> None:
         connection.send(SLOW[kind](hasty))
         status = connection.head()[0]
         assert status in (408, 421)
-        assert connection.ended()
+        assert connection.wait_closed()
 
 
 @pytest.mark.parametrize("start_of", ["head", "body"])
@@ -80,33 +94,33 @@ def drip(connection: Connection, data: bytes) -> None:
 
 def test_many_half_open_requests_are_all_dropped(hasty: Target) -> None:
     client = Client(hasty)
-    client.healthy()
+    client.is_healthy()
     idle, descriptors = hasty.rss, hasty.descriptors
     held = [Connection(hasty.port) for _ in range(MANY)]
     for number, connection in enumerate(held):
         connection.send(head(hasty, 100)[: 10 + number % 100] if number % 2 else head(hasty, 100))
-    assert client.healthy()
+    assert client.is_healthy()
     assert hasty.rss - idle < MOST
-    assert all(connection.ended() for connection in held)
-    within(lambda: hasty.descriptors <= descriptors + 1, "the descriptors")
+    assert all(connection.wait_closed() for connection in held)
+    wait_for(lambda: hasty.descriptors <= descriptors + 1, "the descriptors")
 
 
 def test_stalled_bodies_do_not_pile_up_in_memory(hasty: Target) -> None:
     """The peers: 300 bodies stalled at 1 MB held 382 MiB, and none was dropped."""
     client = Client(hasty)
-    client.healthy()
+    client.is_healthy()
     idle = hasty.rss
-    hasty.forget_peak()
+    hasty.reset_peak()
     piece = b" " * (MiB - 1000)
     held: list[Connection] = []
     for _ in range(100):
         connection = Connection(hasty.port)
         connection.send(head(hasty, MiB) + piece)
         held.append(connection)
-    assert client.healthy()
-    figure("T06 100 bodies stalled at 1 MB", (hasty.peak - idle) / MiB, "MiB")
+    assert client.is_healthy()
+    record_measurement("T06 100 bodies stalled at 1 MB", (hasty.peak - idle) / MiB, "MiB")
     assert hasty.peak - idle < MOST, f"{(hasty.peak - idle) / MiB:.0f} MiB"
-    assert all(connection.ended() for connection in held)
+    assert all(connection.wait_closed() for connection in held)
 
 
 @pytest.mark.parametrize("revision", [lab.NEWEST, HANDSHAKE])
@@ -114,25 +128,25 @@ def test_stalled_bodies_do_not_pile_up_in_memory(hasty: Target) -> None:
 def test_clients_that_never_read_are_dropped(hasty: Target, revision: str, tool: str) -> None:
     """The peers: 40 clients that did not read 5 MB held 461 MiB for as long as they liked."""
     client = Client(hasty, revision)
-    client.healthy()
+    client.is_healthy()
     idle, descriptors = hasty.rss, hasty.descriptors
-    hasty.forget_peak()
+    hasty.reset_peak()
     arguments = {"size": 5_000_000} if tool == "blob" else {"count": 500, "size": 10_000}
     data = client.prepare("tools/call", {"name": tool, "arguments": arguments}, **{lab.LOG_LEVEL: "error"})
-    held = [client.begin(data, receive_buffer=4096) for _ in range(40)]
-    within(lambda: client.healthy() and hasty.descriptors <= descriptors + 2, "all dropped")
-    figure(f"T06 40 that never read 5 MB ({tool}, {revision})", (hasty.peak - idle) / MiB, "MiB")
+    held = [client.send_only(data, receive_buffer=4096) for _ in range(40)]
+    wait_for(lambda: client.is_healthy() and hasty.descriptors <= descriptors + 2, "all dropped")
+    record_measurement(f"T06 40 that never read 5 MB ({tool}, {revision})", (hasty.peak - idle) / MiB, "MiB")
     assert hasty.peak - idle < MOST, f"{(hasty.peak - idle) / MiB:.0f} MiB"
     for connection in held:
         connection.close()
-    within(lambda: client.vitals()["tasks"] <= 4, "their tasks have ended")
+    wait_for(lambda: client.process_stats()["tasks"] <= 4, "their tasks have ended")
 
 
 def test_a_get_stream_that_is_not_read_is_dropped(hasty: Target) -> None:
     client = Client(hasty, HANDSHAKE)
     assert "result" in client.request("resources/subscribe", {"uri": "note://fixed"}).message
     stream = Connection(hasty.port, receive_buffer=4096)
-    stream.send(http("GET", "/mcp", client.headers))
+    stream.send(encode_http_request("GET", "/mcp", client.headers))
     assert stream.head()[0] == 200
     descriptors = hasty.descriptors
     idle = hasty.rss
@@ -141,16 +155,16 @@ def test_a_get_stream_that_is_not_read_is_dropped(hasty: Target) -> None:
         client.call("touch", {"uri": "note://fixed", "times": 2000})
         return hasty.descriptors < descriptors
 
-    within(told, "the stream is dropped")
+    wait_for(told, "the stream is dropped")
     assert hasty.rss - idle < MOST
     stream.close()
 
 
 def test_the_old_transport_does_not_collect_what_nobody_reads(hasty: Target) -> None:
     """Every POST is answered on a stream that is not read: what waits there has a limit."""
-    old = OldStream(hasty)
+    old = Sse2024Client(hasty)
     idle = hasty.rss
-    hasty.forget_peak()
+    hasty.reset_peak()
     statuses: set[int] = set()
     for number in range(100):
         made = message("tools/call", {"name": "blob", "arguments": {"size": 5_000_000}}, f"n{number}")
@@ -160,18 +174,18 @@ def test_the_old_transport_does_not_collect_what_nobody_reads(hasty: Target) -> 
             break
         if 404 in statuses:
             break
-    figure("T06 old stream, 100 unread results of 5 MB", (hasty.peak - idle) / MiB, "MiB")
+    record_measurement("T06 old stream, 100 unread results of 5 MB", (hasty.peak - idle) / MiB, "MiB")
     assert hasty.peak - idle < MOST, f"{(hasty.peak - idle) / MiB:.0f} MiB"
-    assert Client(hasty).healthy()
-    within(lambda: old.send(message("ping", None, "last")).status == 404, "the stream is dropped")
+    assert Client(hasty).is_healthy()
+    wait_for(lambda: old.send(message("ping", None, "last")).status == 404, "the stream is dropped")
     old.close()
 
 
-def test_a_client_on_stdio_that_never_reads(start: Start) -> None:
+def test_a_client_on_stdio_that_never_reads(start: StartTarget) -> None:
     """The server stops taking more work from it instead of collecting answers, and lets go in the end."""
     target = start("stdio", limits=TIMES)
-    pipe = Pipe(target)
-    pipe.healthy()
+    pipe = StdioClient(target)
+    pipe.is_healthy()
     idle = most = target.rss
     stdin = target.process.stdin
     assert stdin is not None

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab import figure
+from lab import record_measurement
 
-from cli.program import PATIENCE
-from cli.terminal import screen
+from cli.program import TIMEOUT_S
+from cli.terminal import open_terminal
 from dovetail import Context, MCPError, Policy, Server, rule
 from dovetail.host import ConsentRequest
 from dovetail.host.consent import TerminalConsent
 from dovetail.host.host import Host
-from host.models.makers import Line, Maker
+from host.models.makers import ProviderServer, ScriptedReply
 
 # Title, clipboard (OSC 52), link (OSC 8), clear, cursor up, C1, bells, returns, reordering, hiding, joining, line ends
 # that are none, a tag, half a character's worth of nonsense. Written as escapes: this file must be readable, too.
@@ -128,13 +128,13 @@ def test_no_command_lets_a_server_act_on_a_terminal(file: Path, tmp_path: Path) 
     found: dict[tuple[str, ...], list[str]] = {}
     shown = 0
     for command in COMMANDS:
-        with screen(environment(tmp_path), *command(file)) as at:
-            seen = at.rest()
-            at.process.wait(PATIENCE)
+        with open_terminal(environment(tmp_path), *command(file)) as at:
+            seen = at.read_rest()
+            at.process.wait(TIMEOUT_S)
         found[command(file)] = acting(seen) + (forged(seen) if command(file)[0] in ("host", "pins") else [])
         shown += "\\x1b" in seen
     raw = sum(map(len, found.values()))
-    figure(f"T45 raw characters or forged lines in {len(COMMANDS)} commands on a terminal", raw, "")
+    record_measurement(f"T45 raw characters or forged lines in {len(COMMANDS)} commands on a terminal", raw, "")
     assert {words: one for words, one in found.items() if one} == {}
     assert shown >= 10  # there was something to be seen, in most of them
 
@@ -143,31 +143,31 @@ def test_no_command_lets_a_server_act_on_a_terminal(file: Path, tmp_path: Path) 
 def test_no_question_is_the_servers(file: Path, tmp_path: Path) -> None:
     """In a conversation: what the model wants, what the server asks, what comes back; by the person, and a forger."""
     calls = [
-        Line("I\x1b[2J read.", (("c1", "h__read", {"path": HOSTILE + "\n" + FORGED}),)),
-        Line(None, (("c2", "h__ask", {}),)),
-        Line(f"So.{HOSTILE}\n"),
+        ScriptedReply("I\x1b[2J read.", (("c1", "h__read", {"path": HOSTILE + "\n" + FORGED}),)),
+        ScriptedReply(None, (("c2", "h__ask", {}),)),
+        ScriptedReply(f"So.{HOSTILE}\n"),
     ]
     with (
-        Maker(*calls) as maker,
-        screen(environment(tmp_path), "chat", str(file), "--model", f"{maker.url}/v1#m{HOSTILE[:4]}") as at,
+        ProviderServer(*calls) as maker,
+        open_terminal(environment(tmp_path), "chat", str(file), "--model", f"{maker.url}/v1#m{HOSTILE[:4]}") as at,
     ):
         shown = ""
-        at.until("> ")
+        at.wait_for("> ")
         at.type("go\n")
         for tool in ("read", "ask"):
-            at.until("[n]o: ")
-            assert tool in at.seen
-            at.seen, shown = "", shown + at.seen
+            at.wait_for("[n]o: ")
+            assert tool in at.output
+            at.output, shown = "", shown + at.output
             at.type("y\n")
         at.until_match(r"\[n\]o [^\n]*: $")
         at.type("y\n")
-        at.until("alue")
+        at.wait_for("alue")
         at.type("me\n")
-        at.until("So.")
+        at.wait_for("So.")
         at.type("/tools\n/servers\n/policy\n/quit\n")
-        seen = shown + at.rest()
+        seen = shown + at.read_rest()
     raw = acting(seen) + forged(seen)
-    figure("T45 raw characters or forged lines in a conversation", len(raw), "")
+    record_measurement("T45 raw characters or forged lines in a conversation", len(raw), "")
     assert raw == []
 
 
@@ -199,12 +199,12 @@ async def test_no_question_and_no_journal_of_a_host_has_raw_words(tmp_path: Path
         host.add("h", app)
         for path in (text, "x" * 1_000_000 + HOSTILE):
             try:
-                await asyncio.wait_for(host.call("h.every", {"path": path}), PATIENCE)
+                await asyncio.wait_for(host.call("h.every", {"path": path}), TIMEOUT_S)
             except MCPError as exc:
                 screens.write(str(exc).replace(text, ""))  # its message is the program's to show
     written = log.read_text(encoding="utf-8")
     raw = acting(screens.getvalue()) + forged(screens.getvalue()) + acting(written)
-    figure("T45 raw characters or forged lines in a host's questions and its journal", len(raw), "")
+    record_measurement("T45 raw characters or forged lines in a host's questions and its journal", len(raw), "")
     assert raw == []
     assert "sampling" in written
     assert screens.getvalue().count("│") > 20

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from lab import figure
+from lab import record_measurement
 
 from dovetail import Client
-from dovetail.auth.login import Login
-from dovetail.login.stores import FileStore
-from login.place import Asked, Place, User, guarded, oauth, until
+from dovetail.auth.login import SavedLogin
+from dovetail.login.stores import FileTokenStore
+from login.place import GuardedServer, HttpRequest, User, oauth_settings, run_guarded_server, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="platform: kills as POSIX does")
 
@@ -74,15 +74,15 @@ class Caller:
         transport.close()  # pyright: ignore[reportUnknownMemberType]
 
 
-async def logged_in(place: Place, store: Path) -> None:
+async def logged_in(place: GuardedServer, store: Path) -> None:
     user = User()
-    async with Client(place.url, auth=oauth(user, store=str(store))) as client:
+    async with Client(place.url, auth=oauth_settings(user, store=str(store))) as client:
         await client.ping()
-    await user.leave()
+    await user.close()
 
 
 async def test_many_processes_renew_a_token_once(tmp_path: Path) -> None:
-    async with guarded() as place:
+    async with run_guarded_server() as place:
         await logged_in(place, tmp_path)
         callers = await asyncio.gather(*(Caller.start(place.url, tmp_path) for _ in range(4)))
         for expiry in range(1, 7):
@@ -92,18 +92,18 @@ async def test_many_processes_renew_a_token_once(tmp_path: Path) -> None:
             assert [await caller.line() for caller in callers] == ["done"] * 4
             assert place.refreshes == expiry
         await asyncio.gather(*(caller.stop() for caller in callers))
-        figure("T33 refreshes per expiry, 4 processes", place.refreshes / 6, "")
+        record_measurement("T33 refreshes per expiry, 4 processes", place.refreshes / 6, "")
         assert place.logins == 1
 
 
 async def test_a_process_that_dies_while_it_renews_holds_up_nobody(tmp_path: Path) -> None:
-    async with guarded() as place:
+    async with run_guarded_server() as place:
         await logged_in(place, tmp_path)
         first, second = await asyncio.gather(*(Caller.start(place.url, tmp_path) for _ in range(2)))
         place.valid.clear()
         held = asyncio.Event()
 
-        async def hold(_: Asked) -> None:
+        async def hold(_: HttpRequest) -> None:
             if not held.is_set():
                 held.set()
                 await asyncio.sleep(3600)
@@ -122,8 +122,8 @@ async def test_a_process_that_dies_while_it_renews_holds_up_nobody(tmp_path: Pat
 
 WRITER = """
 import re, sys
-from dovetail.login.stores import FileStore
-store = FileStore(sys.argv[1])
+from dovetail.login.stores import FileTokenStore
+store = FileTokenStore(sys.argv[1])
 kept = store.get("k")
 while True:
     for end in (b"1", b"2"):
@@ -132,7 +132,7 @@ while True:
 
 
 def test_a_login_is_whole_whenever_its_writer_dies(tmp_path: Path) -> None:
-    store = FileStore(tmp_path)
+    store = FileTokenStore(tmp_path)
     asyncio.run(_stored(tmp_path, store))
     chance = random.Random(33)
     torn = 0
@@ -147,16 +147,16 @@ def test_a_login_is_whole_whenever_its_writer_dies(tmp_path: Path) -> None:
         writer.wait()
         kept = store.get("k")
         assert kept is not None
-        login = Login.load(kept)
+        login = SavedLogin.load(kept)
         assert login is not None
         assert login.token is not None
         torn += len(set(login.token.access_token.removeprefix("access-"))) != 1
-    figure("T33 torn logins in 12 kills", torn, "")
+    record_measurement("T33 torn logins in 12 kills", torn, "")
     assert not torn
 
 
-async def _stored(folder: Path, store: FileStore) -> None:
-    async with guarded() as place:
+async def _stored(folder: Path, store: FileTokenStore) -> None:
+    async with run_guarded_server() as place:
         await logged_in(place, folder)
         kept = store.get(place.url)
     assert kept is not None
@@ -169,7 +169,7 @@ def _seen(folder: Path) -> set[tuple[str, int]]:
 
 
 async def test_processes_of_several_servers_do_not_mix_their_tokens(tmp_path: Path) -> None:
-    async with guarded() as here, guarded() as there:
+    async with run_guarded_server() as here, run_guarded_server() as there:
         here.issued, there.issued = 1000, 2000
         await logged_in(here, tmp_path)
         await logged_in(there, tmp_path)
@@ -189,14 +189,14 @@ async def test_processes_of_several_servers_do_not_mix_their_tokens(tmp_path: Pa
 
 async def test_logins_beside_each_other_do_not_overwrite_what_the_other_needs(tmp_path: Path) -> None:
     """Verifier and state are of one login, never of a file that another process writes too."""
-    async with guarded() as place:
+    async with run_guarded_server() as place:
         users = [User() for _ in range(4)]
         for user in users:
             user.ready.clear()
-        clients = [Client(place.url, auth=oauth(user, store=str(tmp_path))) for user in users]
+        clients = [Client(place.url, auth=oauth_settings(user, store=str(tmp_path))) for user in users]
         async with asyncio.TaskGroup() as group:
             entering = [group.create_task(client.__aenter__()) for client in clients]
-            await until(lambda: all(user.opened for user in users))
+            await wait_until(lambda: all(user.opened for user in users))
             for user in reversed(users):
                 user.ready.set()
             await asyncio.gather(*entering)
@@ -204,10 +204,10 @@ async def test_logins_beside_each_other_do_not_overwrite_what_the_other_needs(tm
             await client.ping()
             await client.__aexit__(None, None, None)
         for user in users:
-            await user.leave()
+            await user.close()
         assert place.logins == 4
         assert place.count("/token") == 4
-        kept = FileStore(tmp_path).get(place.url)
+        kept = FileTokenStore(tmp_path).get(place.url)
         assert kept is not None
-        assert Login.load(kept) is not None
+        assert SavedLogin.load(kept) is not None
     assert {os.stat(path).st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}  # noqa: ASYNC240

@@ -12,13 +12,13 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from lab import figure
+from lab import record_measurement
 
 from auth.issuing import Issuer
 from dovetail import Context, Guard, IntrospectionVerifier, JwtVerifier, Server
-from dovetail.transports.fetch import Fetcher
-from login.hosting import running
-from transports.scene import LAST, initialize, mirrored, modern, request
+from dovetail.transports.fetch import HTTPClient
+from login.hosting import serve_app
+from transports.scene import LATEST_HANDSHAKE, initialize, mirror_headers, request, stateless_request
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 
@@ -26,7 +26,7 @@ WELL_KNOWN = "/.well-known/oauth-protected-resource"
 class World:
     """An issuer that is served, a server that trusts it, and whoever knocks."""
 
-    def __init__(self, url: str, issuer: Issuer, other: Issuer, fetcher: Fetcher) -> None:
+    def __init__(self, url: str, issuer: Issuer, other: Issuer, fetcher: HTTPClient) -> None:
         self.url, self.issuer, self.other, self.fetcher = url, issuer, other, fetcher
         self.resource = url + "/mcp"
 
@@ -53,7 +53,7 @@ class World:
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
     issuer, other = Issuer(), Issuer("https://other.example")
-    issuer.add("rsa", "RSA")
+    issuer.add_key("rsa", "RSA")
 
     async def web(scope: Any, receive: Any, send: Any) -> None:
         documents = {
@@ -77,10 +77,10 @@ async def world() -> AsyncIterator[World]:
 
         return app.asgi()
 
-    async with running(lambda _: web) as place:
+    async with serve_app(lambda _: web) as place:
         issuer.url = place
-        async with running(make) as url:
-            fetcher = Fetcher()
+        async with serve_app(make) as url:
+            fetcher = HTTPClient()
             yield World(url, issuer, other, fetcher)
             await fetcher.close()
 
@@ -140,27 +140,27 @@ def flawed(world: World) -> dict[str, str]:
 def doors(world: World, token: str) -> list[Callable[[], Any]]:
     """Every way in, of both eras and of the oldest transport."""
     sent = {"authorization": f"Bearer {token}"}
-    message = modern(name="who", arguments={})
-    listen = modern("subscriptions/listen", notifications={"toolsListChanged": True})
-    session = {"mcp-session-id": "A" * 32, "mcp-protocol-version": LAST}
+    message = stateless_request(name="who", arguments={})
+    listen = stateless_request("subscriptions/listen", notifications={"toolsListChanged": True})
+    session = {"mcp-session-id": "A" * 32, "mcp-protocol-version": LATEST_HANDSHAKE}
     return [
-        lambda: world.knock("POST", "/mcp", sent | mirrored(message), message),
-        lambda: world.knock("POST", "/mcp", sent | mirrored(listen), listen),
-        lambda: world.knock("POST", "/mcp", sent, initialize(LAST)),
+        lambda: world.knock("POST", "/mcp", sent | mirror_headers(message), message),
+        lambda: world.knock("POST", "/mcp", sent | mirror_headers(listen), listen),
+        lambda: world.knock("POST", "/mcp", sent, initialize(LATEST_HANDSHAKE)),
         lambda: world.knock("POST", "/mcp", sent | session, request(name="who")),
         lambda: world.knock("GET", "/mcp", sent | session),
         lambda: world.knock("DELETE", "/mcp", sent | session),
         lambda: world.knock("GET", "/sse", sent),
         lambda: world.knock("POST", "/messages?session_id=x", sent, request(name="who")),
-        lambda: world.knock("POST", "/mcp/", sent | mirrored(message), message),
+        lambda: world.knock("POST", "/mcp/", sent | mirror_headers(message), message),
         lambda: world.knock("GET", "/other", sent),
     ]
 
 
 async def test_no_flawed_token_is_let_through(world: World) -> None:
-    message = modern(name="who", arguments={})
+    message = stateless_request(name="who", arguments={})
     good = {"authorization": f"Bearer {world.good()}"}
-    assert await world.knock("POST", "/mcp", good | mirrored(message), message) == 200
+    assert await world.knock("POST", "/mcp", good | mirror_headers(message), message) == 200
     tokens = flawed(world)
     tried, let_through = 0, list[str]()
     for name, token in tokens.items():
@@ -170,8 +170,8 @@ async def test_no_flawed_token_is_let_through(world: World) -> None:
             if status != 401:
                 let_through.append(f"{name}, door {place}: {status}")
     assert let_through == []
-    figure("T31 flawed tokens", len(tokens), "")
-    figure("T31 tried", tried, "")
+    record_measurement("T31 flawed tokens", len(tokens), "")
+    record_measurement("T31 tried", tried, "")
 
 
 async def test_every_route_asks(world: World) -> None:
@@ -187,16 +187,18 @@ async def test_every_route_asks(world: World) -> None:
 async def test_keys_that_turn_and_an_issuer_that_goes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, minutes = time.time, 0
     monkeypatch.setattr(time, "time", lambda: clock() + 60 * minutes)
-    message = modern(name="who", arguments={})
+    message = stateless_request(name="who", arguments={})
 
     async def with_token(token: str) -> int:
         """Send a request a minute later: an unknown key is looked up again."""
         nonlocal minutes
         minutes += 1
-        return await world.knock("POST", "/mcp", {"authorization": f"Bearer {token}"} | mirrored(message), message)
+        return await world.knock(
+            "POST", "/mcp", {"authorization": f"Bearer {token}"} | mirror_headers(message), message
+        )
 
     assert await with_token(world.good()) == 200
-    world.issuer.add("two")
+    world.issuer.add_key("two")
     del world.issuer.keys["rsa"]
     assert await with_token(world.issuer.token("two", **world.claims())) == 200
     gone = world.issuer.keys.pop("one")

@@ -10,7 +10,7 @@ from typing import Any
 import lab
 import pytest
 from faults import RAISED, RETURNED, TOLERATED
-from lab import HANDSHAKE, NEWEST, Client, OldStream, Pipe, Start, Target
+from lab import HANDSHAKE, NEWEST, Client, Sse2024Client, StartTarget, StdioClient, Target
 
 TOOLS = ("fault", "late_fault", "sync_fault")
 DOORS = ("http stateless", "http session", "stdio stateless", "stdio session", "sse")
@@ -27,9 +27,9 @@ class Door:
         self.peer: Any = (
             Client(target, revision)
             if self.over_http
-            else OldStream(target)
+            else Sse2024Client(target)
             if kind == "sse"
-            else Pipe(target, revision)
+            else StdioClient(target, revision)
         )
 
     def call(self, tool: str, kind: str) -> Any:
@@ -45,7 +45,7 @@ class Door:
 
 @pytest.fixture(scope="module", params=["http", "stdio"])
 def watched(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    with lab.target(tmp_path_factory.mktemp("t15"), request.param, dev=True) as one:
+    with lab.run_target(tmp_path_factory.mktemp("t15"), request.param, dev=True) as one:
         yield one
         assert one.alive
         assert "never retrieved" not in one.log
@@ -100,11 +100,11 @@ def test_what_json_cannot_say_is_null_or_an_error(doors: dict[str, Door], tool: 
         assert door.healthy()
 
 
-def test_others_in_the_middle_of_their_calls_are_not_disturbed(start: Start) -> None:
+def test_others_in_the_middle_of_their_calls_are_not_disturbed(start: StartTarget) -> None:
     """Calls of several sessions are waiting while every fault there is happens beside them."""
     target = start(dev=True)
     clients = [Client(target, revision) for revision in (NEWEST, HANDSHAKE, "2025-06-18")]
-    held = [client.begin_call("wait", {"key": "k", "text": "mine"}) for client in clients for _ in range(3)]
+    held = [client.send_call("wait", {"key": "k", "text": "mine"}) for client in clients for _ in range(3)]
     streams = [clients[1].listen()]
     culprit = Client(target, HANDSHAKE)
     culprit.call("until", {"what": "started", "key": "k", "count": len(held)})
@@ -114,17 +114,17 @@ def test_others_in_the_middle_of_their_calls_are_not_disturbed(start: Start) -> 
     culprit.call("release", {"key": "k"})
     assert [connection.answer().text for connection in held] == ["mine"] * len(held)
     assert streams[0].head()[0] == 200
-    assert all(client.healthy() for client in (*clients, culprit))
-    assert culprit.vitals()["tasks"] < 10
+    assert all(client.is_healthy() for client in (*clients, culprit))
+    assert culprit.process_stats()["tasks"] < 10
 
 
-def test_faults_at_the_same_time(start: Start) -> None:
+def test_faults_at_the_same_time(start: StartTarget) -> None:
     target = start(dev=True)
     client = Client(target)
-    held = [client.begin_call(tool, {"kind": kind}) for kind in RAISED for tool in TOOLS for _ in range(3)]
+    held = [client.send_call(tool, {"kind": kind}) for kind in RAISED for tool in TOOLS for _ in range(3)]
     for connection in held:
         failed(connection.answer().message)
-    assert client.healthy()
+    assert client.is_healthy()
 
 
 @pytest.mark.parametrize("kind", ["http stateless", "http session"])
@@ -137,14 +137,14 @@ def test_the_log_says_what_happened_and_the_caller_can_refer_to_it(watched: Targ
     assert "secret-detail" in watched.log
 
 
-def test_a_debugging_server_says_more_and_still_survives(start: Start) -> None:
+def test_a_debugging_server_says_more_and_still_survives(start: StartTarget) -> None:
     target = start(server={"debug": True}, dev=True)
     client = Client(target)
     for kind in [*RAISED, *RETURNED]:
         for tool in TOOLS:
             failed(client.call(tool, {"kind": kind}).message)
     assert "secret-detail" in failed(client.call("fault", {"kind": "Exception"}).message)
-    assert client.healthy()
+    assert client.is_healthy()
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_debugging_server_says_more_and_still_survives(start: Start) -> None:
     ],
     ids=["resource", "prompt", "completion"],
 )  # fmt: skip
-def test_resources_prompts_and_completions_too(start: Start, method: str, params: Any) -> None:
+def test_resources_prompts_and_completions_too(start: StartTarget, method: str, params: Any) -> None:
     target = start(dev=True)
     clients = [Client(target, revision) for revision in (NEWEST, HANDSHAKE)]
     for kind in RAISED:
@@ -167,4 +167,4 @@ def test_resources_prompts_and_completions_too(start: Start, method: str, params
             answer = client.request(method, made).message
             assert answer["error"]["code"] == -32603, (kind, answer)
             assert "secret-detail" not in answer["error"]["message"]
-    assert all(client.healthy() for client in clients)
+    assert all(client.is_healthy() for client in clients)

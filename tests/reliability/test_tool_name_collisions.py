@@ -3,11 +3,11 @@
 import itertools
 import random
 
-from lab import figure
+from lab import record_measurement
 
 from dovetail import Tool
 from dovetail.host.catalog import Catalog, Manifest
-from dovetail.host.names import check_server, cleaned, exposed, full
+from dovetail.host.names import check_server_name, make_full_name, make_model_name, make_server_name
 
 # Separators, ends, case, look-alikes (Cyrillic and full-width), blanks that nobody sees, lengths around the limit.
 PIECES = ("a", "A", "b", "_", "__", "-", ".", "\u0430", "\uff41", "\u200b", " ", "9")
@@ -32,10 +32,12 @@ def test_no_two_tools_have_one_name() -> None:
     servers, tools = server_names(), tool_names()
     routes: dict[str, set[tuple[str, str]]] = {}
     for server, name in itertools.product(servers, tools):
-        for spelling in (exposed(server, name), full(server, name)):
+        for spelling in (make_model_name(server, name), make_full_name(server, name)):
             routes.setdefault(spelling, set()).add((server, name))
     ambiguous = [one for one in routes.values() if len(one) > 1]
-    figure(f"T44 ambiguous names of {len(servers) * len(tools)} tools of {len(servers)} servers", len(ambiguous), "")
+    record_measurement(
+        f"T44 ambiguous names of {len(servers) * len(tools)} tools of {len(servers)} servers", len(ambiguous), ""
+    )
     assert not ambiguous
     assert max(map(len, (one for one in routes if "." not in one))) <= 64
 
@@ -59,7 +61,7 @@ def test_a_server_cannot_take_another_ones_names_by_joining() -> None:
             rounds += 1
             found = joined.find(name)
             captured += found is None or found.full != home
-    figure(f"T44 names captured by a server that joined, of {rounds}", captured, "")
+    record_measurement(f"T44 names captured by a server that joined, of {rounds}", captured, "")
     assert captured == 0
 
 
@@ -74,8 +76,8 @@ def test_two_things_under_one_name_are_told_and_neither_is_offered() -> None:
 
 def test_names_of_servers_that_look_alike_do_not_become_one() -> None:
     alike = ["github", "g\u0456thub", "g\u00edthub", "\uff47ithub", "git\u200bhub", "git.hub", "git hub", "Github"]
-    made = [cleaned(one) for one in alike]
-    assert all(check_server(one) for one in made)
+    made = [make_server_name(one) for one in alike]
+    assert all(check_server_name(one) for one in made)
     assert (
         len({*made}) == len(alike) - 1
     )  # "git.hub" and "git hub" are told apart by the file's reader: the second is refused

@@ -4,7 +4,7 @@ import time
 
 import lab
 import pytest
-from lab import HANDSHAKE, NEWEST, Client, Connection, Target, figure, http
+from lab import HANDSHAKE, NEWEST, Client, Connection, Target, encode_http_request, record_measurement
 
 BOUND = 2.0  # the peers never answered; ours takes milliseconds
 
@@ -13,16 +13,16 @@ BOUND = 2.0  # the peers never answered; ours takes milliseconds
 @pytest.mark.parametrize("tool", ["chatter", "blob"])
 def test_an_unread_answer_does_not_hold_up_the_next_call(served: Target, revision: str, tool: str) -> None:
     client = Client(served, revision)
-    client.healthy()
+    client.is_healthy()
     arguments = {"count": 2000, "size": 5000} if tool == "chatter" else {"size": 9_000_000}
     data = client.prepare("tools/call", {"name": tool, "arguments": arguments}, 1, **{lab.LOG_LEVEL: "error"})
-    stuck = client.begin(data, receive_buffer=4096)
+    stuck = client.send_only(data, receive_buffer=4096)
     assert stuck.socket.recv(1)
     began = time.monotonic()
     for number in range(20):
         assert client.call("echo", {"text": str(number)}, id=1).text == str(number)
     took = time.monotonic() - began
-    figure(f"T09 call beside an unread {tool}, {revision}", took / 20 * 1000, "ms")
+    record_measurement(f"T09 call beside an unread {tool}, {revision}", took / 20 * 1000, "ms")
     assert took < BOUND
     stuck.close()
 
@@ -31,7 +31,7 @@ def test_an_unread_get_stream_does_not_hold_up_its_session(served: Target) -> No
     client = Client(served, HANDSHAKE)
     client.request("resources/subscribe", {"uri": "note://fixed"})
     stuck = Connection(served.port, receive_buffer=4096)
-    stuck.send(http("GET", "/mcp", client.headers))
+    stuck.send(encode_http_request("GET", "/mcp", client.headers))
     assert stuck.head()[0] == 200
     client.call("touch", {"uri": "note://fixed", "times": 5000})
     began = time.monotonic()
@@ -44,15 +44,15 @@ def test_an_unread_get_stream_does_not_hold_up_its_session(served: Target) -> No
 def test_an_unread_subscription_does_not_hold_up_the_others(served: Target) -> None:
     client = Client(served)
     filter = {"notifications": {"toolsListChanged": True}}
-    stuck = [client.begin(client.prepare("subscriptions/listen", filter), receive_buffer=4096) for _ in range(20)]
-    reading = client.begin(client.prepare("subscriptions/listen", filter))
+    stuck = [client.send_only(client.prepare("subscriptions/listen", filter), receive_buffer=4096) for _ in range(20)]
+    reading = client.send_only(client.prepare("subscriptions/listen", filter))
     assert reading.head()[0] == 200
     news = reading.stream()
     assert "acknowledged" in next(news)["data"]
     client.call("change", {"times": 5000})
     began = time.monotonic()
     assert "list_changed" in next(news)["data"]
-    assert client.healthy()
+    assert client.is_healthy()
     assert time.monotonic() - began < BOUND
     for connection in (*stuck, reading):
         connection.close()

@@ -22,7 +22,7 @@ INFO = {"name": "victim", "version": "1"}
 Message = dict[str, Any]
 
 
-def note(text: str) -> None:
+def append_line(text: str) -> None:
     """One line in the file, whole or not at all."""
     descriptor = os.open(MARKS, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.write(descriptor, f"{text}\n".encode())
@@ -54,7 +54,7 @@ def call(name: str, arguments: Message) -> tuple[float, str]:
     """How long it takes, and what comes out."""
     if name == "grow":
         return 0.0, str(subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL).pid)
-    note(arguments["token"])
+    append_line(arguments["token"])
     return arguments.get("wait", 0.0), arguments["token"]
 
 
@@ -120,7 +120,7 @@ def over_http(port: int) -> None:
             threading.Thread(target=safely, args=(connection,), daemon=True).start()
 
 
-note(f"pid {os.getpid()}")
+append_line(f"pid {os.getpid()}")
 if len(sys.argv) > 3:
     over_http(int(sys.argv[3]))
 else:

@@ -8,13 +8,13 @@ from typing import Any
 from dovetail import Server
 from dovetail.protocol import legacy
 from dovetail.protocol.exchange import Caller, Exchange
-from dovetail.protocol.modern import Modern
+from dovetail.protocol.modern import StatelessProtocol
 from dovetail.wire.codec import convert
 from dovetail.wire.lifecycle import ClientCapabilities
 
-NEWEST, LAST = "2026-07-28", "2025-11-25"
-EVERYTHING = {"roots": {}, "sampling": {"tools": {}}, "elicitation": {"form": {}, "url": {}}}
-PATIENCE = 10.0
+NEWEST, LATEST_HANDSHAKE = "2026-07-28", "2025-11-25"
+ALL_CAPABILITIES = {"roots": {}, "sampling": {"tools": {}}, "elicitation": {"form": {}, "url": {}}}
+TIMEOUT_S = 10.0
 
 Answers = Mapping[str, Callable[[dict[str, Any]], Any]]
 
@@ -34,7 +34,7 @@ class Client:
         origin: str | None = None,
         headers: Mapping[bytes, bytes] | None = None,
     ) -> None:
-        declared = convert(EVERYTHING if capabilities is None else capabilities, ClientCapabilities)
+        declared = convert(ALL_CAPABILITIES if capabilities is None else capabilities, ClientCapabilities)
         self.app = app
         self.caller = Caller(revision, revision == NEWEST, declared, level, principal)
         self.said: list[dict[str, Any]] = []
@@ -42,7 +42,7 @@ class Client:
         self.answers = answers or {}
         self.origin = origin
         self.headers = headers
-        self._modern = Modern(app.implementation, app.revisions, app.limits.result)
+        self._modern = StatelessProtocol(app.implementation, app.revisions, app.limits.result)
 
     def exchange(self, method: str, params: dict[str, Any] | None = None, *, id: int | str = 1) -> Exchange:
         given = params or {}
@@ -61,7 +61,7 @@ class Client:
 
     async def run(self, exchange: Exchange) -> dict[str, Any]:
         """The result, as it would travel; ProtocolError for an error."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             value = await self.app.handle(exchange)
         if self.caller.stateless:
             return json.loads(self._modern.seal(exchange, value))["result"]
@@ -75,7 +75,7 @@ class Client:
         """One round of a tool call."""
         return await self.request("tools/call", {"name": name, "arguments": arguments or {}} | params)
 
-    async def ask_through(self, name: str, arguments: dict[str, Any] | None = None) -> dict[str, Any]:
+    async def call_with_input_rounds(self, name: str, arguments: dict[str, Any] | None = None) -> dict[str, Any]:
         """A tool call with as many rounds as it takes, answering from the table."""
         result = await self.call(name, arguments)
         while result.get("resultType") == "input_required":
@@ -93,7 +93,7 @@ def text(result: dict[str, Any]) -> str:
     return block["text"]
 
 
-def failed(result: dict[str, Any]) -> str:
+def error_text(result: dict[str, Any]) -> str:
     """The text of a result that tells of a failure."""
     assert result["isError"] is True
     return text(result)

@@ -12,7 +12,7 @@ import pytest
 from dovetail import Client, Context, Guard, InsufficientScope, Lifetime, Principal, Server, StaticTokens
 from dovetail.errors import InvalidParams, PromptNotFound, ResourceNotFound, ToolNotFound
 from dovetail.protocol.exchange import Caller, Exchange
-from dovetail.wire.codec import decode, plain
+from dovetail.wire.codec import decode, to_plain
 from mentions import mentions, values
 
 NEWEST = "2026-07-28"
@@ -71,7 +71,7 @@ def app(**options: Any) -> Server:
 async def ask(server: Server, who: Principal | None, method: str, revision: str = NEWEST, **params: Any) -> Any:
     caller = Caller(revision, revision == NEWEST, principal=who)
     result = await server.handle(Exchange(1, method, params, {}, caller))
-    return decode(result) if isinstance(result, bytes) else plain(result)
+    return decode(result) if isinstance(result, bytes) else to_plain(result)
 
 
 async def listed(server: Server, who: Principal | None) -> Any:
@@ -425,13 +425,15 @@ async def test_a_list_for_everyone_made_during_a_change_is_not_kept(act: str, mo
     server.add_tool(lambda: "", name="free")
     server.add_tool(lambda: "", name="other")
     # Private, as in the next test: the change has to come at one moment while the list is made.
-    monkeypatch.setattr(server, "_lifetime", Meanwhile(server._lifetime, lambda: getattr(server, act)("free")))
+    monkeypatch.setattr(
+        server, "_get_cache_hint", Meanwhile(server._get_cache_hint, lambda: getattr(server, act)("free"))
+    )
     assert await names(server, BOB) == ["free", "other"]
     assert await names(server, BOB) == ["other"]
 
 
 @pytest.mark.parametrize("act", ["disable", "restrict", "remove_tool"])
-@pytest.mark.parametrize("where", ["_registry", "_lifetime"])
+@pytest.mark.parametrize("where", ["_get_enabled_items", "_get_cache_hint"])
 async def test_a_list_made_during_a_change_is_not_kept(act: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     server = app()
     options: Any = {"scopes": ["write"]} if act == "restrict" else {}
@@ -447,13 +449,13 @@ async def test_what_is_taken_away_is_never_offered_without_its_rule(monkeypatch:
     server, seen = app(), list[bool]()
     rules = server.rules
     assert rules is not None
-    drop = rules.drop
+    drop = rules.remove
 
     def watched(kind: str, name: str) -> None:
         drop(kind, name)
         seen.append("write" in server.declared("tool"))
 
-    monkeypatch.setattr(rules, "drop", watched)
+    monkeypatch.setattr(rules, "remove", watched)
     server.remove_tool("write")
     assert seen == [False]
 
@@ -485,8 +487,8 @@ async def test_a_list_during_a_removal_does_not_show_what_was_hidden(monkeypatch
     server = app()
     rules = server.rules
     assert rules is not None
-    change = Meanwhile(rules.sight, lambda: server.remove_tool("write"))
-    monkeypatch.setattr(rules, "sight", change)
+    change = Meanwhile(rules.take_snapshot, lambda: server.remove_tool("write"))
+    monkeypatch.setattr(rules, "take_snapshot", change)
     assert await names(server, None) == ["free", "dynamic"]
     assert change.done
 
@@ -536,12 +538,12 @@ def test_callers_told_apart_by_scopes_are_remembered_within_bounds() -> None:
     for number in range(200):
         server.add_tool(lambda: "", name=f"t{number}", scopes=[f"s{number}"])
     assert server.rules is not None
-    sight = server.rules.sight("tool", server.declared("tool"))
+    sight = server.rules.take_snapshot("tool", server.declared("tool"))
     assert sight is not None
     for number in range(200):
-        _, hidden = sight.hidden(Principal("p", scopes=[f"s{number}"]))
+        _, hidden = sight.find_hidden(Principal("p", scopes=[f"s{number}"]))
         assert set(server.declared("tool")) - hidden == {f"t{number}"}
-    assert len(sight._known) == 64  # private: nothing else shows what is remembered
+    assert len(sight._hidden_by_scopes) == 64  # private: nothing else shows what is remembered
 
 
 @pytest.mark.parametrize("first", ["start", "list", "call"])

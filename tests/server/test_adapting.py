@@ -18,11 +18,11 @@ from typing_extensions import TypedDict
 from dovetail import Server
 from dovetail.server import models
 from dovetail.server.adapting import adapt
-from dovetail.server.foreign import Misfits
-from dovetail.server.schema import read_as
-from dovetail.server.signature import BadArguments, compile_signature
+from dovetail.server.foreign import MismatchError
+from dovetail.server.schema import convert_value
+from dovetail.server.signature import InvalidArguments, compile_signature
 from mentions import mentions, values
-from server.calling import Client, failed
+from server.calling import Client, error_text
 
 
 class Nobody:
@@ -117,16 +117,16 @@ def schema(kind: Any) -> Any:
 def test_constraints_are_shown_and_kept(kind: Any, shown: Any, good: Any, bad: Any) -> None:
     assert schema(kind) == shown
     assert bound(kind, good) == good
-    with pytest.raises(BadArguments, match="`x"):
+    with pytest.raises(InvalidArguments, match="`x"):
         bound(kind, bad)
 
 
 def test_constraints_on_types_msgspec_cannot_compare() -> None:
     kind = Annotated[Decimal, at.Gt(0)]
     assert bound(kind, "0.5") == Decimal("0.5")
-    with pytest.raises(BadArguments, match=values("x", 0)):
+    with pytest.raises(InvalidArguments, match=values("x", 0)):
         bound(kind, "-1")
-    with pytest.raises(BadArguments, match=values("x", "2020-01-01")):
+    with pytest.raises(InvalidArguments, match=values("x", "2020-01-01")):
         bound(Annotated[date, at.Ge(date(2020, 1, 1))], "2019-12-31")
 
 
@@ -157,7 +157,7 @@ def test_a_model_is_read_and_described_by_pydantic() -> None:
 
 def test_everything_wrong_with_a_model_is_told_at_once() -> None:
     given = {"items": [{"sku": "XXX", "amount": 0}, {"sku": 7}]}
-    with pytest.raises(BadArguments) as caught:
+    with pytest.raises(InvalidArguments) as caught:
         bound(Order, given)
     for place in ("`x.items[0].sku`: value error, no longer sold", "`x.items[0].amount`: ", "`x.items[1].sku`: "):
         assert place in str(caught.value)
@@ -193,7 +193,7 @@ def test_where_they_may_stand(kind: Any, given: Any, value: Any) -> None:
 
 @pytest.mark.parametrize(("kind", "given"), [(Pair, {"left": -1}), (Plain, {"share": 2}), (Row, {"n": 0})])
 def test_constraints_inside_a_class_are_kept_too(kind: Any, given: Any) -> None:
-    with pytest.raises(BadArguments, match="`x"):
+    with pytest.raises(InvalidArguments, match="`x"):
         bound(kind, given)
 
 
@@ -206,7 +206,7 @@ def test_a_field_written_as_a_default() -> None:
     assert signature.schema["properties"]["n"] == {"type": "integer", "minimum": 1, "description": "How many."}
     assert signature.schema["properties"]["tag"] == {"type": "string", "maxLength": 3, "default": "x"}
     assert signature.bind({"n": 2}, None)[0] == (2, "x")
-    with pytest.raises(BadArguments, match=r"`n`: .*greater than or equal to 1.*`tag`: "):
+    with pytest.raises(InvalidArguments, match=r"`n`: .*greater than or equal to 1.*`tag`: "):
         signature.bind({"n": 0, "tag": "long"}, None)
 
 
@@ -251,7 +251,7 @@ async def test_models_as_results() -> None:
     value = {"items": [{"sku": "ABC", "amount": 2}], "isGift": False, "size": 1}
     assert result["structuredContent"] == value
     assert (await client.call("orders"))["structuredContent"] == [{"items": [], "isGift": False, "size": 0}]
-    assert mentions(failed(await client.call("wrong")), "wrong")
+    assert mentions(error_text(await client.call("wrong")), "wrong")
     listed = {one["name"]: one for one in (await client.request("tools/list"))["tools"]}
     assert listed["order"]["outputSchema"]["required"] == ["items", "size"]
 
@@ -293,14 +293,14 @@ class Counted(BaseModel):
 
 def test_a_boolean_is_no_number_for_pydantic_either() -> None:
     fits = {"sure": True, "either": True, "inner": [{"sure": False, "number": 2}]}
-    assert models.read(Counted, fits).inner[0].number == 2
-    with pytest.raises(Misfits) as caught:
-        models.read(Counted, {"number": True, "share": False, "inner": [{}, {"by": True}]})
-    assert [where for where, _ in caught.value.places] == [("number",), ("share",), ("inner", 1, "by")]
-    for (_, why), kind in zip(caught.value.places, ("int", "float | str", "int"), strict=True):
+    assert models.validate(Counted, fits).inner[0].number == 2
+    with pytest.raises(MismatchError) as caught:
+        models.validate(Counted, {"number": True, "share": False, "inner": [{}, {"by": True}]})
+    assert [where for where, _ in caught.value.mismatches] == [("number",), ("share",), ("inner", 1, "by")]
+    for (_, why), kind in zip(caught.value.mismatches, ("int", "float | str", "int"), strict=True):
         assert mentions(why, kind, "bool")
 
 
 def test_a_boolean_is_no_number_where_a_parameter_has_a_field() -> None:
     with pytest.raises(ValueError, match=values("int", "bool")):
-        read_as(adapt(Annotated[int, Field(ge=0)]), True)
+        convert_value(adapt(Annotated[int, Field(ge=0)]), True)

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from dovetail import Server
-from dovetail.server.arguments import MAX_TEXT, mended, misfits
-from dovetail.server.schema import read_as, schema_of
-from dovetail.server.signature import BadArguments, compile_signature
+from dovetail.server.arguments import MAX_TEXT_BYTES, find_mismatches, repair_arguments
+from dovetail.server.schema import build_schema, convert_value
+from dovetail.server.signature import InvalidArguments, compile_signature
 from mentions import mentions, values
-from server.calling import Client, failed
+from server.calling import Client, error_text
 
 
 class Nobody:
@@ -63,9 +63,9 @@ class Tree(msgspec.Struct):
     ],
 )
 def test_text_is_decoded_where_no_text_may_stand(kind: Any, given: Any, value: Any) -> None:
-    schema = schema_of(kind)
-    assert mended(schema, given) == value
-    assert mended(schema, value) is value
+    schema = build_schema(kind)
+    assert repair_arguments(schema, given) == value
+    assert repair_arguments(schema, value) is value
 
 
 @pytest.mark.parametrize(
@@ -87,11 +87,11 @@ def test_text_is_decoded_where_no_text_may_stand(kind: Any, given: Any, value: A
     ],
 )
 def test_nothing_else_is_touched(kind: Any, given: Any) -> None:
-    assert mended(schema_of(kind), given) is given
+    assert repair_arguments(build_schema(kind), given) is given
 
 
 def refusal(function: Any, given: dict[str, Any]) -> str:
-    with pytest.raises(BadArguments) as caught:
+    with pytest.raises(InvalidArguments) as caught:
         compile_signature(function, context_type=Nobody).bind(given, None)
     return str(caught.value)
 
@@ -127,7 +127,7 @@ def test_mended_arguments_reach_every_kind_of_parameter() -> None:
 
 def test_a_refusal_stays_short() -> None:
     text = refusal(plan, {"trip": {"legs": [{"start": 1, "km": "x" * 500}] * 500}, "seats": "y" * 5000})
-    assert len(text.encode()) <= MAX_TEXT
+    assert len(text.encode()) <= MAX_TEXT_BYTES
     assert "xxxx" not in text
     assert "yyyy" not in text
 
@@ -158,7 +158,7 @@ def test_a_deep_value_with_alternatives_on_each_level_is_explained_in_bounded_ti
     value: Any = {}
     for _ in range(50):
         value = {"a": value}
-    assert len([*misfits(either, value, shared, "x")]) == 51
+    assert len([*find_mismatches(either, value, shared, "x")]) == 51
 
 
 def test_patterns_and_mending_go_together() -> None:
@@ -167,7 +167,7 @@ def test_patterns_and_mending_go_together() -> None:
 
     signature = compile_signature(run, context_type=Nobody)
     assert signature.bind({"code": "a", "n": "[1]"}, None)[0] == ("a", [1])
-    with pytest.raises(BadArguments, match=values("n", "array", "int", "code", "^[a-z]+$")):
+    with pytest.raises(InvalidArguments, match=values("n", "array", "int", "code", "^[a-z]+$")):
         signature.bind({"code": "A", "n": 3}, None)
 
 
@@ -181,7 +181,7 @@ async def test_a_schema_of_the_authors_own_is_treated_alike() -> None:
 
     client = Client(app)
     assert (await client.call("run", {"n": "3", "s": "4"}))["content"][0]["text"] == "{'n': 3, 's': '4'}"
-    assert mentions(failed(await client.call("run", {"n": "three"})), "n", "int", "str")
+    assert mentions(error_text(await client.call("run", {"n": "three"})), "n", "int", "str")
 
 
 async def test_a_schema_of_the_authors_own_is_explained_in_the_same_words() -> None:
@@ -204,7 +204,7 @@ async def test_a_schema_of_the_authors_own_is_explained_in_the_same_words() -> N
         },
     )
     given = {"lines": [{}, {"sku": 7}], "code": "secret", "size": "xl", "count": 1, "colour": 1}
-    said = failed(await Client(app).call("run", given))
+    said = error_text(await Client(app).call("run", given))
     for named in (
         ("who",),
         ("colour",),
@@ -244,7 +244,7 @@ async def test_all_that_may_be_meant_is_named(kind: Any, value: Any, named: tupl
     run.__annotations__["x"] = kind
     app = Server("x")
     app.add_tool(run)
-    assert mentions(failed(await Client(app).call("run", {"x": value})), *named)
+    assert mentions(error_text(await Client(app).call("run", {"x": value})), *named)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_the_examples_fit() -> None:
         (decimal.Decimal, "12.50"),
         (bytes, "aGVsbG8="),
     ):
-        assert isinstance(read_as(kind, text), kind)
+        assert isinstance(convert_value(kind, text), kind)
 
 
 def test_a_pattern_is_told_with_the_way_to_the_text() -> None:

@@ -23,15 +23,15 @@ from dovetail import (
     Server,
     TextContent,
 )
-from dovetail.server.asking import InputNeeded, Question
+from dovetail.server.asking import InputRequestBase, InputRoundEnded
 from dovetail.wire.codec import convert
 from dovetail.wire.lifecycle import ClientCapabilities
 from dovetail.wire.sampling import SamplingMessage, ToolChoice
 from dovetail.wire.tools import Tool
 from mentions import mentions
-from server.calling import LAST, NEWEST, Client, failed, text
+from server.calling import LATEST_HANDSHAKE, NEWEST, Client, error_text, text
 
-BOTH = pytest.mark.parametrize("revision", [NEWEST, LAST])
+BOTH = pytest.mark.parametrize("revision", [NEWEST, LATEST_HANDSHAKE])
 
 
 @dataclass
@@ -88,7 +88,7 @@ def declaring(capabilities: dict[str, Any]) -> ClientCapabilities:
         ),
     ],
 )
-def test_a_question_as_it_is_sent(question: Question[Any], method: str, params: dict[str, Any]) -> None:
+def test_a_question_as_it_is_sent(question: InputRequestBase[Any], method: str, params: dict[str, Any]) -> None:
     assert (question.method, question.params()) == (method, params)
 
 
@@ -129,7 +129,7 @@ WITH_TOOLS = Sample("?", tools=[Tool(name="t", input_schema={"type": "object"})]
         (Roots(), {"roots": {}}, None),
     ],
 )
-def test_what_a_client_must_have_declared(question: Question[Any], declared: Any, missing: Any) -> None:
+def test_what_a_client_must_have_declared(question: InputRequestBase[Any], declared: Any, missing: Any) -> None:
     assert question.missing(declaring(declared)) == missing
 
 
@@ -143,7 +143,7 @@ def test_what_comes_back_is_read_as_what_was_asked_for() -> None:
 
 
 @pytest.mark.parametrize("question", [FORM, URL])
-def test_a_no_is_not_an_answer(question: Question[Any]) -> None:
+def test_a_no_is_not_an_answer(question: InputRequestBase[Any]) -> None:
     with pytest.raises(Declined):
         question.read({"action": "decline"})
     with pytest.raises(Dismissed):
@@ -167,7 +167,7 @@ def test_a_no_is_not_an_answer(question: Question[Any]) -> None:
         (Roots(), None),
     ],
 )
-def test_an_answer_that_does_not_fit_is_the_clients_mistake(question: Question[Any], raw: Any) -> None:
+def test_an_answer_that_does_not_fit_is_the_clients_mistake(question: InputRequestBase[Any], raw: Any) -> None:
     with pytest.raises(InvalidParams, match="Invalid"):
         question.read(raw)
 
@@ -183,7 +183,7 @@ async def book(flight: str, ctx: Context) -> str:
 @BOTH
 async def test_a_question_in_one_line(revision: str) -> None:
     client = Client(app_with(book), revision, answers={"elicitation/create": lambda _: accept({"row": 3})})
-    assert text(await client.ask_through("run", {"flight": "OS1"})) == "OS1 row 3"
+    assert text(await client.call_with_input_rounds("run", {"flight": "OS1"})) == "OS1 row 3"
     ((method, params),) = client.asked
     assert (method, params["message"]) == ("elicitation/create", "Seat on OS1?")
 
@@ -192,14 +192,14 @@ async def test_a_question_in_one_line(revision: str) -> None:
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 async def test_a_no_reaches_the_model_unless_the_author_catches_it(revision: str, action: str) -> None:
     client = Client(app_with(book), revision, answers={"elicitation/create": lambda _: {"action": action}})
-    assert failed(await client.ask_through("run", {"flight": "OS1"}))
+    assert error_text(await client.call_with_input_rounds("run", {"flight": "OS1"}))
 
 
 @BOTH
 async def test_an_answer_that_does_not_fit_refuses_the_call(revision: str) -> None:
     client = Client(app_with(book), revision, answers={"elicitation/create": lambda _: accept({"row": "x"})})
     with pytest.raises(InvalidParams, match="row"):
-        await client.ask_through("run", {"flight": "OS1"})
+        await client.call_with_input_rounds("run", {"flight": "OS1"})
 
 
 @BOTH
@@ -217,7 +217,7 @@ async def test_several_questions_at_once_are_one_round(revision: str) -> None:
         first = await client.call("run")
         assert set(first["inputRequests"]) == {"seat", "sure", "roots"}
         assert first["inputRequests"]["roots"] == {"method": "roots/list"}
-    assert text(await client.ask_through("run")) == "7 True 0"
+    assert text(await client.call_with_input_rounds("run")) == "7 True 0"
 
 
 @BOTH
@@ -228,7 +228,7 @@ async def test_questions_asked_side_by_side(revision: str) -> None:
 
     answers = {"elicitation/create": lambda params: accept({"value": 1 if params["message"] == "Left?" else 2})}
     client = Client(app_with(run), revision, answers=answers)
-    assert text(await client.ask_through("run")) == "1 2"
+    assert text(await client.call_with_input_rounds("run")) == "1 2"
     assert len(client.asked) == 2
 
 
@@ -247,9 +247,9 @@ async def test_questions_asked_in_a_task_group(revision: str, fault: bool) -> No
 
     answers = {"elicitation/create": lambda params: accept({"value": 1 if params["message"] == "Left?" else 2})}
     client = Client(app_with(run), revision, answers=answers)
-    result = await client.ask_through("run")
+    result = await client.call_with_input_rounds("run")
     if fault:
-        assert mentions(failed(result), "run")
+        assert mentions(error_text(result), "run")
     else:
         assert text(result) == "1 2"
 
@@ -295,7 +295,7 @@ async def test_a_question_with_no_answer_is_no_exception_an_author_catches_by_ac
         except Exception:
             return "caught"
 
-    assert not issubclass(InputNeeded, Exception)
+    assert not issubclass(InputRoundEnded, Exception)
     assert (await Client(app_with(run)).call("run"))["resultType"] == "input_required"
 
 
@@ -306,7 +306,7 @@ async def test_a_question_an_author_swallowed_all_the_same_is_a_fault() -> None:
         except BaseException:
             return "caught"
 
-    assert mentions(failed(await Client(app_with(run)).call("run")), "run")
+    assert mentions(error_text(await Client(app_with(run)).call("run")), "run")
 
 
 # Rounds
@@ -351,7 +351,7 @@ async def test_where_the_client_is_asked_directly_there_is_one_run() -> None:
     answers = {
         "elicitation/create": lambda params: accept({"value": "Ann"} if "Name" in params["message"] else {"row": 3})
     }
-    assert text(await Client(app_with(steps), LAST, answers=answers).call("run")) == "3 1 Ann"
+    assert text(await Client(app_with(steps), LATEST_HANDSHAKE, answers=answers).call("run")) == "3 1 Ann"
     assert (steps.runs, steps.paid) == (1, 1)
 
 
@@ -450,7 +450,7 @@ async def test_in_debug_mode_another_question_is_a_fault() -> None:
     client = Client(app_with(run, debug=True))
     first = await client.call("run")
     result = await client.call("run", requestState=first["requestState"], inputResponses={})
-    assert mentions(failed(result), "q1")
+    assert mentions(error_text(result), "q1")
 
 
 async def test_in_debug_mode_a_question_left_out_is_a_fault() -> None:
@@ -463,7 +463,7 @@ async def test_in_debug_mode_a_question_left_out_is_a_fault() -> None:
     client = Client(app_with(run, debug=True))
     first = await client.call("run")
     result = await client.call("run", requestState=first["requestState"], inputResponses={})
-    assert mentions(failed(result), "q1")
+    assert mentions(error_text(result), "q1")
 
 
 # Once
@@ -489,7 +489,7 @@ async def test_a_step_runs_once_whatever_it_is(kind: str) -> None:
         return f"{first} {again}"
 
     client = Client(app_with(run), answers={"elicitation/create": lambda _: accept({"value": ""})})
-    assert text(await client.ask_through("run")) == "[1] [1]"
+    assert text(await client.call_with_input_rounds("run")) == "[1] [1]"
     assert made == [1]
 
 
@@ -502,7 +502,7 @@ async def test_a_remembered_value_comes_back_as_its_type() -> None:
         return "done"
 
     client = Client(app_with(run), answers={"elicitation/create": lambda _: accept({"value": ""})})
-    await client.ask_through("run")
+    await client.call_with_input_rounds("run")
     assert seen == [({"row": 3, "window": False}, Seat(4))] * 2
 
 
@@ -531,8 +531,8 @@ async def test_an_error_of_the_client_reaches_the_model() -> None:
     def refuse(_: Any) -> Any:
         raise PeerError(-1, "Nobody is there")
 
-    client = Client(app_with(book), LAST, answers={"elicitation/create": refuse})
-    assert "Nobody is there" in failed(await client.call("run", {"flight": "OS1"}))
+    client = Client(app_with(book), LATEST_HANDSHAKE, answers={"elicitation/create": refuse})
+    assert "Nobody is there" in error_text(await client.call("run", {"flight": "OS1"}))
 
 
 async def test_when_one_question_fails_the_others_are_withdrawn() -> None:
@@ -550,10 +550,10 @@ async def test_when_one_question_fails_the_others_are_withdrawn() -> None:
             ends.append("withdrawn")
             raise
 
-    client = Client(app_with(run), LAST)
+    client = Client(app_with(run), LATEST_HANDSHAKE)
     exchange = client.exchange("tools/call", {"name": "run"})
     exchange.ask = ask
-    assert "no roots" in failed(await client.run(exchange))
+    assert "no roots" in error_text(await client.run(exchange))
     assert ends == ["withdrawn"]
 
 
@@ -582,7 +582,7 @@ async def test_each_question_has_its_whole_time(monkeypatch: pytest.MonkeyPatch)
         for _ in range(20):
             await asyncio.sleep(0)
 
-    client = Client(app_with(run, limits=Limits(state_time=600)), LAST)
+    client = Client(app_with(run, limits=Limits(state_time=600)), LATEST_HANDSHAKE)
     exchange = client.exchange("tools/call", {"name": "run"})
     exchange.ask = ask
     call = asyncio.create_task(client.app.handle(exchange))
@@ -619,7 +619,7 @@ async def test_a_handshake_client_that_cannot_be_asked_gets_an_error_and_no_resu
     async def run(flight: str, ctx: Context) -> Any:
         return InputRequired({"seat": FORM}) if explicit else await book(flight, ctx)
 
-    client = Client(app_with(run), LAST)
+    client = Client(app_with(run), LATEST_HANDSHAKE)
     exchange = client.exchange("tools/call", {"name": "run", "arguments": {"flight": "OS1"}})
     exchange.ask = None
     with pytest.raises(MissingCapability):
@@ -647,7 +647,7 @@ ANSWERS = {
 @BOTH
 async def test_an_author_may_drive_the_rounds(revision: str) -> None:
     client = Client(app_with(driven), revision, answers=ANSWERS)
-    assert text(await client.ask_through("run")) == "two 3 Ann"
+    assert text(await client.call_with_input_rounds("run")) == "two 3 Ann"
     assert [method for method, _ in client.asked] == ["elicitation/create", "roots/list", "elicitation/create"]
 
 
@@ -660,7 +660,7 @@ async def test_a_round_may_only_want_to_be_called_again() -> None:
     assert "inputRequests" not in first
     assert "once more" not in first["requestState"]
     assert text(await client.call("run", requestState=first["requestState"])) == "done"
-    assert text(await Client(app_with(run), LAST).call("run")) == "done"
+    assert text(await Client(app_with(run), LATEST_HANDSHAKE).call("run")) == "done"
 
 
 @BOTH

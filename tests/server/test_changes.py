@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.server.changes import Changes, Mailbox
+from dovetail.server.changes import ChangeQueue, Subscriptions
 
 PATIENCE = 10.0
 TOOLS, UPDATED = "notifications/tools/list_changed", "notifications/resources/updated"
@@ -20,7 +20,7 @@ class Ear:
         self.heard: list[tuple[str, str | None]] = []
         self.threads: set[int] = set()
 
-    def wants(self, method: str, uri: str | None) -> bool:
+    def is_subscribed(self, method: str, uri: str | None) -> bool:
         return not self.wanted or method in self.wanted
 
     def deliver(self, method: str, uri: str | None) -> None:
@@ -34,9 +34,9 @@ async def turn() -> None:
 
 
 async def test_those_who_want_it_are_told() -> None:
-    changes, all_ears, picky = Changes(), Ear(), Ear(UPDATED)
-    changes.listen(all_ears)
-    changes.listen(picky)
+    changes, all_ears, picky = Subscriptions(), Ear(), Ear(UPDATED)
+    changes.subscribe(all_ears)
+    changes.subscribe(picky)
     changes.publish(TOOLS)
     changes.publish(UPDATED, "a:b")
     assert not all_ears.heard  # never within the call: a publisher is not its listeners' slave
@@ -46,8 +46,8 @@ async def test_those_who_want_it_are_told() -> None:
 
 
 async def test_who_stopped_listening_hears_nothing_more() -> None:
-    changes, ear = Changes(), Ear()
-    stop = changes.listen(ear)
+    changes, ear = Subscriptions(), Ear()
+    stop = changes.subscribe(ear)
     changes.publish(TOOLS)
     stop()
     stop()
@@ -57,7 +57,7 @@ async def test_who_stopped_listening_hears_nothing_more() -> None:
 
 
 async def test_a_listener_may_stop_while_others_are_told() -> None:
-    changes, other = Changes(), Ear()
+    changes, other = Subscriptions(), Ear()
 
     class Leaving(Ear):
         def deliver(self, method: str, uri: str | None) -> None:
@@ -65,8 +65,8 @@ async def test_a_listener_may_stop_while_others_are_told() -> None:
             stop()
 
     leaving = Leaving()
-    stop = changes.listen(leaving)
-    changes.listen(other)
+    stop = changes.subscribe(leaving)
+    changes.subscribe(other)
     changes.publish(TOOLS)
     changes.publish(TOOLS)
     await turn()
@@ -75,8 +75,8 @@ async def test_a_listener_may_stop_while_others_are_told() -> None:
 
 
 async def test_changes_are_told_from_any_thread_on_the_listeners_own() -> None:
-    changes, ear = Changes(), Ear()
-    changes.listen(ear)
+    changes, ear = Subscriptions(), Ear()
+    changes.subscribe(ear)
     await asyncio.gather(*(asyncio.to_thread(changes.publish, UPDATED, f"a:{number}") for number in range(20)))
     await turn()
     assert {uri for _, uri in ear.heard} == {f"a:{number}" for number in range(20)}
@@ -84,10 +84,10 @@ async def test_changes_are_told_from_any_thread_on_the_listeners_own() -> None:
 
 
 def test_a_listener_whose_loop_is_gone_is_forgotten() -> None:
-    changes = Changes()
+    changes = Subscriptions()
 
     async def listen() -> None:
-        changes.listen(Ear())
+        changes.subscribe(Ear())
 
     asyncio.run(listen())
     assert len(changes) == 1
@@ -97,24 +97,24 @@ def test_a_listener_whose_loop_is_gone_is_forgotten() -> None:
 
 def test_listening_needs_a_loop() -> None:
     with pytest.raises(RuntimeError):
-        Changes().listen(Ear())
+        Subscriptions().subscribe(Ear())
 
 
 # Mailboxes
 
 
-def box() -> Mailbox:
-    return Mailbox(lambda method, uri: method != TOOLS)
+def box() -> ChangeQueue:
+    return ChangeQueue(lambda method, uri: method != TOOLS)
 
 
-async def take(mailbox: Mailbox) -> Any:
+async def take(mailbox: ChangeQueue) -> Any:
     async with asyncio.timeout(PATIENCE):
         return await mailbox.take()
 
 
 async def test_a_mailbox_wants_what_its_filter_matches() -> None:
-    assert box().wants(UPDATED, "a:b")
-    assert not box().wants(TOOLS, None)
+    assert box().is_subscribed(UPDATED, "a:b")
+    assert not box().is_subscribed(TOOLS, None)
 
 
 async def test_what_was_not_yet_heard_is_told_once_in_order_of_arrival() -> None:

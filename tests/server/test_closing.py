@@ -9,8 +9,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from dovetail.server.closing import closing
-from dovetail.server.signature import BadArguments, compile_signature
+from dovetail.server.closing import compile_unknown_field_check
+from dovetail.server.signature import InvalidArguments, compile_signature
 from mentions import mentions
 
 
@@ -94,7 +94,7 @@ def bound(kind: Any, value: Any) -> Any:
 
 
 def refusal(kind: Any, value: Any) -> str:
-    with pytest.raises(BadArguments) as caught:
+    with pytest.raises(InvalidArguments) as caught:
         bound(kind, value)
     return str(caught.value)
 
@@ -170,7 +170,9 @@ def test_what_may_have_more_members_is_left_open(kind: Any, value: Any) -> None:
 
 def test_arguments_without_objects_inside_need_no_look() -> None:
     assert (
-        closing({"properties": {"a": {"type": "integer"}, "b": {"anyOf": [{"type": "string"}, {"type": "null"}]}}})
+        compile_unknown_field_check(
+            {"properties": {"a": {"type": "integer"}, "b": {"anyOf": [{"type": "string"}, {"type": "null"}]}}}
+        )
         is None
     )
-    assert closing({"properties": {"a": {"type": "array", "items": {"type": "object"}}}}) is None
+    assert compile_unknown_field_check({"properties": {"a": {"type": "array", "items": {"type": "object"}}}}) is None

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dovetail import Completion
-from dovetail.server.complete import MAX_VALUES, Completer, matching, suggestions
+from dovetail.server.complete import MAX_VALUES, Completer, build_completion, find_matching
 
 
 def test_a_completer_takes_the_value_and_if_it_likes_the_other_arguments() -> None:
@@ -15,10 +15,10 @@ def test_a_completer_takes_the_value_and_if_it_likes_the_other_arguments() -> No
         def method(self, value: str, others: dict[str, str]) -> list[str]:
             raise NotImplementedError
 
-    assert Completer(lambda value: [value]).arguments("os", {"a": "b"}) == ("os",)
-    assert Completer(lambda value, others: [value]).arguments("os", {"a": "b"}) == ("os", {"a": "b"})
-    assert Completer(Cities().method).arguments("os", {}) == ("os", {})
-    assert Completer(lambda value, /, *, option=1: [value]).arguments("os", {}) == ("os",)
+    assert Completer(lambda value: [value]).build_arguments("os", {"a": "b"}) == ("os",)
+    assert Completer(lambda value, others: [value]).build_arguments("os", {"a": "b"}) == ("os", {"a": "b"})
+    assert Completer(Cities().method).build_arguments("os", {}) == ("os", {})
+    assert Completer(lambda value, /, *, option=1: [value]).build_arguments("os", {}) == ("os",)
 
 
 @pytest.mark.parametrize("function", [lambda: ["a"], lambda a, b, c: [], lambda *, value: []])
@@ -31,7 +31,7 @@ def test_no_other_shape_is_a_completer(function: Any) -> None:
 @example(["x"] * 101)
 @given(st.lists(st.text(max_size=4), max_size=250))
 def test_an_answer_holds_a_hundred_values_and_tells_of_the_rest(values: list[str]) -> None:
-    found = suggestions(values)
+    found = build_completion(values)
     assert found.values == values[:100]
     assert found.total == len(values)
     assert found.has_more is (len(values) > MAX_VALUES)
@@ -44,7 +44,7 @@ def test_an_answer_holds_a_hundred_values_and_tells_of_the_rest(values: list[str
 def test_what_the_author_says_of_the_rest_stands_unless_it_must_be_cut(
     values: list[str], total: int | None, more: bool | None
 ) -> None:
-    found = suggestions(Completion(values=values, total=total, has_more=more))
+    found = build_completion(Completion(values=values, total=total, has_more=more))
     assert found.values == values[:100]
     if len(values) > MAX_VALUES:
         assert found.has_more is True
@@ -54,14 +54,14 @@ def test_what_the_author_says_of_the_rest_stands_unless_it_must_be_cut(
 
 
 def test_values_need_not_be_text_or_a_list() -> None:
-    assert suggestions(None).values == []
-    assert suggestions(()).values == []
-    assert suggestions((1, 2.5)).values == ["1", "2.5"]  # pyright: ignore[reportArgumentType]
+    assert build_completion(None).values == []
+    assert build_completion(()).values == []
+    assert build_completion((1, 2.5)).values == ["1", "2.5"]  # pyright: ignore[reportArgumentType]
 
 
 def test_a_list_of_the_authors_is_not_handed_on() -> None:
     values = ["a"]
-    found = suggestions(Completion(values=values))
+    found = build_completion(Completion(values=values))
     values.append("b")
     assert found.values == ["a"]
 
@@ -78,4 +78,4 @@ def test_a_list_of_the_authors_is_not_handed_on() -> None:
     ],
 )
 def test_choices_begin_with_what_was_typed_or_else_contain_it(typed: str, found: list[str]) -> None:
-    assert matching(("Oslo", "Ostrava", "Rome", "Öskemen"), typed) == found
+    assert find_matching(("Oslo", "Ostrava", "Rome", "Öskemen"), typed) == found

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from dovetail.server.content import Output, compile_output, prompt_messages, resource_contents
+from dovetail.server.content import Output, compile_output, to_prompt_messages, to_resource_contents
 from dovetail.wire.codec import encode
 from dovetail.wire.content import (
     AudioContent,
@@ -68,7 +68,7 @@ class Color(enum.StrEnum):
 
 
 def shaped(annotation: Any, value: Any) -> CallToolResult:
-    result = compile_output(annotation).shape(value)
+    result = compile_output(annotation).to_result(value)
     assert isinstance(result, CallToolResult)
     return result
 
@@ -173,14 +173,14 @@ def test_an_empty_list_annotated_as_blocks_is_no_content() -> None:
 @pytest.mark.parametrize("annotation", [Any, str, CallToolResult, Day, int, Day | CallToolResult, list[int]])
 def test_whole_results_pass_unchanged(annotation: Any) -> None:
     for result in (CallToolResult(content=[IMAGE], is_error=True), InputRequiredResult(request_state="s")):
-        assert compile_output(annotation).shape(result) is result
+        assert compile_output(annotation).to_result(result) is result
 
 
 @pytest.mark.parametrize("value", [b"a", bytearray(b"a"), memoryview(b"a")])
 @pytest.mark.parametrize("annotation", [Any, bytes, str])
 def test_bytes_of_no_known_kind_are_a_file(annotation: Any, value: Any) -> None:
     contents = ResourceContents(uri="file:///data", mime_type="application/octet-stream", blob="YQ==")
-    assert compile_output(annotation).shape(value) == CallToolResult(content=[EmbeddedResource(resource=contents)])
+    assert compile_output(annotation).to_result(value) == CallToolResult(content=[EmbeddedResource(resource=contents)])
 
 
 def test_a_value_nobody_can_encode_is_named() -> None:
@@ -227,7 +227,7 @@ def test_what_cannot_be_sent_is_refused_here(value: Any) -> None:
 def test_structured_values_travel_as_data_and_as_text(annotation: Any, value: Any, data: Any) -> None:
     output = compile_output(annotation)
     assert output.schema is not None
-    result = output.shape(value)
+    result = output.to_result(value)
     assert result == structured(data, encode(data).decode())
     jsonschema_rs.validate(output.schema, msgspec.json.decode(encode(data)))
 
@@ -265,7 +265,7 @@ def test_the_schema_of_a_union_speaks_only_of_values() -> None:
 )
 def test_a_value_that_breaks_the_published_schema_is_an_error(annotation: Any, value: Any) -> None:
     with pytest.raises(ValueError, match=r"\S"):
-        compile_output(annotation).shape(value)
+        compile_output(annotation).to_result(value)
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ _ANY: Output = compile_output(Any)
 @given(_json)
 def test_any_json_is_sent_or_refused(value: Any) -> None:
     try:
-        result = _ANY.shape(value)
+        result = _ANY.to_result(value)
     except ValueError as exc:
         assert mentions(exc, "$")  # noqa: PT017
         return
@@ -333,16 +333,16 @@ def test_any_json_is_sent_or_refused(value: Any) -> None:
     ],
 )
 def test_resource_contents(value: Any, mime_type: str | None, contents: list[ResourceContents]) -> None:
-    assert resource_contents(value, "u", mime_type) == contents
+    assert to_resource_contents(value, "u", mime_type) == contents
 
 
 def test_resources_that_cannot_be_sent() -> None:
     with pytest.raises(ValueError, match=r"\S"):
-        resource_contents("\ud800", "u", None)
+        to_resource_contents("\ud800", "u", None)
     with pytest.raises(ValueError, match="NaN"):
-        resource_contents([math.nan], "u", None)
+        to_resource_contents([math.nan], "u", None)
     with pytest.raises(TypeError, match="`object`"):
-        resource_contents(object(), "u", None)
+        to_resource_contents(object(), "u", None)
 
 
 # Prompts.
@@ -350,20 +350,20 @@ def test_resources_that_cannot_be_sent() -> None:
 
 def test_prompt_messages() -> None:
     said = PromptMessage(role="assistant", content=TextContent(text="b"))
-    assert prompt_messages("a") == [PromptMessage(role="user", content=TextContent(text="a"))]
-    assert prompt_messages(IMAGE) == [PromptMessage(role="user", content=IMAGE)]
-    assert prompt_messages(said) == [said]
-    assert prompt_messages(["a", said, CONTENTS]) == [
+    assert to_prompt_messages("a") == [PromptMessage(role="user", content=TextContent(text="a"))]
+    assert to_prompt_messages(IMAGE) == [PromptMessage(role="user", content=IMAGE)]
+    assert to_prompt_messages(said) == [said]
+    assert to_prompt_messages(["a", said, CONTENTS]) == [
         PromptMessage(role="user", content=TextContent(text="a")),
         said,
         PromptMessage(role="user", content=EmbeddedResource(resource=CONTENTS)),
     ]
-    assert prompt_messages(()) == []
+    assert to_prompt_messages(()) == []
 
 
 def test_a_whole_prompt_passes() -> None:
     whole = GetPromptResult(messages=[], description="d")
-    assert prompt_messages(whole) == whole
+    assert to_prompt_messages(whole) == whole
 
 
 SAID = PromptMessage(role="assistant", content=TextContent(text="hi"))
@@ -383,14 +383,14 @@ SAID = PromptMessage(role="assistant", content=TextContent(text="hi"))
     ],
 )
 def test_messages_may_be_said_in_several_ways(value: Any) -> None:
-    assert prompt_messages(value) == [SAID]
+    assert to_prompt_messages(value) == [SAID]
     if isinstance(value, list):
-        assert prompt_messages(GetPromptResult(messages=value)) == GetPromptResult(messages=[SAID])
+        assert to_prompt_messages(GetPromptResult(messages=value)) == GetPromptResult(messages=[SAID])
 
 
 def test_two_texts_are_two_messages() -> None:
-    assert [one.role for one in prompt_messages(["assistant", "x"])] == ["user", "user"]  # pyright: ignore[reportUnknownVariableType, reportGeneralTypeIssues]
-    assert [one.role for one in prompt_messages(("a", "x"))] == ["user", "user"]  # pyright: ignore[reportUnknownVariableType, reportGeneralTypeIssues]
+    assert [one.role for one in to_prompt_messages(["assistant", "x"])] == ["user", "user"]  # pyright: ignore[reportUnknownVariableType, reportGeneralTypeIssues]
+    assert [one.role for one in to_prompt_messages(("a", "x"))] == ["user", "user"]  # pyright: ignore[reportUnknownVariableType, reportGeneralTypeIssues]
 
 
 @pytest.mark.parametrize(
@@ -406,7 +406,7 @@ def test_two_texts_are_two_messages() -> None:
 )
 def test_messages_that_cannot_be_sent_are_refused(value: Any, words: str) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
-        prompt_messages(value)
+        to_prompt_messages(value)
 
 
 def test_results_made_by_hand_are_made_whole() -> None:
@@ -440,7 +440,7 @@ def test_results_that_cannot_be_sent_are_refused(value: Any, words: str) -> None
 )
 def test_a_prompt_of_anything_else_is_refused(value: Any, kind: str) -> None:
     with pytest.raises(TypeError, match=values(kind)):
-        prompt_messages(value)
+        to_prompt_messages(value)
 
 
 def test_every_block_is_known() -> None:

@@ -10,11 +10,11 @@ import pytest
 from dovetail import Context, Declined, MissingCapability, Server, TextContent, testing
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.protocol.state import Sealer
-from dovetail.server.asking import Asking
+from dovetail.server.asking import InputRequests
 from dovetail.wire.lifecycle import Implementation
 from dovetail.wire.logs import LEVELS
 from mentions import mentions
-from server.calling import LAST, NEWEST, Client, failed, text
+from server.calling import LATEST_HANDSHAKE, NEWEST, Client, error_text, text
 
 
 def app_with(function: Any, **options: Any) -> Server:
@@ -24,7 +24,7 @@ def app_with(function: Any, **options: Any) -> Server:
 
 
 def context(exchange: Exchange) -> Context:
-    return Context(exchange, Asking(exchange, Sealer(), 60, False), "talker", {"db": 1})
+    return Context(exchange, InputRequests(exchange, Sealer(), 60, False), "talker", {"db": 1})
 
 
 # About the call
@@ -41,7 +41,7 @@ def test_a_context_tells_about_the_call() -> None:
 
 
 def test_where_there_are_no_headers_there_are_none() -> None:
-    assert context(Exchange(1, "tools/call", {}, {}, Caller(LAST, False))).headers == {}
+    assert context(Exchange(1, "tools/call", {}, {}, Caller(LATEST_HANDSHAKE, False))).headers == {}
 
 
 # Progress
@@ -54,7 +54,7 @@ async def progressing(ctx: Context) -> str:
 
 
 @pytest.mark.parametrize("token", ["t", 7, 0])
-@pytest.mark.parametrize("revision", [NEWEST, LAST])
+@pytest.mark.parametrize("revision", [NEWEST, LATEST_HANDSHAKE])
 async def test_progress_rises_under_the_callers_token(revision: str, token: Any) -> None:
     client = Client(app_with(progressing), revision)
     result = await client.request("tools/call", {"name": "run"}, progressToken=token)
@@ -179,7 +179,7 @@ async def test_a_stream_is_let_go_where_that_is_possible() -> None:
         await ctx.close_stream(retry_ms=5)
         return "done"
 
-    client, waits = Client(app_with(run), LAST), []
+    client, waits = Client(app_with(run), LATEST_HANDSHAKE), []
 
     async def let_go(retry_ms: int) -> None:
         waits.append(retry_ms)
@@ -211,9 +211,9 @@ async def test_roots_and_models_are_asked_in_one_line() -> None:
         },
         "elicitation/create": lambda _: {"action": "accept"},
     }
-    for revision in (NEWEST, LAST):
+    for revision in (NEWEST, LATEST_HANDSHAKE):
         client = Client(app_with(run), revision, answers=answers)
-        assert text(await client.ask_through("run")) == "file:///a 5"
+        assert text(await client.call_with_input_rounds("run")) == "file:///a 5"
         assert [method for method, _ in client.asked] == ["roots/list", "sampling/createMessage", "elicitation/create"]
 
 
@@ -221,7 +221,7 @@ async def test_a_question_nobody_can_answer_refuses_the_call() -> None:
     async def run(ctx: Context) -> str:
         return str(await ctx.elicit("Sure?", bool))
 
-    for revision in (NEWEST, LAST):
+    for revision in (NEWEST, LATEST_HANDSHAKE):
         with pytest.raises(MissingCapability):
             await Client(app_with(run), revision, capabilities={}).call("run")
 
@@ -230,13 +230,13 @@ async def test_an_unserious_log_level_is_the_tools_fault() -> None:
     async def run(ctx: Context) -> None:
         await ctx.log("loud", "x")  # pyright: ignore[reportArgumentType]
 
-    assert mentions(failed(await Client(app_with(run), level=0).call("run")), "run")
+    assert mentions(error_text(await Client(app_with(run), level=0).call("run")), "run")
 
 
 # From a thread
 
 
-@pytest.mark.parametrize("revision", [NEWEST, LAST])
+@pytest.mark.parametrize("revision", [NEWEST, LATEST_HANDSHAKE])
 async def test_a_plain_function_waits_for_what_others_await(revision: str) -> None:
     def run(ctx: Context) -> str:
         ctx.wait(ctx.progress(1))

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dovetail import Server
-from dovetail.server.docstrings import read
+from dovetail.server.docstrings import parse
 from server.calling import Client
 
 GOOGLE = """Forecast the weather.
@@ -62,7 +62,7 @@ SPHINX = """Forecast the weather.
 
 
 def test_google() -> None:
-    doc = read(GOOGLE)
+    doc = parse(GOOGLE)
     assert doc.parameters == {"city": "Name of the city, in any language.", "days": "How many days.\n\nAt most ten."}
     assert doc.text == (
         "Forecast the weather.\n\nUses three models: all of them slow.\n\nReturns:\n    One entry per day."
@@ -70,14 +70,14 @@ def test_google() -> None:
 
 
 def test_numpy() -> None:
-    doc = read(NUMPY)
+    doc = parse(NUMPY)
     assert doc.parameters == {"city": "Name of the city, in any language.", "days": "How many.", "hours": "How many."}
     assert doc.text.startswith("Forecast the weather.\n\nUses three")
     assert doc.text.endswith("Returns\n-------\nlist\n    One entry per day.")
 
 
 def test_sphinx() -> None:
-    doc = read(SPHINX)
+    doc = parse(SPHINX)
     assert doc.parameters == {"city": "Name of the city, in any language.", "days": "How many."}
     assert doc.text.endswith("all of them slow.\n\nReturns: One entry per day.")
 
@@ -95,8 +95,8 @@ def test_sphinx() -> None:
     ],
 )
 def test_what_is_no_section_stays(text: str) -> None:
-    assert read(text) == (text, {})
-    assert read(None) == ("", {})
+    assert parse(text) == (text, {})
+    assert parse(None) == ("", {})
 
 
 class Place(msgspec.Struct):

@@ -7,7 +7,7 @@ import attrs
 import msgspec
 import pytest
 
-from dovetail.server.filling import filling
+from dovetail.server.filling import make_default_filler
 from dovetail.server.signature import compile_signature
 
 
@@ -92,5 +92,5 @@ def test_what_was_said_stays_and_a_frozen_one_is_filled_too() -> None:
 
 
 def test_where_nothing_can_be_missing_nothing_is_done() -> None:
-    assert filling({"a": int, "b": list[Slotted], "c": dict[str, Any], "d": "Leg"}) is None
-    assert filling({"a": int, "b": Leg}) is not None
+    assert make_default_filler({"a": int, "b": list[Slotted], "c": dict[str, Any], "d": "Leg"}) is None
+    assert make_default_filler({"a": int, "b": Leg}) is not None

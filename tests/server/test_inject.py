@@ -12,7 +12,7 @@ import pytest
 from dovetail import Context, Depends, Server, ToolError
 from dovetail.testing import override
 from mentions import mentions
-from server.calling import LAST, NEWEST, Client, failed, text
+from server.calling import LATEST_HANDSHAKE, NEWEST, Client, error_text, text
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ async def test_every_kind_of_function_and_once_per_call(log: list[str]) -> None:
     assert list(tool["inputSchema"]["properties"]) == ["a", "b"]
     assert text(await client.call("run", {"a": 5})) == "5 2 3 ada 4 7"
     assert log == ["settings", "open", "lock in False", "run", "unlock", "close"]
-    assert "Unknown: `session`" in failed(await client.call("run", {"a": 5, "session": 9}))
+    assert "Unknown: `session`" in error_text(await client.call("run", {"a": 5, "session": 9}))
 
 
 async def test_not_shared_runs_for_each(log: list[str]) -> None:
@@ -109,7 +109,7 @@ async def test_clean_up_hears_of_a_failure_and_cannot_hide_it(log: list[str], pl
     async def run(n: Annotated[int, Depends(held if plain else held_async)]) -> int:
         raise ToolError("no")
 
-    assert failed(await Client(app).call("run")) == "no"
+    assert error_text(await Client(app).call("run")) == "no"
     assert log == ["rollback no"]
 
 
@@ -131,8 +131,8 @@ async def test_a_failing_dependency_is_a_failing_tool() -> None:
         return n
 
     client = Client(app)
-    assert failed(await client.call("told")) == "not for you"
-    assert mentions(failed(await client.call("masked")), "masked")
+    assert error_text(await client.call("told")) == "not for you"
+    assert mentions(error_text(await client.call("masked")), "masked")
 
 
 async def test_clean_up_runs_when_the_call_is_cancelled(log: list[str]) -> None:
@@ -160,7 +160,7 @@ async def test_clean_up_runs_when_the_call_is_cancelled(log: list[str]) -> None:
     assert log == ["closed"]
 
 
-@pytest.mark.parametrize("revision", [NEWEST, LAST])
+@pytest.mark.parametrize("revision", [NEWEST, LATEST_HANDSHAKE])
 async def test_a_dependency_may_ask_and_see_the_arguments(revision: str, log: list[str]) -> None:
     app = Server("x")
 
@@ -174,7 +174,7 @@ async def test_a_dependency_may_ask_and_see_the_arguments(revision: str, log: li
 
     answers = {"elicitation/create": lambda _: {"action": "accept", "content": {"value": True}}}
     client = Client(app, revision, answers=answers)
-    assert text(await client.ask_through("delete", {"path": "a.txt"})) == "a.txt True False"
+    assert text(await client.call_with_input_rounds("delete", {"path": "a.txt"})) == "a.txt True False"
     assert [params["message"] for _, params in client.asked] == ["Delete a.txt?"]
     assert log == ["end"]
 
@@ -263,14 +263,14 @@ def test_mistakes_are_told_at_registration() -> None:
 
 
 def test_a_plain_function_is_bound_as_before() -> None:
-    from dovetail.server.binding import bound
+    from dovetail.server.binding import compile_function
     from dovetail.server.runner import Runner
     from dovetail.server.signature import Signature
 
     def add(a: int, b: int) -> int:
         return a + b
 
-    signature, runner = bound(add)
+    signature, runner = compile_function(add)
     assert type(signature) is Signature
     assert type(runner) is Runner
     assert signature.context is None

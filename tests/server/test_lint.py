@@ -18,10 +18,10 @@ import pytest
 from msgspec import Meta
 
 from dovetail import Context, Server
-from dovetail.protocol.profiles import AS_PUBLISHED, PROFILES, RULES, fitted, refusals
+from dovetail.protocol.profiles import PROFILES, PROVIDER_RULES, UNMODIFIED_RULE_SETS, find_violations, fit_schema
 from dovetail.server.tool import Tool
 from mentions import mentions
-from server.calling import Client, failed, text
+from server.calling import Client, error_text, text
 
 
 class Color(enum.Enum):
@@ -142,8 +142,8 @@ def test_there_are_forty() -> None:
 @pytest.mark.parametrize("function", SIGNATURES)
 def test_published_schemas_are_taken_as_they_are(function: Callable[..., Any]) -> None:
     made = schema(function)
-    assert [(rules, *refusals(rules, function.__name__, "A tool.", made)) for rules in AS_PUBLISHED] == [
-        (rules,) for rules in AS_PUBLISHED
+    assert [(rules, *find_violations(rules, function.__name__, "A tool.", made)) for rules in UNMODIFIED_RULE_SETS] == [
+        (rules,) for rules in UNMODIFIED_RULE_SETS
     ]
     assert "title" not in {key for one in nodes(made) for key in one}
     jsonschema_rs.validator_for(made)
@@ -152,8 +152,8 @@ def test_published_schemas_are_taken_as_they_are(function: Callable[..., Any]) -
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("function", SIGNATURES)
 def test_profiles_make_schemas_that_even_strict_rules_take(function: Callable[..., Any], profile: str) -> None:
-    made = fitted(profile, schema(function))
-    assert [*refusals(PROFILES[profile], function.__name__, "A tool.", made)] == []
+    made = fit_schema(profile, schema(function))
+    assert [*find_violations(PROFILES[profile], function.__name__, "A tool.", made)] == []
     jsonschema_rs.validator_for(made)
 
 
@@ -185,7 +185,7 @@ def nodes(value: Any) -> Iterator[dict[str, Any]]:
 )
 def test_every_rule_refuses_something(rules: str, parameter: dict[str, Any], says: str) -> None:
     given = {"type": "object", "properties": {"a": parameter}}
-    assert any(mentions(line, says) for line in refusals(rules, "tool", None, given))
+    assert any(mentions(line, says) for line in find_violations(rules, "tool", None, given))
 
 
 @pytest.mark.parametrize(
@@ -199,14 +199,14 @@ def test_every_rule_refuses_something(rules: str, parameter: dict[str, Any], say
     ],
 )
 def test_rules_on_the_whole(rules: str, given: dict[str, Any], says: str) -> None:
-    assert any(mentions(line, says) for line in refusals(rules, "tool", None, given))
+    assert any(mentions(line, says) for line in find_violations(rules, "tool", None, given))
 
 
 def test_names_and_descriptions_have_rules_too() -> None:
     empty = {"type": "object"}
-    assert "[A-Za-z0-9_-]{1,64}" in next(refusals("openai", "a.b", None, empty))
-    assert [*refusals("gemini", "a.b", None, empty)] == []
-    assert "1024" in next(refusals("openai", "a", "x" * 1025, empty))
+    assert "[A-Za-z0-9_-]{1,64}" in next(find_violations("openai", "a.b", None, empty))
+    assert [*find_violations("gemini", "a.b", None, empty)] == []
+    assert "1024" in next(find_violations("openai", "a", "x" * 1025, empty))
 
 
 def order(
@@ -247,14 +247,14 @@ async def test_what_a_model_makes_of_a_fitted_schema_is_understood(profile: str)
         given["n"] = None
     jsonschema_rs.validator_for(published).validate(given)
     assert text(await client.call("order", given)) == "x ['S', 'L'] (1, 2) {'a': 1} c 1"
-    assert "`n`" in failed(await client.call("order", given | {"n": 0}))
+    assert "`n`" in error_text(await client.call("order", given | {"n": 0}))
 
 
 def test_what_a_maker_does_not_know_is_said_in_words() -> None:
-    made = fitted("anthropic", schema(s36))
+    made = fit_schema("anthropic", schema(s36))
     assert made["properties"]["a"] == {"type": "string", "description": "(pattern ^a; minLength 2; maxLength 5)"}
-    assert fitted("gemini", schema(s05))["properties"]["a"] == {"type": "string", "nullable": True, "default": None}
-    assert fitted("gemini", schema(s37))["properties"]["b"] == {"type": "integer", "minimum": 1}
+    assert fit_schema("gemini", schema(s05))["properties"]["a"] == {"type": "string", "nullable": True, "default": None}
+    assert fit_schema("gemini", schema(s37))["properties"]["b"] == {"type": "integer", "minimum": 1}
 
 
 def test_the_report() -> None:
@@ -276,7 +276,7 @@ def test_the_report() -> None:
         app.lint("cohere")
     with pytest.raises(ValueError, match="openai, gemini, anthropic"):
         Server("x", profile="cohere")
-    assert set(PROFILES.values()) <= set(RULES)
+    assert set(PROFILES.values()) <= set(PROVIDER_RULES)
 
 
 def test_a_server_may_tell_at_registration(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from PIL import Image as Picture
 
 from dovetail import Annotations, Audio, File, Image, ImageContent, Server
-from dovetail.server.content import compile_output, prompt_messages, resource_contents
+from dovetail.server.content import compile_output, to_prompt_messages, to_resource_contents
 from server.calling import Client
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 8
@@ -23,9 +23,9 @@ WAV = b"RIFF\x04\0\0\0WAVE"
 
 
 def content(value: Any, annotation: Any = Any) -> list[dict[str, Any]]:
-    from dovetail.wire.codec import plain
+    from dovetail.wire.codec import to_plain
 
-    return plain(compile_output(annotation).shape(value))["content"]
+    return to_plain(compile_output(annotation).to_result(value))["content"]
 
 
 def picture(form: str | None, mode: str = "RGB") -> Any:
@@ -125,7 +125,7 @@ def test_mixes_keep_their_order_and_values_among_them_become_text() -> None:
 def test_lists_of_paths_or_bytes_alone_are_values() -> None:
     output = compile_output(list[Path])
     assert output.schema == {"type": "array", "items": {"type": "string"}}
-    assert output.shape([Path("a")]).structured_content == ["a"]  # pyright: ignore[reportAttributeAccessIssue]
+    assert output.to_result([Path("a")]).structured_content == ["a"]  # pyright: ignore[reportAttributeAccessIssue]
     assert content([Path("a")]) == [{"type": "text", "text": '["a"]'}]
 
 
@@ -145,13 +145,13 @@ def test_a_frame_is_its_records(library: Any) -> None:
     for annotation in (Any, type(frame)):
         output = compile_output(annotation)
         assert output.schema is None
-        result: Any = output.shape(frame)
+        result: Any = output.to_result(frame)
         first, second = result.structured_content
         assert first["d"].startswith("2026-01-02")
         assert {**first, "d": ""} == {"a": 1, "b": None, "d": ""}
         assert second == {"a": 2, "b": "x", "d": None}
         assert json.loads(result.content[0].text) == [first, second]
-    nested: Any = compile_output(Any).shape({"table": frame})
+    nested: Any = compile_output(Any).to_result({"table": frame})
     assert nested.structured_content == {"table": [first, second]}
 
 
@@ -163,7 +163,7 @@ def test_arrays_and_series_are_lists_and_what_is_missing_is_null() -> None:
         "index": pandas.Index(["a"]),
         "polars": polars.Series(["a", None]),
     }
-    result: Any = compile_output(Any).shape(values)
+    result: Any = compile_output(Any).to_result(values)
     assert result.structured_content == {
         "array": [[0, 1], [2, 3]],
         "number": 1.5,
@@ -176,10 +176,12 @@ def test_arrays_and_series_are_lists_and_what_is_missing_is_null() -> None:
 def test_resources_and_prompts_take_them_too(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("hi", encoding="utf-8")
-    assert resource_contents(path, "x://a", None)[0].text == "hi"
-    assert resource_contents(Image(PNG), "x://a", None)[0].blob == encoded(PNG)
-    assert resource_contents(PNG, "x://a", None)[0].mime_type is None
-    assert prompt_messages(["Look:", Image(PNG)])[1].content == ImageContent(data=encoded(PNG), mime_type="image/png")  # pyright: ignore[reportIndexIssue]
+    assert to_resource_contents(path, "x://a", None)[0].text == "hi"
+    assert to_resource_contents(Image(PNG), "x://a", None)[0].blob == encoded(PNG)
+    assert to_resource_contents(PNG, "x://a", None)[0].mime_type is None
+    assert to_prompt_messages(["Look:", Image(PNG)])[1].content == ImageContent(
+        data=encoded(PNG), mime_type="image/png"
+    )  # pyright: ignore[reportIndexIssue]
 
 
 async def test_a_file_that_is_gone_is_the_tools_fault(tmp_path: Path) -> None:

@@ -25,11 +25,11 @@ from dovetail import (
 from dovetail.middleware import LogRequests, RateLimit, ResponseLimit
 from dovetail.wire.resources import ReadResourceResult
 from mentions import mentions, values
-from server.calling import LAST, NEWEST, Client, failed, text
+from server.calling import LATEST_HANDSHAKE, NEWEST, Client, error_text, text
 
 ONE = {"elicitation/create": lambda _: {"action": "accept", "content": {"value": 1}}}
 GUARDED = Server("guarded", auth=StaticTokens({"token": "ada"}))
-ERAS = pytest.mark.parametrize("revision", [NEWEST, LAST])
+ERAS = pytest.mark.parametrize("revision", [NEWEST, LATEST_HANDSHAKE])
 
 
 @ERAS
@@ -40,7 +40,7 @@ async def test_two_questions_with_one_key_are_refused(revision: str) -> None:
     async def twice(ctx: Context) -> int:
         return await ctx.elicit("a", int, key="k") + await ctx.elicit("b", int, key="k")
 
-    assert mentions(failed(await Client(app, revision, answers=ONE).ask_through("twice")), "k")
+    assert mentions(error_text(await Client(app, revision, answers=ONE).call_with_input_rounds("twice")), "k")
 
 
 async def test_a_question_nobody_may_swallow() -> None:
@@ -53,7 +53,7 @@ async def test_a_question_nobody_may_swallow() -> None:
         except BaseException:
             return "fallback"
 
-    assert mentions(failed(await Client(app).call("greedy")), "except BaseException")
+    assert mentions(error_text(await Client(app).call("greedy")), "except BaseException")
 
 
 async def test_progress_of_a_function_that_runs_again_goes_on_rising() -> None:
@@ -65,7 +65,7 @@ async def test_progress_of_a_function_that_runs_again_goes_on_rising() -> None:
         await ctx.progress(2)
         return "done" if ctx.request_state else InputRequired(state="seen")
 
-    client = Client(app, LAST)
+    client = Client(app, LATEST_HANDSHAKE)
     result = await client.request("tools/call", {"name": "rounds", "arguments": {}}, progressToken=7)
     assert text(result) == "done"
     assert [one["params"]["progress"] for one in client.said] == [1, 2]
@@ -88,7 +88,7 @@ async def test_people_may_take_their_time_with_questions_asked_side_by_side() ->
         await asyncio.Event().wait()
         return "never"
 
-    client = Client(app, LAST)
+    client = Client(app, LATEST_HANDSHAKE)
     exchange = client.exchange("tools/call", {"name": "both"})
     exchange.ask = lambda _, params: answer(params["message"])
     answered = asyncio.Event()
@@ -115,7 +115,7 @@ async def test_arguments_changed_by_their_tool_do_not_spoil_its_state() -> None:
         arguments["more"] = True
         return str(await ctx.elicit("a", int))
 
-    assert text(await Client(app, answers=ONE).ask_through("changes", {"y": 1})) == "1"
+    assert text(await Client(app, answers=ONE).call_with_input_rounds("changes", {"y": 1})) == "1"
 
 
 def wrong(**options: Any) -> Callable[[Server], None]:
@@ -358,11 +358,11 @@ async def test_an_error_of_the_authors_is_told_however_it_is_packed() -> None:
         return "never"
 
     client = Client(app)
-    assert failed(await client.call("grouped")) == "told"
+    assert error_text(await client.call("grouped")) == "told"
     shown_result: Any = await client.call("shown")
     assert shown_result["isError"]
     assert [one["text"] for one in shown_result["content"]] == ["look", "here"]
-    assert mentions(failed(await client.call("several")), "several")
+    assert mentions(error_text(await client.call("several")), "several")
     async with AnyClient(app) as other:
         with pytest.raises(PeerError, match="told"):
             await other.get_prompt("asked")

@@ -7,7 +7,7 @@ import pytest
 from dovetail import Image, Offload, Server
 from dovetail.errors import ResourceNotFound
 from mentions import mentions
-from server.calling import LAST, Client, text
+from server.calling import LATEST_HANDSHAKE, Client, text
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -87,5 +87,5 @@ async def test_failures_and_older_revisions() -> None:
         raise ValueError("y" * 1000)
 
     assert (await Client(app).call("fail"))["isError"]
-    old = await Client(app, LAST).call("long", {"n": 200})
+    old = await Client(app, LATEST_HANDSHAKE).call("long", {"n": 200})
     assert [one["type"] for one in old["content"]] == ["text", "resource_link"]

@@ -118,7 +118,7 @@ async def test_what_is_disabled_is_neither_listed_nor_found_and_keeps_its_place(
     heard: list[str] = []
 
     class Ear:
-        def wants(self, method: str, uri: str | None) -> bool:
+        def is_subscribed(self, method: str, uri: str | None) -> bool:
             return True
 
         def deliver(self, method: str, uri: str | None) -> None:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from dovetail.errors import InvalidParams
 from dovetail.protocol.exchange import Caller, Exchange
-from dovetail.server.paging import Pages
+from dovetail.server.paging import PageCache
 from dovetail.server.resource import Lifetime
 from dovetail.wire.tools import ListToolsResult, Tool
-from server.calling import LAST, NEWEST
+from server.calling import LATEST_HANDSHAKE, NEWEST
 
 LIFE = Lifetime(5, "public")
 
@@ -27,10 +27,10 @@ def entries(*names: str) -> dict[str, Entry]:
     return {name: Entry(name) for name in names}
 
 
-def page(pages: Pages, items: dict[str, Entry], cursor: Any = None, revision: str = NEWEST, **params: Any) -> Any:
+def page(pages: PageCache, items: dict[str, Entry], cursor: Any = None, revision: str = NEWEST, **params: Any) -> Any:
     given = params | ({} if cursor is None else {"cursor": cursor})
     exchange = Exchange(1, "tools/list", given, {}, Caller(revision, revision == NEWEST))
-    return json.loads(pages.page(pages.kept, exchange, items, "tools", ListToolsResult, LIFE))
+    return json.loads(pages.get_page(pages.current, exchange, items, "tools", ListToolsResult, LIFE))
 
 
 def names(found: Any) -> list[str]:
@@ -40,7 +40,7 @@ def names(found: Any) -> list[str]:
 @settings(max_examples=50)
 @given(st.integers(1, 6), st.lists(st.text(min_size=1, max_size=5), max_size=20, unique=True))
 def test_the_pages_together_are_the_list(size: int, listed: list[str]) -> None:
-    pages, items, cursor, found = Pages(size, 4096), entries(*listed), None, []
+    pages, items, cursor, found = PageCache(size, 4096), entries(*listed), None, []
     for _ in range(len(listed) + 1):
         one = page(pages, items, cursor)
         found.append(names(one))
@@ -53,12 +53,12 @@ def test_the_pages_together_are_the_list(size: int, listed: list[str]) -> None:
 
 
 def test_without_a_size_there_is_one_page() -> None:
-    found = page(Pages(None, 4096), entries(*map(str, range(1000))))
+    found = page(PageCache(None, 4096), entries(*map(str, range(1000))))
     assert (len(found["tools"]), "nextCursor" in found) == (1000, False)
 
 
 def test_a_page_continues_after_its_last_item_whatever_came_before_it() -> None:
-    pages = Pages(2, 4096)
+    pages = PageCache(2, 4096)
     cursor = page(pages, entries("a", "b", "c", "d"))["nextCursor"]
     pages.clear()
     assert names(page(pages, entries("new", "b", "c", "d"), cursor)) == ["c", "d"]
@@ -80,11 +80,11 @@ def test_a_page_continues_after_its_last_item_whatever_came_before_it() -> None:
 )
 def test_a_cursor_nobody_was_given_is_refused(cursor: Any) -> None:
     with pytest.raises(InvalidParams, match="Invalid params"):
-        page(Pages(1, 4096), entries("a", "b"), cursor)
+        page(PageCache(1, 4096), entries("a", "b"), cursor)
 
 
 def test_a_page_is_encoded_once_until_the_list_changes() -> None:
-    pages, items = Pages(None, 4096), entries("a")
+    pages, items = PageCache(None, 4096), entries("a")
     assert names(page(pages, items)) == ["a"]
     items["b"] = Entry("b")
     assert names(page(pages, items)) == ["a"]
@@ -93,19 +93,23 @@ def test_a_page_is_encoded_once_until_the_list_changes() -> None:
 
 
 def test_each_revision_has_pages_in_its_own_words() -> None:
-    pages, items = Pages(None, 4096), entries("a")
-    newest, last, first = page(pages, items), page(pages, items, None, LAST), page(pages, items, None, "2024-11-05")
+    pages, items = PageCache(None, 4096), entries("a")
+    newest, last, first = (
+        page(pages, items),
+        page(pages, items, None, LATEST_HANDSHAKE),
+        page(pages, items, None, "2024-11-05"),
+    )
     assert (newest["ttlMs"], newest["cacheScope"]) == (5, "public")
     assert set(last) == set(first) == {"tools"}
     assert ["title" in one["tools"][0] for one in (newest, last, first)] == [True, True, False]
 
 
 def test_somebody_who_tries_cursors_does_not_fill_the_memory() -> None:
-    pages = Pages(1, 4096)
+    pages = PageCache(1, 4096)
     items = {str(number): Entry(str(number), title="x" * 1_000_000) for number in range(30)}
 
     def kept() -> int:
-        return sum(map(len, pages.kept.pages.values()))
+        return sum(map(len, pages.current.pages.values()))
 
     cursor = None
     for _ in items:
@@ -116,14 +120,14 @@ def test_somebody_who_tries_cursors_does_not_fill_the_memory() -> None:
 
 
 def test_one_page_is_kept_however_large() -> None:
-    pages, items = Pages(None, 4096), {"a": Entry("a", title="x" * 17_000_000)}
+    pages, items = PageCache(None, 4096), {"a": Entry("a", title="x" * 17_000_000)}
     assert names(page(pages, items)) == ["a"]
     items["b"] = Entry("b")
     assert names(page(pages, items)) == ["a"]
 
 
 def test_a_cursor_has_one_spelling() -> None:
-    pages, items = Pages(1, 4096), entries("ab", "b", "c")
+    pages, items = PageCache(1, 4096), entries("ab", "b", "c")
     cursor = page(pages, items)["nextCursor"]
     stem = cursor.rstrip("=")
     assert stem != cursor
@@ -137,4 +141,4 @@ def test_a_cursor_has_one_spelling() -> None:
 @pytest.mark.parametrize("size", [0, -1])
 def test_a_page_holds_something(size: int) -> None:
     with pytest.raises(ValueError, match="page_size"):
-        Pages(size, 4096)
+        PageCache(size, 4096)

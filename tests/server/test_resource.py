@@ -9,7 +9,7 @@ from dovetail import Annotations, Context, Icon, Lifetime, ResourceContents, Res
 from dovetail.server.resource import Resource, ResourceTemplate
 from dovetail.wire.resources import ReadResourceResult
 from mentions import values
-from server.calling import LAST, Client
+from server.calling import LATEST_HANDSHAKE, Client
 
 
 def read() -> str:
@@ -33,7 +33,7 @@ def test_a_resource_declares_what_its_function_says() -> None:
     assert (declared.uri, declared.name, declared.description) == ("a:b", "read", "What there is.")
     assert (declared.mime_type, declared.size, declared.title) == (None, None, None)
     for one in (Resource(read, "a:b"), ResourceTemplate(lambda x: x, "a:{x}")):
-        assert (one.runner.inline, one.runner.timeout, one.lifetime) == (False, None, None)
+        assert (one.runner.inline, one.runner.timeout, one.cache_hint) == (False, None, None)
 
 
 def test_a_function_without_a_name_leaves_it_to_the_uri() -> None:
@@ -47,7 +47,7 @@ def test_options_come_first() -> None:
     template = ResourceTemplate(lambda x: x, "a:{x}", cache=Lifetime(1), timeout=2.0, inline=True, **OPTIONS)
     for one in (resource, template):
         assert {name: getattr(one.declaration, name) for name in OPTIONS} == OPTIONS
-        assert (one.lifetime, one.runner.timeout, one.runner.inline) == (Lifetime(1), 2.0, True)
+        assert (one.cache_hint, one.runner.timeout, one.runner.inline) == (Lifetime(1), 2.0, True)
     assert resource.declaration.size == 5
     assert template.declaration.uri_template == "a:{x}"
 
@@ -123,7 +123,7 @@ def library(**options: Any) -> Server:
 )
 async def test_what_is_read(uri: str, contents: list[dict[str, Any]]) -> None:
     assert (await Client(library()).request("resources/read", {"uri": uri}))["contents"] == contents
-    assert await Client(library(), LAST).request("resources/read", {"uri": uri}) == {"contents": contents}
+    assert await Client(library(), LATEST_HANDSHAKE).request("resources/read", {"uri": uri}) == {"contents": contents}
 
 
 @pytest.mark.parametrize("uri", ["a:", "b:fixed", "a:Fixed", "a:fixed/", "a:user/", "a:user/six", "a:user/6/7/8"])

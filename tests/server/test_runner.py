@@ -8,8 +8,8 @@ import pytest
 
 from dovetail import Server
 from dovetail.protocol.limits import Limits
-from dovetail.server.runner import Runner, describe
-from dovetail.server.threads import Threads
+from dovetail.server.runner import Runner, get_description
+from dovetail.server.threads import ThreadPool
 from server.calling import Client
 
 
@@ -75,27 +75,27 @@ IN_A_THREAD = {
 async def test_what_waits_runs_in_the_loop(function: Any) -> None:
     runner = Runner(function)
     assert runner.is_async
-    assert await runner((1,), {"b": 2}, Threads(Limits()), None) == (threading.get_ident(), 3)
+    assert await runner((1,), {"b": 2}, ThreadPool(Limits()), None) == (threading.get_ident(), 3)
 
 
 @pytest.mark.parametrize("function", IN_A_THREAD.values(), ids=IN_A_THREAD)
 async def test_what_does_not_wait_runs_in_a_thread(function: Any) -> None:
     runner = Runner(function)
-    thread, value = await runner((1,), {"b": 2}, Threads(Limits()), None)
+    thread, value = await runner((1,), {"b": 2}, ThreadPool(Limits()), None)
     assert (thread != threading.get_ident(), value) == (True, 3)
 
 
 @pytest.mark.parametrize("function", IN_A_THREAD.values(), ids=IN_A_THREAD)
 async def test_what_is_declared_quick_runs_where_it_is(function: Any) -> None:
     runner = Runner(function, inline=True)
-    assert await runner((1,), {"b": 2}, Threads(Limits()), None) == (threading.get_ident(), 3)
+    assert await runner((1,), {"b": 2}, ThreadPool(Limits()), None) == (threading.get_ident(), 3)
 
 
 @pytest.mark.parametrize("function", [lambda: 1 / 0, functools.partial(lambda x: 1 / x, 0)])
 @pytest.mark.parametrize("inline", [True, False])
 async def test_what_a_function_raises_is_raised(function: Any, inline: bool) -> None:
     with pytest.raises(ZeroDivisionError):
-        await Runner(function, inline=inline)((), {}, Threads(Limits()), None)
+        await Runner(function, inline=inline)((), {}, ThreadPool(Limits()), None)
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), "5"])
@@ -106,15 +106,15 @@ def test_a_time_limit_is_a_time(timeout: Any) -> None:
 
 
 def test_a_function_speaks_for_itself() -> None:
-    assert describe(coroutine) == "Waits for nothing."
-    assert describe(plain) is None
-    assert describe(Waiting()) == "Is called and waits."
-    assert describe(wrapped(coroutine)) == "Waits for nothing."
+    assert get_description(coroutine) == "Waits for nothing."
+    assert get_description(plain) is None
+    assert get_description(Waiting()) == "Is called and waits."
+    assert get_description(wrapped(coroutine)) == "Waits for nothing."
 
 
 def test_a_partial_speaks_for_the_function_in_it_and_not_for_partials() -> None:
-    assert describe(functools.partial(coroutine, b=2)) == "Waits for nothing."
-    assert describe(functools.partial(functools.partial(plain), b=2)) is None
+    assert get_description(functools.partial(coroutine, b=2)) == "Waits for nothing."
+    assert get_description(functools.partial(functools.partial(plain), b=2)) is None
 
 
 async def test_a_coroutine_function_behind_a_plain_decorator_is_awaited() -> None:

@@ -16,18 +16,18 @@ from hypothesis import strategies as st
 from msgspec import Meta
 from typing_extensions import TypeAliasType
 
-from dovetail.server.closing import closing
+from dovetail.server.closing import compile_unknown_field_check
 from dovetail.server.schema import (
-    alternatives,
-    default_factories,
-    is_a,
-    peel,
-    read_as,
-    schema_of,
-    schemas_of,
+    build_schema,
+    build_schemas,
+    convert_value,
+    get_default_factories,
+    is_subclass_of,
+    list_alternatives,
     to_json,
+    unwrap_annotation,
 )
-from dovetail.server.signature import BadArguments, compile_signature
+from dovetail.server.signature import InvalidArguments, compile_signature
 from mentions import values
 
 
@@ -77,7 +77,7 @@ class Row(TypedDict):
 
 
 def test_references_are_written_out_and_class_names_are_no_titles() -> None:
-    assert schema_of(list[Point]) == {
+    assert build_schema(list[Point]) == {
         "type": "array",
         "items": {
             "description": "A place on the map.",
@@ -90,13 +90,13 @@ def test_references_are_written_out_and_class_names_are_no_titles() -> None:
 
 
 def test_an_argument_is_closed_and_a_result_may_have_more_some_day() -> None:
-    assert schema_of(Basket)["additionalProperties"] is False
-    assert "additionalProperties" not in schema_of(Basket, output=True)
+    assert build_schema(Basket)["additionalProperties"] is False
+    assert "additionalProperties" not in build_schema(Basket, output=True)
 
 
 def test_a_title_the_author_gave_stays() -> None:
-    assert schema_of(Annotated[Point, Meta(title="Where")])["title"] == "Where"
-    assert schema_of(Annotated[int, Meta(title="How many", examples=[3])]) == {
+    assert build_schema(Annotated[Point, Meta(title="Where")])["title"] == "Where"
+    assert build_schema(Annotated[int, Meta(title="How many", examples=[3])]) == {
         "type": "integer",
         "title": "How many",
         "examples": [3],
@@ -104,11 +104,11 @@ def test_a_title_the_author_gave_stays() -> None:
 
 
 def test_what_is_said_at_the_place_of_use_wins() -> None:
-    assert schema_of(Annotated[Point, Meta(description="Start.")])["description"] == "Start."
+    assert build_schema(Annotated[Point, Meta(description="Start.")])["description"] == "Start."
 
 
 def test_a_recursive_type_keeps_one_definition_and_an_open_root() -> None:
-    schema = schema_of(Tree)
+    schema = build_schema(Tree)
     assert schema["type"] == "object"
     assert schema["properties"]["children"]["items"] == {"$ref": "#/$defs/Tree"}
     assert list(schema["$defs"]) == ["Tree"]
@@ -118,14 +118,14 @@ def test_a_recursive_type_keeps_one_definition_and_an_open_root() -> None:
 
 
 def test_a_type_beside_a_recursive_one_is_still_written_out() -> None:
-    (tree, point), shared = schemas_of([Tree, Point])
+    (tree, point), shared = build_schemas([Tree, Point])
     assert tree == {"$ref": "#/$defs/Tree"}
     assert point["type"] == "object"
     assert list(shared) == ["Tree"]
 
 
 def test_tagged_unions_carry_no_discriminator() -> None:
-    schema = schema_of(Ping | Pong)
+    schema = build_schema(Ping | Pong)
     assert list(schema) == ["anyOf"]
     assert schema["anyOf"][0]["properties"]["type"] == {"type": "string", "enum": ["ping"]}
 
@@ -147,7 +147,7 @@ def test_tagged_unions_carry_no_discriminator() -> None:
     ],
 )  # fmt: skip
 def test_schema_of(kind: Any, schema: dict[str, Any]) -> None:
-    assert schema_of(kind) == schema
+    assert build_schema(kind) == schema
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_schema_of(kind: Any, schema: dict[str, Any]) -> None:
 )
 def test_a_type_without_json_form_is_refused_in_one_line(kind: Any, says: str) -> None:
     with pytest.raises(TypeError, match=says) as refusal:
-        schema_of(kind)
+        build_schema(kind)
     assert "\n" not in str(refusal.value)
 
 
@@ -183,16 +183,16 @@ def test_a_type_without_json_form_is_refused_in_one_line(kind: Any, says: str) -
     ],
 )
 def test_read_as(kind: Any, given: Any, value: Any) -> None:
-    read = read_as(kind, given)
+    read = convert_value(kind, given)
     assert read == value
     assert type(read) is type(value)
 
 
 def test_only_lax_reading_takes_text_for_numbers() -> None:
-    assert read_as(int, "3", lax=True) == 3
-    assert read_as(bool, "true", lax=True) is True
+    assert convert_value(int, "3", lax=True) == 3
+    assert convert_value(bool, "true", lax=True) is True
     with pytest.raises(ValueError, match=values("int", "str")):
-        read_as(int, "3")
+        convert_value(int, "3")
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_only_lax_reading_takes_text_for_numbers() -> None:
 )
 def test_a_misfit_says_where_and_why_but_never_what(kind: Any, given: Any, named: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match=values(*named)) as refusal:
-        read_as(kind, given)
+        convert_value(kind, given)
     assert "secret" not in str(refusal.value)
 
 
@@ -219,7 +219,7 @@ def test_reading_without_end_is_a_misfit() -> None:
     for _ in range(5000):
         deep = {"name": "x", "children": [deep]}
     with pytest.raises(ValueError, match=r"\S"):
-        read_as(Tree, deep)
+        convert_value(Tree, deep)
 
 
 class Text(str):
@@ -287,21 +287,21 @@ def test_default_factories_are_found_by_wire_name() -> None:
         some_tags: list[str] = msgspec.field(default_factory=lambda: ["a"])
         plain: int = 3
 
-    assert default_factories(Basket)["items"]() == []
-    assert {name: make() for name, make in default_factories(Renamed).items()} == {"someTags": ["a"]}
-    assert default_factories(int) == {}
+    assert get_default_factories(Basket)["items"]() == []
+    assert {name: make() for name, make in get_default_factories(Renamed).items()} == {"someTags": ["a"]}
+    assert get_default_factories(int) == {}
 
 
 def test_peeling_and_alternatives() -> None:
     identifier = NewType("identifier", int)
-    assert peel(Annotated[identifier, "x"]) is int
-    assert peel(NotRequired[Annotated[int, "x"]]) is int
-    assert peel(TypeAliasType("Alias", int)) is int
-    assert peel(None) is NoneType
-    assert alternatives(Annotated[int | None, "x"] | Annotated[str, "y"]) == [int, NoneType, str]
-    assert alternatives(list[int]) == [list[int]]
-    assert is_a(list[int], list)
-    assert not is_a(3, int)
+    assert unwrap_annotation(Annotated[identifier, "x"]) is int
+    assert unwrap_annotation(NotRequired[Annotated[int, "x"]]) is int
+    assert unwrap_annotation(TypeAliasType("Alias", int)) is int
+    assert unwrap_annotation(None) is NoneType
+    assert list_alternatives(Annotated[int | None, "x"] | Annotated[str, "y"]) == [int, NoneType, str]
+    assert list_alternatives(list[int]) == [list[int]]
+    assert is_subclass_of(list[int], list)
+    assert not is_subclass_of(3, int)
 
 
 _json = st.recursive(
@@ -325,11 +325,11 @@ _json = st.recursive(
 )  # fmt: skip
 @given(value=_json)
 def test_what_is_read_is_what_the_schema_describes(kind: Any, value: Any) -> None:
-    schema = schema_of(kind)
+    schema = build_schema(kind)
     fits = jsonschema_rs.validator_for(schema).is_valid(value)
-    knows = closing({"properties": {"value": schema}, "$defs": schema.get("$defs", {})})
+    knows = compile_unknown_field_check({"properties": {"value": schema}, "$defs": schema.get("$defs", {})})
     try:
-        read_as(kind, value)
+        convert_value(kind, value)
     except ValueError:
         assert not fits
     else:
@@ -366,7 +366,7 @@ def test_arguments_in_other_words(kind: Any, value: Any, seen: Any) -> None:
     function.__annotations__["x"] = kind
     signature = compile_signature(function, context_type=int)
     assert signature.bind({"x": value}, None)[0] == (seen,)
-    with pytest.raises(BadArguments):
+    with pytest.raises(InvalidArguments):
         signature.bind({"x": {"no": 1}}, None)
-    with pytest.raises(BadArguments):
+    with pytest.raises(InvalidArguments):
         signature.bind({"x": 8}, None)

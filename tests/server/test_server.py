@@ -29,7 +29,7 @@ from dovetail.protocol.exchange import Exchange
 from dovetail.wire.inputs import InputRequiredResult
 from dovetail.wire.prompts import GetPromptResult
 from mentions import mentions, values
-from server.calling import LAST, NEWEST, PATIENCE, Client, failed, text
+from server.calling import LATEST_HANDSHAKE, NEWEST, TIMEOUT_S, Client, error_text, text
 
 TOOLS, UPDATED = "notifications/tools/list_changed", "notifications/resources/updated"
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
@@ -74,7 +74,7 @@ def pausing(**options: Any) -> tuple[Server, Pause]:
 
 
 async def began(pause: Pause) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         await pause.began.wait()
 
 
@@ -232,7 +232,7 @@ async def test_discovery_tells_it_all() -> None:
     assert (found["ttlMs"], found["cacheScope"]) == (0, "private")
 
 
-@pytest.mark.parametrize("revision", [NEWEST, LAST])
+@pytest.mark.parametrize("revision", [NEWEST, LATEST_HANDSHAKE])
 async def test_lists_come_in_pages(revision: str) -> None:
     app = Server("any", page_size=2)
     for number in range(5):
@@ -310,7 +310,7 @@ async def test_arguments_that_do_not_fit_are_told_to_the_model() -> None:
     client = Client(calculator())
     assert text(await client.call("add", {"a": 1})) == "2"
     for arguments in (None, {}, {"a": "one"}, {"a": 1, "c": 2}):
-        assert failed(await client.request("tools/call", {"name": "add", "arguments": arguments}))
+        assert error_text(await client.request("tools/call", {"name": "add", "arguments": arguments}))
 
 
 @pytest.mark.parametrize("method", ["tools/fly", "ping", "initialize", "", "notifications/initialized"])
@@ -370,7 +370,7 @@ async def test_whatever_a_tool_raises_is_masked_and_logged(
 
     app = Server("faulty")
     app.add_tool(waiting if kind == "async" else plain, name="run", inline=kind == "inline")
-    said = failed(await Client(app).call("run"))
+    said = error_text(await Client(app).call("run"))
     assert mentions(said, "run", "faulty")
     assert "secret" not in said
     reference = said.rsplit(" ", 1)[1]
@@ -385,7 +385,7 @@ async def test_whatever_a_tool_raises_is_masked_and_logged(
 async def test_in_debug_mode_the_fault_is_told() -> None:
     app = Server("faulty", debug=True)
     app.add_tool(lambda: 1 / 0, name="run")
-    assert "ZeroDivisionError: division by zero" in failed(await Client(app).call("run"))
+    assert "ZeroDivisionError: division by zero" in error_text(await Client(app).call("run"))
 
 
 @pytest.mark.parametrize("exc", [ToolError("plain words"), PeerError(-5, "plain words")])
@@ -395,7 +395,7 @@ async def test_words_meant_for_the_model_reach_it(exc: Exception, caplog: pytest
 
     app = Server("faulty")
     app.add_tool(run)
-    assert "plain words" in failed(await Client(app).call("run"))
+    assert "plain words" in error_text(await Client(app).call("run"))
     assert not caplog.records
 
 
@@ -451,7 +451,7 @@ async def test_a_result_that_cannot_be_shaped_is_the_tools_fault() -> None:
     app.add_tool(lambda: object(), name="object")
     app.add_tool(lambda: float("nan"), name="nan")
     for name in ("object", "nan"):
-        assert mentions(failed(await Client(app).call(name)), name)
+        assert mentions(error_text(await Client(app).call(name)), name)
 
 
 async def test_a_server_goes_on_after_anything() -> None:
@@ -459,7 +459,7 @@ async def test_a_server_goes_on_after_anything() -> None:
     app.add_tool(lambda: exit(), name="leave")
     client = Client(app)
     for _ in range(3):
-        failed(await client.call("leave"))
+        error_text(await client.call("leave"))
         assert text(await client.call("add", {"a": 1})) == "2"
 
 
@@ -483,7 +483,7 @@ async def test_an_author_who_raises_what_ends_generators_is_contained() -> None:
 
     app = Server("faulty")
     app.add_tool(run)
-    assert mentions(failed(await Client(app).call("run")), "run")
+    assert mentions(error_text(await Client(app).call("run")), "run")
 
 
 @pytest.mark.parametrize("end", ["answered", "refused", "failed"])
@@ -527,7 +527,7 @@ async def test_a_call_has_a_time_limit(where: str) -> None:
     app, pause = Server("slow", limits=Limits(run_time=0.02 if where == "server" else 60)), Pause()
     app.add_tool(pause, name="pause", timeout=0.02 if where == "tool" else None)
     client = Client(app)
-    assert failed(await client.call("pause"))
+    assert error_text(await client.call("pause"))
     assert pause.ended == "cancelled"
     task = asyncio.current_task()
     assert task is not None
@@ -550,8 +550,8 @@ async def test_a_short_limit_of_a_tool_does_not_wait_for_the_sweep(asking: bool)
         return await pause()
 
     app.add_tool(asking_pause if asking else pause, name="pause", timeout=0.05)
-    async with asyncio.timeout(PATIENCE):
-        assert failed(await Client(app).call("pause"))
+    async with asyncio.timeout(TIMEOUT_S):
+        assert error_text(await Client(app).call("pause"))
     assert ended == ["cancelled"]
 
 
@@ -576,8 +576,8 @@ async def test_a_short_limit_leaves_no_timer_behind(monkeypatch: pytest.MonkeyPa
 async def test_a_short_limit_of_the_server_is_swept_for_often() -> None:
     app, pause = Server("slow", limits=Limits(run_time=0.05)), Pause()
     app.add_tool(pause, name="pause")
-    async with asyncio.timeout(PATIENCE):
-        assert failed(await Client(app).call("pause"))
+    async with asyncio.timeout(TIMEOUT_S):
+        assert error_text(await Client(app).call("pause"))
 
 
 async def test_other_requests_have_a_time_limit_too() -> None:
@@ -591,8 +591,8 @@ async def test_other_requests_have_a_time_limit_too() -> None:
 async def test_a_thread_that_takes_too_long_is_left_behind() -> None:
     go = threading.Event()
     app = Server("slow", limits=Limits(run_time=0.02))
-    app.add_tool(lambda: go.wait(PATIENCE), name="run")
-    assert failed(await Client(app).call("run"))
+    app.add_tool(lambda: go.wait(TIMEOUT_S), name="run")
+    assert error_text(await Client(app).call("run"))
     go.set()
 
 
@@ -808,7 +808,7 @@ async def test_a_server_that_completes_nothing_has_no_such_method() -> None:
 async def listening(client: Client, **filter: Any) -> asyncio.Task[Any]:
     """A subscription that has been acknowledged."""
     task = asyncio.create_task(client.run(client.exchange("subscriptions/listen", {"notifications": filter}, id="s")))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while not client.said and not task.done():  # noqa: ASYNC110 - a list sets no event
             await asyncio.sleep(0)
     return task
@@ -975,7 +975,7 @@ async def test_what_does_not_end_in_time_is_stopped_and_told_so() -> None:
     await began(pause)
     await app.stop()
     assert pause.ended == "cancelled"
-    assert failed(await call)
+    assert error_text(await call)
 
 
 async def test_a_server_stopped_from_within_a_call_does_not_wait_for_itself() -> None:

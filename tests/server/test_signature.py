@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from dovetail.errors import ToolError
-from dovetail.server.arguments import MAX_TEXT
-from dovetail.server.signature import BadArguments, Signature, compile_signature
+from dovetail.server.arguments import MAX_TEXT_BYTES
+from dovetail.server.signature import InvalidArguments, Signature, compile_signature
 from mentions import mentions, values
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ def call(function: Any, arguments: dict[str, Any] | None, **options: Any) -> Any
 
 
 def refusal(function: Any, arguments: dict[str, Any], **options: Any) -> str:
-    with pytest.raises(BadArguments) as caught:
+    with pytest.raises(InvalidArguments) as caught:
         compiled(function, **options).bind(arguments, CONTEXT)
     return str(caught.value)
 
@@ -518,7 +518,7 @@ def test_a_refusal_tells_everything_at_once() -> None:
 
 
 def test_a_refusal_is_for_the_model() -> None:
-    assert issubclass(BadArguments, ToolError)
+    assert issubclass(InvalidArguments, ToolError)
 
 
 def test_a_refusal_never_repeats_values() -> None:
@@ -533,12 +533,12 @@ def test_a_refusal_is_short_however_bad_the_call() -> None:
     text = refusal(_book, {f"{'n' * 500}{index}": "v" * 10_000 for index in range(5_000)})
     assert mentions(text, 4980)
     assert "n" * 65 not in text
-    assert len(text.encode()) <= MAX_TEXT
+    assert len(text.encode()) <= MAX_TEXT_BYTES
 
 
 def test_a_refusal_of_wide_names_is_cut_between_characters() -> None:
     text = refusal(_book, {f"{'名' * 60}{index}": 1 for index in range(30)})
-    assert MAX_TEXT - 3 <= len(text.encode()) <= MAX_TEXT
+    assert MAX_TEXT_BYTES - 3 <= len(text.encode()) <= MAX_TEXT_BYTES
     assert text.endswith("…")
 
 
@@ -568,9 +568,9 @@ _BOOK = compiled(_book)
 def test_any_call_is_bound_or_refused(arguments: dict[str, Any]) -> None:
     try:
         args, kwargs = _BOOK.bind(arguments, None)
-    except BadArguments as exc:
+    except InvalidArguments as exc:
         text = str(exc)
-        assert len("Invalid arguments.") < len(text) <= len(text.encode()) <= MAX_TEXT
+        assert len("Invalid arguments.") < len(text) <= len(text.encode()) <= MAX_TEXT_BYTES
     else:
         assert not kwargs
         assert isinstance(args[0], str)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import pytest
 
 from dovetail import Context, Depends, Image, Progress, Server, ToolError
-from server.calling import Client, failed
+from server.calling import Client, error_text
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -89,7 +89,7 @@ async def test_plain_generators_run_in_threads() -> None:
     client = Client(app)
     assert (await client.call("count", {"n": 2}))["structuredContent"] == [0, 1]
     assert threads == [False, False]
-    assert failed(await client.call("count", {"n": 3})) == "too many"
+    assert error_text(await client.call("count", {"n": 3})) == "too many"
     assert closed == [True, True]
     assert (await client.call("untold"))["structuredContent"] == [{"a": 1}, {"a": 2}]
     assert (await client.call("nothing"))["content"] == []

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dovetail.protocol.uri_key import MAX_URI
-from dovetail.server.templates import MAX_TEMPLATE, Template, expand
+from dovetail.protocol.uri_key import MAX_URI_CHARS
+from dovetail.server.templates import MAX_TEMPLATE_CHARS, URITemplate, expand
 from mentions import values
 
 VALUES: dict[str, Any] = {
@@ -223,30 +223,30 @@ FAULTS: list[tuple[str, tuple[object, ...]]] = [
     ("x://100%", ()),
     ("x://a\\b", ()),
     ("x://\ud800", ()),
-    ("x" * (MAX_TEMPLATE + 1), (MAX_TEMPLATE,)),
+    ("x" * (MAX_TEMPLATE_CHARS + 1), (MAX_TEMPLATE_CHARS,)),
 ]
 
 
 @pytest.mark.parametrize(("text", "named"), FAULTS)
 def test_names_the_fault_of_a_template(text: str, named: tuple[object, ...]) -> None:
     with pytest.raises(ValueError, match=values(*named)) as caught:
-        Template(text)
+        URITemplate(text)
     assert text[:4] in str(caught.value)
     assert len(str(caught.value)) < 300
 
 
 def test_describes_its_variables() -> None:
-    template = Template("x://{a}{/b*}{?c,d*}{#e}")
+    template = URITemplate("x://{a}{/b*}{?c,d*}{#e}")
     assert template.variables == ("a", "b", "c", "d", "e")
     assert template.required == ("a", "b")
     assert template.lists == {"b", "d"}
     assert template.text == "x://{a}{/b*}{?c,d*}{#e}"
-    assert repr(template) == "Template('x://{a}{/b*}{?c,d*}{#e}')"
+    assert repr(template) == "URITemplate('x://{a}{/b*}{?c,d*}{#e}')"
 
 
 def test_more_literal_text_is_more_specific() -> None:
     texts = ["x://{+a}", "x://a/{b}", "x://{a}", "x://a/b", "x://{a}/b", "x://a/{+b}", "x://a/{b}{?c}"]
-    ordered = sorted(texts, key=lambda text: Template(text).specificity, reverse=True)
+    ordered = sorted(texts, key=lambda text: URITemplate(text).specificity, reverse=True)
     assert ordered == ["x://a/b", "x://a/{b}", "x://{a}/b", "x://a/{b}{?c}", "x://a/{+b}", "x://{a}", "x://{+a}"]
 
 
@@ -336,7 +336,7 @@ MATCHES: list[tuple[str, str, dict[str, Any] | None]] = [
 
 @pytest.mark.parametrize(("text", "uri", "expected"), MATCHES)
 def test_matches_backwards(text: str, uri: str, expected: dict[str, Any] | None) -> None:
-    assert Template(text).match(uri) == expected
+    assert URITemplate(text).match(uri) == expected
 
 
 CASES: list[tuple[str, str, bool]] = [
@@ -358,7 +358,7 @@ CASES: list[tuple[str, str, bool]] = [
 
 @pytest.mark.parametrize(("text", "uri", "matches"), CASES)
 def test_only_scheme_and_host_ignore_case(text: str, uri: str, matches: bool) -> None:
-    found = Template(text).match(uri)
+    found = URITemplate(text).match(uri)
     assert (found is not None) is matches
     assert found is None or str(found["a"]).startswith("A")
 
@@ -418,7 +418,7 @@ OPEN_TEMPLATES = ["f://r/{+v}", "f://r{/v*}", "f://r/{v}", "f://r/{v*}", "f://r{
 @pytest.mark.parametrize("value", TRAVERSALS, ids=ascii)
 @pytest.mark.parametrize("text", OPEN_TEMPLATES)
 def test_nothing_climbs_out(text: str, value: str) -> None:
-    template = Template(text)
+    template = URITemplate(text)
     lead = template.expand({"v": "v"}).removesuffix("v")
     assert template.match(lead + "v") is not None
     assert template.match(lead + value) is None
@@ -427,7 +427,7 @@ def test_nothing_climbs_out(text: str, value: str) -> None:
 @pytest.mark.parametrize("value", ["a%2fb", "a/b", "%2f", "C:", ".%2e%2f"])
 @pytest.mark.parametrize("text", ["f://r/{v}", "f://r/{v*}", "f://r.{v}", "f://r{;v}", "f://r/{v}/x"])
 def test_a_simple_value_is_one_name(text: str, value: str) -> None:
-    assert Template(text).match(text.replace("{;v}", ";v={v}").replace("{v*}", "{v}").replace("{v}", value)) is None
+    assert URITemplate(text).match(text.replace("{;v}", ";v={v}").replace("{v*}", "{v}").replace("{v}", value)) is None
 
 
 @pytest.mark.parametrize(
@@ -442,20 +442,20 @@ def test_a_simple_value_is_one_name(text: str, value: str) -> None:
 )
 @pytest.mark.parametrize("text", ["f://r/{+v}", "f://r/{v}", "f://r{?v}"])
 def test_a_double_escape_is_decoded_once_and_stays_inert(text: str, value: str, once: str) -> None:
-    template = Template(text)
+    template = URITemplate(text)
     lead = template.expand({"v": "v"}).removesuffix("v")
     assert template.match(lead + value) == {"v": once}
 
 
 @pytest.mark.parametrize("value", ["...", "..a", "a..b", ".hidden", "a.", "..a/b..", "C:file"])
 def test_dots_inside_a_name_are_harmless(value: str) -> None:
-    assert Template("f://r/{+v}").match(f"f://r/{value}") == {"v": value}
+    assert URITemplate("f://r/{+v}").match(f"f://r/{value}") == {"v": value}
 
 
 def test_an_overlong_uri_never_matches() -> None:
-    template = Template("x://{a}")
-    assert template.match("x://" + "a" * (MAX_URI - 4)) is not None
-    assert template.match("x://" + "a" * (MAX_URI - 3)) is None
+    template = URITemplate("x://{a}")
+    assert template.match("x://" + "a" * (MAX_URI_CHARS - 4)) is not None
+    assert template.match("x://" + "a" * (MAX_URI_CHARS - 3)) is None
 
 
 def is_a_name(text: str) -> bool:
@@ -468,7 +468,7 @@ LISTS = st.lists(NAMES, min_size=1, max_size=4)
 
 @given(a=NAMES, b=NAMES, c=LISTS, d=NAMES, e=LISTS)
 def test_what_is_expanded_is_matched(a: str, b: str, c: list[str], d: str, e: list[str]) -> None:
-    template = Template("x://{a,b}/z{/c*}/y;{?d,e*}")
+    template = URITemplate("x://{a,b}/z{/c*}/y;{?d,e*}")
     values = {"a": a, "b": b, "c": c, "d": d, "e": e}
     assert template.match(template.expand(values)) == values
 
@@ -476,9 +476,9 @@ def test_what_is_expanded_is_matched(a: str, b: str, c: list[str], d: str, e: li
 @given(a=NAMES, b=NAMES, c=LISTS)
 def test_what_is_expanded_is_matched_in_every_style(a: str, b: str, c: list[str]) -> None:
     values = {"a": a, "b": b, "c": c}
-    template = Template("x://h/{c*}:{a}{;b}")
+    template = URITemplate("x://h/{c*}:{a}{;b}")
     assert template.match(template.expand(values)) == values
-    template = Template("x://h{;c*}/{a}?q={b}")
+    template = URITemplate("x://h{;c*}/{a}?q={b}")
     assert template.match(template.expand(values)) == values
 
 
@@ -487,7 +487,7 @@ def test_reserved_values_come_back(segments: list[str], f: str) -> None:
     # An escape inside a reserved value is kept by the RFC, so it comes back decoded.
     path = "/".join(segments)
     assume("%" not in path and "#" not in path and "%" not in f)
-    template = Template("x://h/{+path}{#f}")
+    template = URITemplate("x://h/{+path}{#f}")
     assert template.match(template.expand({"path": path, "f": f})) == {"path": path, "f": f}
 
 
@@ -513,7 +513,7 @@ def templates_with_oracle(draw: st.DrawFn) -> tuple[str, str]:
 def test_agrees_with_an_exhaustive_search(pair: tuple[str, str], uris: list[str]) -> None:
     text, pattern = pair
     assume(re.search(r"\}\{(?!/)", text) is None)
-    template = Template(text)
+    template = URITemplate(text)
     for uri in [*uris, template.expand(dict.fromkeys(template.variables, "a"))]:
         found = template.match(uri)
         assert (found is not None) is (re.fullmatch(pattern, uri) is not None)
@@ -525,15 +525,15 @@ def test_plain_text_matches_itself_or_has_a_fault(text: str) -> None:
     assume(not re.search(r"\{[^{}]+\}", text))  # an expression
     if re.search(r"[{}\x00-\x20\x7f<>\"\\^`|%]", text):
         with pytest.raises(ValueError, match=r"\S"):
-            Template(text)
+            URITemplate(text)
     else:
-        assert Template(text).match(text) == {}
+        assert URITemplate(text).match(text) == {}
 
 
 @given(st.text("{}abc+#./;?&,*:%=1 ", max_size=30), st.text("abc/?&=#.,;%2e", max_size=30))
 def test_any_template_on_any_uri_answers(text: str, uri: str) -> None:
     try:
-        template = Template(text)
+        template = URITemplate(text)
     except ValueError:
         return
     found = template.match(uri)
@@ -556,7 +556,7 @@ ADVERSARIES = [
 ]
 
 
-def seconds(template: Template, uri: str) -> float:
+def seconds(template: URITemplate, uri: str) -> float:
     rounds = []
     for _ in range(9):
         start = time.thread_time()
@@ -568,8 +568,10 @@ def seconds(template: Template, uri: str) -> float:
 
 @pytest.mark.parametrize(("text", "head", "unit", "tail"), ADVERSARIES)
 def test_eight_times_the_uri_takes_about_eight_times_the_time(text: str, head: str, unit: str, tail: str) -> None:
-    template = Template(text)
-    small, large = (head + unit * ((size - len(head) - 1) // len(unit)) + tail for size in (MAX_URI // 8, MAX_URI))
+    template = URITemplate(text)
+    small, large = (
+        head + unit * ((size - len(head) - 1) // len(unit)) + tail for size in (MAX_URI_CHARS // 8, MAX_URI_CHARS)
+    )
     # A quadratic search would take sixty-four times as long; a busy machine does not take four times as long.
     ratios = [seconds(template, large) / seconds(template, small) for _ in range(3)]
     assert min(ratios) < 32

@@ -12,7 +12,7 @@ import pytest
 from dovetail.errors import Busy
 from dovetail.protocol.limits import Limits
 from dovetail.server import threads
-from dovetail.server.threads import Threads
+from dovetail.server.threads import ThreadPool
 
 PATIENCE = 10.0
 
@@ -54,11 +54,13 @@ async def gate() -> AsyncIterator[Gate]:
     gate.open.set()
 
 
-def crew(**limits: Any) -> Threads:
-    return Threads(Limits(**limits))
+def crew(**limits: Any) -> ThreadPool:
+    return ThreadPool(Limits(**limits))
 
 
-async def run(crew: Threads, function: Callable[..., Any], *args: Any, origin: str | None = None, **kwargs: Any) -> Any:
+async def run(
+    crew: ThreadPool, function: Callable[..., Any], *args: Any, origin: str | None = None, **kwargs: Any
+) -> Any:
     async with asyncio.timeout(PATIENCE):
         return await crew.run(function, args, kwargs, origin)
 
@@ -124,7 +126,7 @@ async def test_a_thread_is_used_again(gate: Gate) -> None:
 
 
 async def test_idle_threads_go_home(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> None:
-    monkeypatch.setattr(threads, "_IDLE", 0.01)  # private: nobody should wait for the real time
+    monkeypatch.setattr(threads, "_IDLE_TIMEOUT_S", 0.01)  # private: nobody should wait for the real time
     others, small = set(threading.enumerate()), crew(threads=4)
     async with asyncio.TaskGroup() as group:
         for _ in range(4):

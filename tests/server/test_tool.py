@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from dovetail import CallToolResult, Context, Icon, Server, TextContent, ToolAnnotations
-from dovetail.server.tool import Tool, error_result
+from dovetail.server.tool import Tool, build_error_result
 from mentions import mentions
-from server.calling import LAST, NEWEST, Client, failed, text
+from server.calling import LATEST_HANDSHAKE, NEWEST, Client, error_text, text
 
 
 @dataclass
@@ -114,7 +114,7 @@ async def test_mirrored_parameters_are_compared_where_there_are_headers() -> Non
     agreeing = {b"mcp-param-region": b"eu"}
     assert text(await Client(app, headers=agreeing).call("run", {"region": "eu"})) == "eu"
     assert text(await Client(app).call("run", {"region": "eu"})) == "eu"
-    assert text(await Client(app, LAST, headers={}).call("run", {"region": "eu"})) == "eu"
+    assert text(await Client(app, LATEST_HANDSHAKE, headers={}).call("run", {"region": "eu"})) == "eu"
     for headers in ({}, {b"mcp-param-region": b"us"}):
         with pytest.raises(Exception, match="mcp-param-region") as caught:
             await Client(app, headers=headers).call("run", {"region": "eu"})
@@ -176,7 +176,7 @@ async def test_arguments_are_held_against_the_schema() -> None:
     app.add_tool(lambda arguments: f"{arguments['a']}", name="run", input_schema=SCHEMA)
     client = Client(app)
     assert text(await client.call("run", {"a": 1, "b": "xx"})) == "1"
-    said = failed(await client.call("run", {"a": "x", "b": "y", "c": 1}))
+    said = error_text(await client.call("run", {"a": "x", "b": "y", "c": 1}))
     assert said.startswith("Invalid arguments. ")
     for word in ("`a`: ", "`b`: ", "`c`"):
         assert word in said
@@ -186,7 +186,7 @@ async def test_a_hundred_mistakes_are_not_all_told() -> None:
     app = Server("strict")
     schema = {"type": "object", "additionalProperties": {"type": "integer"}}
     app.add_tool(lambda arguments: 1, name="run", input_schema=schema)
-    said = failed(await Client(app).call("run", {f"n{number}": "x" * 1000 for number in range(100)}))
+    said = error_text(await Client(app).call("run", {f"n{number}": "x" * 1000 for number in range(100)}))
     assert said.count("`int`") == 10
     assert len(said) < 5000
 
@@ -195,7 +195,7 @@ async def test_a_hostile_pattern_takes_no_time() -> None:
     app = Server("strict")
     schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}
     app.add_tool(lambda arguments: "fine", name="run", input_schema=schema)
-    assert mentions(failed(await Client(app).call("run", {"a": "a" * 5000 + "!"})), "a", "^(a+)+$")
+    assert mentions(error_text(await Client(app).call("run", {"a": "a" * 5000 + "!"})), "a", "^(a+)+$")
 
 
 async def test_results_are_held_against_the_authors_schema() -> None:
@@ -216,9 +216,9 @@ async def test_results_are_held_against_the_authors_schema() -> None:
     client = Client(app)
     assert (await client.call("run", {"kind": "good"}))["structuredContent"] == {"x": 1}
     assert (await client.call("run", {"kind": "whole"}))["structuredContent"] == {"x": 2}
-    assert failed(await client.call("run", {"kind": "failure"})) == "no"
+    assert error_text(await client.call("run", {"kind": "failure"})) == "no"
     for kind in ("bad", "wrong", "bare"):
-        assert mentions(failed(await client.call("run", {"kind": kind})), "run")
+        assert mentions(error_text(await client.call("run", {"kind": kind})), "run")
 
 
 # What is published is what is kept, in every revision
@@ -298,7 +298,7 @@ PUBLISHING = [
 ]
 
 
-@pytest.mark.parametrize("revision", [NEWEST, LAST, "2025-06-18", "draft"])
+@pytest.mark.parametrize("revision", [NEWEST, LATEST_HANDSHAKE, "2025-06-18", "draft"])
 @pytest.mark.parametrize("function", PUBLISHING, ids=lambda function: function.__name__)
 async def test_the_structured_result_fits_the_schema_that_is_listed(function: Any, revision: str) -> None:
     app = Server("publisher")
@@ -328,4 +328,4 @@ async def test_before_there_were_schemas_the_text_says_it_all(function: Any, rev
 
 
 def test_a_failure_the_model_reads() -> None:
-    assert error_result("no") == CallToolResult(content=[TextContent(text="no")], is_error=True)
+    assert build_error_result("no") == CallToolResult(content=[TextContent(text="no")], is_error=True)

@@ -13,7 +13,7 @@ from dovetail import Client, InsufficientScope, Principal, Server, Transform
 from dovetail.errors import MCPError, ResourceNotFound
 from dovetail.middleware import Caching
 from dovetail.protocol.exchange import Caller, Exchange
-from dovetail.wire.codec import decode, plain
+from dovetail.wire.codec import decode, to_plain
 
 NEWEST = "2026-07-28"
 ADMIN = Principal("root", scopes=["admin"])
@@ -52,7 +52,7 @@ def exchange(who: Principal | None, method: str, params: dict[str, Any]) -> Exch
 
 async def read(app: Server, uri: str, who: Principal | None = BOB) -> str:
     result = await app.handle(exchange(who, "resources/read", {"uri": uri}))
-    (content,) = (decode(result) if isinstance(result, bytes) else plain(result))["contents"]
+    (content,) = (decode(result) if isinstance(result, bytes) else to_plain(result))["contents"]
     assert content["uri"] == uri
     return content["text"]
 
@@ -306,7 +306,7 @@ async def test_paths_and_tools_are_told_apart_by_case() -> None:
     app.restrict("docs://a/README", "fs:run", scopes=["admin"])
     assert await read(app, "docs://a/readme") == "readme"
     result = await app.handle(exchange(BOB, "tools/call", {"name": "Fs:run"}))
-    assert plain(result)["content"][0]["text"] == "ran"
+    assert to_plain(result)["content"][0]["text"] == "ran"
 
 
 async def listen(app: Server, changes: Server, who: Principal, *uris: str) -> tuple[list[str], list[str]]:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dovetail import CannotConnect, ClientLimits, Disconnected, Interrupted, MCPError, RequestTimeout, testing
-from dovetail.testing.between import Intercepted
-from dovetail.testing.faults import corrupted
+from dovetail.testing.between import FaultyMemoryClient
+from dovetail.testing.faults import corrupt_message
 from testing.calculator import app
 
 TRANSPORTS = ["memory", "stdio", "http", "sse", "unix", "tcp"]
@@ -132,7 +132,7 @@ def test_what_makes_no_sense_is_refused(wrong: Any) -> None:
 
 
 def test_a_corrupted_message_has_its_size() -> None:
-    spoilt = corrupted(b'HEAD{"a":1}\n', b'{"a":1}')
+    spoilt = corrupt_message(b'HEAD{"a":1}\n', b'{"a":1}')
     assert len(spoilt) == 12
     assert spoilt.startswith(b"HEAD\xff")
     assert spoilt.endswith(b"\n")
@@ -198,7 +198,7 @@ async def test_what_is_cut_in_memory_can_be_cancelled_while_it_ends() -> None:
 
     faults, server = testing.Faults(), Reluctant()
     faults.drop(to="server")
-    one = Intercepted(server, faults)
+    one = FaultyMemoryClient(server, faults)
     before = asyncio.all_tasks()
     await one.connect()
     tasks = asyncio.all_tasks() - before

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from dovetail.testing.spotting import Http, Lines
+from dovetail.testing.spotting import HTTPMessageSplitter, LineMessageSplitter
 
 BODY = json.dumps({"id": 1, "result": {"text": "a\r\n\r\nb"}}).encode()
 EVENTS = b'id: 1\ndata: {"a": 1}\n\n: still here\n\nevent: message\ndata: {"b":\ndata: 2}\n\n'
@@ -58,9 +58,9 @@ def bodies(data: bytes) -> list[bytes]:
 @given(some.lists(some.integers(0, 10_000), max_size=8))
 def test_lines(cuts: list[int]) -> None:
     data = b'{"id":1}\n\n{"id":2}\nrest'
-    spotter = Lines()
+    spotter = LineMessageSplitter()
     assert passed(spotter, cut(data, cuts)) == (data[:-4], [b'{"id":1}', b"", b'{"id":2}'])
-    assert spotter.held == b"rest"
+    assert spotter.buffer == b"rest"
 
 
 @given(some.lists(some.integers(0, 10_000), max_size=8), some.lists(some.integers(0, 10_000), max_size=8))
@@ -75,14 +75,14 @@ def test_replies(cuts: list[int], chunks: list[int]) -> None:
             with_length(BODY),
         )
     )
-    through, messages = passed(Http(), cut(data, cuts))
+    through, messages = passed(HTTPMessageSplitter(), cut(data, cuts))
     assert messages == [BODY, b'{"a": 1}', b'{"b":\n2}', BODY, BODY]
     assert bodies(through) == bodies(data)
 
 
 def test_every_event_leaves_as_soon_as_it_is_whole() -> None:
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-    spotter = Http()
+    spotter = HTTPMessageSplitter()
     assert passed(spotter, [head]) == (head, [])
     assert passed(spotter, [b"9\r\ndata: 1\n\n\r\n"])[1] == [b"1"]
     assert passed(spotter, [b"8\r\ndata: 2\n\r\n"])[1] == []
@@ -91,10 +91,10 @@ def test_every_event_leaves_as_soon_as_it_is_whole() -> None:
 
 def test_a_request_without_a_body_and_one_with() -> None:
     data = b"GET /mcp HTTP/1.1\r\nhost: a\r\n\r\nPOST /mcp HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}"
-    assert passed(Http(), [data]) == (data, [b"{}"])
+    assert passed(HTTPMessageSplitter(), [data]) == (data, [b"{}"])
 
 
 @pytest.mark.parametrize("rest", [b"", b"anything", b"\r\n\r\n"])
 def test_a_reply_that_ends_with_its_connection_passes_as_it_is(rest: bytes) -> None:
     data = b"HTTP/1.1 200 OK\r\n\r\n" + rest
-    assert passed(Http(), [data]) == (data, [])
+    assert passed(HTTPMessageSplitter(), [data]) == (data, [])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dovetail import Client, ElicitParams, PeerError, RequestTimeout, SyncClient, testing
-from dovetail.protocol.recording import Frame, read_lines
+from dovetail.protocol.recording import Frame, read_frames
 from mentions import mentions, values
 from testing.calculator import app
 
@@ -158,7 +158,7 @@ async def test_a_saved_recording_is_whole(tmp_path: Path) -> None:
         with testing.record(client) as traffic:
             await client.call("add", a=1, b=2)
     traffic.save(place)
-    heading, sent, received = read_lines(place.read_bytes().splitlines())
+    heading, sent, received = read_frames(place.read_bytes().splitlines())
     assert json.loads(place.read_text().splitlines()[0])["server"] == "calculator"
     assert heading == traffic.heading
     assert isinstance(sent, Frame)

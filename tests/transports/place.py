@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 10.0
+TIMEOUT_S = 10.0
 
 
 @dataclass
-class Visit:
+class ServerConnection:
     """One connection to a place."""
 
-    place: "Place"
+    server: "RawServer"
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     number: int
@@ -31,43 +31,45 @@ class Visit:
             body = await self.reader.readexactly(int(rest.partition(b"\r\n")[0]) if found else 0)
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
-        self.place.requests.append((head, body))
+        self.server.requests.append((head, body))
         return head, body
 
     def send(self, data: bytes) -> None:
         self.writer.write(data)
 
-    async def gone(self) -> None:
+    async def wait_closed(self) -> None:
         """Until the client has closed."""
         with contextlib.suppress(ConnectionError):
             while await self.reader.read(65536):
                 pass
-        self.place.gone += 1
+        self.server.closed_count += 1
 
 
 @dataclass
-class Place:
+class RawServer:
     """A running server."""
 
     host: str
     port: int
     scheme: str = "http"
     requests: list[tuple[bytes, bytes]] = field(default_factory=list)
-    visits: int = 0
-    gone: int = 0
+    connection_count: int = 0
+    closed_count: int = 0
 
     @property
     def url(self) -> str:
         return f"{self.scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}/mcp"
 
 
-Serve = Callable[[Visit], Awaitable[None]]
+ConnectionHandler = Callable[[ServerConnection], Awaitable[None]]
 
 
 @asynccontextmanager
-async def place(serve: Serve, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> AsyncGenerator[Place]:
+async def run_raw_server(
+    serve: ConnectionHandler, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+) -> AsyncGenerator[RawServer]:
     """A server that treats each connection as the function says, and closes it when the function returns."""
-    here = Place(host, 0, "https" if tls else "http")
+    here = RawServer(host, 0, "https" if tls else "http")
     tasks: set[asyncio.Task[Any]] = set()
     faults: list[Exception] = []
 
@@ -75,9 +77,9 @@ async def place(serve: Serve, *, host: str = "127.0.0.1", tls: ssl.SSLContext | 
         task = asyncio.current_task()
         assert task is not None
         tasks.add(task)
-        here.visits += 1
+        here.connection_count += 1
         try:
-            await serve(Visit(here, reader, writer, here.visits))
+            await serve(ServerConnection(here, reader, writer, here.connection_count))
         except ConnectionError:
             pass
         except asyncio.CancelledError:
@@ -101,32 +103,32 @@ async def place(serve: Serve, *, host: str = "127.0.0.1", tls: ssl.SSLContext | 
     assert not faults, faults
 
 
-def answering(reply: bytes) -> Serve:
+def reply_to_each(reply: bytes) -> ConnectionHandler:
     """Every request is answered with these bytes."""
 
-    async def serve(visit: Visit) -> None:
+    async def serve(visit: ServerConnection) -> None:
         while await visit.request():
             visit.send(reply)
 
     return serve
 
 
-def saying(reply: bytes) -> Serve:
+def reply_once(reply: bytes) -> ConnectionHandler:
     """The first request is answered with these bytes, and the connection closed."""
 
-    async def serve(visit: Visit) -> None:
+    async def serve(visit: ServerConnection) -> None:
         await visit.request()
         visit.send(reply)
 
     return serve
 
 
-def plain(body: bytes, extra: bytes = b"") -> bytes:
+def plain_reply(body: bytes, extra: bytes = b"") -> bytes:
     """A reply of known length."""
     return b"HTTP/1.1 200 OK\r\n%bContent-Length: %d\r\n\r\n%b" % (extra, len(body), body)
 
 
-def certificates(folder: Path, *, host: str = "127.0.0.1") -> tuple[ssl.SSLContext, ssl.SSLContext]:
+def create_tls_contexts(folder: Path, *, host: str = "127.0.0.1") -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """A TLS context for a server under this name, and one for clients that trust it."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization

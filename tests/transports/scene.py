@@ -5,46 +5,46 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from dovetail.protocol.exchange import Exchange, Listener
+from dovetail.protocol.exchange import ChangeListener, Exchange
 from dovetail.protocol.limits import Limits
-from dovetail.protocol.sse import Event, Parser
+from dovetail.protocol.sse import ServerSentEvent, SSEParser
 from dovetail.wire.content import TextContent
 from dovetail.wire.lifecycle import Implementation, ListChangedCapability, ResourcesCapability, ServerCapabilities
 from dovetail.wire.revisions import REVISIONS
 from dovetail.wire.shape import Result
 from dovetail.wire.tools import CallToolResult
 
-NEWEST, LAST, BATCHING, FIRST, DRAFT = "2026-07-28", "2025-11-25", "2025-03-26", "2024-11-05", "draft"
-PATIENCE = 10.0
+NEWEST, LATEST_HANDSHAKE, BATCHING, FIRST, DRAFT = "2026-07-28", "2025-11-25", "2025-03-26", "2024-11-05", "draft"
+TIMEOUT_S = 10.0
 VERSION = "io.modelcontextprotocol/protocolVersion"
 META = {VERSION: NEWEST, "io.modelcontextprotocol/clientCapabilities": {}}
 
 Work = Callable[[Exchange], Awaitable[Result | bytes]]
 
 
-def said(text: str) -> CallToolResult:
+def text_result(text: str) -> CallToolResult:
     """A result that says this."""
     return CallToolResult(content=[TextContent(text=text)])
 
 
 async def echo(exchange: Exchange) -> Result:
-    return said(str(exchange.params.get("text", "")))
+    return text_result(str(exchange.params.get("text", "")))
 
 
-async def until(true: Callable[[], Any]) -> None:
+async def wait_until(condition: Callable[[], Any]) -> None:
     """Wait until something is so."""
-    async with asyncio.timeout(PATIENCE):
-        while not true():  # noqa: ASYNC110 - what is looked at sets no event
+    async with asyncio.timeout(TIMEOUT_S):
+        while not condition():  # noqa: ASYNC110 - what is looked at sets no event
             await asyncio.sleep(0.001)
 
 
-async def settled(turns: int = 10) -> None:
+async def run_pending_callbacks(turns: int = 10) -> None:
     """Let everything happen that can happen without anything from outside."""
     for _ in range(turns):
         await asyncio.sleep(0)
 
 
-class Stand:
+class FakeService:
     """A service. Each exchange is worked on by the function the test gave."""
 
     def __init__(self, work: Work = echo, *, revisions: tuple[str, ...] = REVISIONS, **limits: Any) -> None:
@@ -54,7 +54,7 @@ class Stand:
         self.limits = Limits(**limits)
         self.tap = None
         self.work = work
-        self.listeners: list[Listener] = []
+        self.listeners: list[ChangeListener] = []
         self.seen: list[Exchange] = []
 
     def capabilities(self) -> ServerCapabilities:
@@ -71,7 +71,7 @@ class Stand:
     def readable(self, uri: str, principal: str | None) -> bool:
         return True
 
-    def listen(self, listener: Listener) -> Callable[[], None]:
+    def listen(self, listener: ChangeListener) -> Callable[[], None]:
         self.listeners.append(listener)
 
         def stop() -> None:
@@ -82,35 +82,35 @@ class Stand:
 
     def publish(self, method: str, uri: str | None = None) -> None:
         for listener in tuple(self.listeners):
-            if listener.wants(method, uri):
+            if listener.is_subscribed(method, uri):
                 listener.deliver(method, uri)
 
 
-class Held:
+class PausedWork:
     """Work that begins, waits for the test, and remembers how it ended; by the text of the request."""
 
     def __init__(self) -> None:
-        self.began: list[str] = []
-        self.ends: dict[str, str] = {}
-        self._free: dict[str, asyncio.Event] = {}
+        self.started: list[str] = []
+        self.outcomes: dict[str, str] = {}
+        self._release_events: dict[str, asyncio.Event] = {}
 
-    def _gate(self, name: str) -> asyncio.Event:
-        return self._free.setdefault(name, asyncio.Event())
+    def _release_event(self, name: str) -> asyncio.Event:
+        return self._release_events.setdefault(name, asyncio.Event())
 
     def release(self, *names: str) -> None:
         for name in names:
-            self._gate(name).set()
+            self._release_event(name).set()
 
     async def __call__(self, exchange: Exchange) -> Result:
         name = str(exchange.params.get("text", exchange.id))
-        self.began.append(name)
+        self.started.append(name)
         try:
-            await self._gate(name).wait()
+            await self._release_event(name).wait()
         except asyncio.CancelledError:
-            self.ends[name] = exchange.verdict or "cancelled from outside"
+            self.outcomes[name] = exchange.verdict or "cancelled from outside"
             raise
-        self.ends[name] = "done"
-        return said(name)
+        self.outcomes[name] = "done"
+        return text_result(name)
 
 
 # Messages
@@ -120,23 +120,23 @@ def request(method: str = "tools/call", id: Any = 1, **params: Any) -> dict[str,
     return {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
 
 
-def modern(method: str = "tools/call", id: Any = 1, **params: Any) -> dict[str, Any]:
+def stateless_request(method: str = "tools/call", id: Any = 1, **params: Any) -> dict[str, Any]:
     return request(method, id, **({"name": "echo"} if method == "tools/call" else {}) | params, _meta=META)
 
 
-def notice(method: str, **params: Any) -> dict[str, Any]:
+def create_notification(method: str, **params: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "method": method, "params": params}
 
 
-def initialize(revision: str = LAST, id: Any = 0, **changes: Any) -> dict[str, Any]:
+def initialize(revision: str = LATEST_HANDSHAKE, id: Any = 0, **changes: Any) -> dict[str, Any]:
     given = {"protocolVersion": revision, "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
     return request("initialize", id, **given | changes)
 
 
-INITIALIZED = notice("notifications/initialized")
+INITIALIZED = create_notification("notifications/initialized")
 
 
-def mirrored(message: dict[str, Any]) -> dict[str, str]:
+def mirror_headers(message: dict[str, Any]) -> dict[str, str]:
     """The headers that repeat a modern message."""
     params = message.get("params") or {}
     name = params.get("name") or params.get("uri")
@@ -147,7 +147,7 @@ def mirrored(message: dict[str, Any]) -> dict[str, str]:
 # HTTP without a server
 
 
-class Visit:
+class AsgiRequest:
     """One HTTP request to an ASGI application, in progress or over; checks that the application keeps to ASGI."""
 
     def __init__(
@@ -175,11 +175,11 @@ class Visit:
             {"type": "http.request", "body": piece, "more_body": place + 1 < len(pieces)}
             for place, piece in enumerate(pieces)
         ]
-        self._gone = asyncio.Event()
-        self._parser = Parser()
+        self._disconnected = asyncio.Event()
+        self._parser = SSEParser()
         self.sent: list[dict[str, Any]] = []
         self.body = b""
-        self.events: list[Event] = []
+        self.events: list[ServerSentEvent] = []
         self.complete = False
         self.writable = asyncio.Event()
         self.writable.set()
@@ -188,7 +188,7 @@ class Visit:
     async def _receive(self) -> dict[str, Any]:
         if self.coming:
             return self.coming.pop(0)
-        await self._gone.wait()
+        await self._disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def _send(self, message: dict[str, Any]) -> None:
@@ -204,9 +204,9 @@ class Visit:
         if self.complete and "content-length" in self.headers:
             assert int(self.headers["content-length"]) == len(self.body)
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         """The client closes the connection."""
-        self._gone.set()
+        self._disconnected.set()
 
     @property
     def status(self) -> int:
@@ -235,11 +235,11 @@ class Visit:
     def last(self) -> Any:
         return self.messages[-1]
 
-    async def done(self) -> "Visit":
+    async def wait_done(self) -> "AsgiRequest":
         """Wait for the end of it."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             await self.task
-        assert self.complete or self._gone.is_set(), "the reply was never completed"
+        assert self.complete or self._disconnected.is_set(), "the reply was never completed"
         return self
 
 
@@ -249,23 +249,25 @@ def _headers(method: str, given: Mapping[str, str]) -> list[tuple[bytes, bytes]]
     return [(name.encode(), value.encode()) for name, value in (typed | dict(given)).items() if value is not ...]
 
 
-def visit(app: Any, message: Any, headers: Mapping[str, Any] | None = None, **scope: Any) -> Visit:
+def start_post(app: Any, message: Any, headers: Mapping[str, Any] | None = None, **scope: Any) -> AsgiRequest:
     """Begin to POST a message; a modern one brings its mirrored headers."""
     of_era = type(message) is dict and VERSION in ((message.get("params") or {}).get("_meta") or {})
-    return Visit(
+    return AsgiRequest(
         app,
         body=json.dumps(message).encode(),
-        headers=(mirrored(message) if of_era else {}) | dict(headers or {}),
+        headers=(mirror_headers(message) if of_era else {}) | dict(headers or {}),
         **scope,
     )
 
 
-async def post(app: Any, message: Any, headers: Mapping[str, Any] | None = None, **scope: Any) -> Visit:
+async def post(app: Any, message: Any, headers: Mapping[str, Any] | None = None, **scope: Any) -> AsgiRequest:
     """POST a message and wait for the end of the reply."""
-    return await visit(app, message, headers, **scope).done()
+    return await start_post(app, message, headers, **scope).wait_done()
 
 
-async def opened(app: Any, revision: str = LAST, *, ready: bool = True, **changes: Any) -> dict[str, str]:
+async def open_session(
+    app: Any, revision: str = LATEST_HANDSHAKE, *, ready: bool = True, **changes: Any
+) -> dict[str, str]:
     """The headers of a session that has just been opened."""
     scope = {name: changes.pop(name) for name in ("client",) if name in changes}
     extra = changes.pop("headers", {})

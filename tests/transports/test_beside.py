@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dovetail import Server
-from transports.scene import PATIENCE
+from transports.scene import TIMEOUT_S
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -32,7 +32,7 @@ async def test_that_all_is_stopped_is_said_last(fails: bool) -> None:
     async def receive() -> Any:
         return coming.pop(0)
 
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         await Server("x").asgi(otherwise=other)({"type": "lifespan"}, receive, send)
     assert happened == ["lifespan.startup.complete", "the other has ended", "lifespan.shutdown.complete"]
 
@@ -51,6 +51,6 @@ async def test_one_that_knows_no_lifespan_is_not_waited_for() -> None:
     async def receive() -> Any:
         return coming.pop(0)
 
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         await Server("x").asgi(otherwise=other)({"type": "lifespan"}, receive, send)
     assert told == ["lifespan.startup.complete", "lifespan.shutdown.complete"]

@@ -15,19 +15,19 @@ import pytest
 
 from dovetail import Client, Timeouts
 from dovetail.errors import CannotConnect, Disconnected
-from dovetail.protocol.channel import Request
-from dovetail.transports.callers import CommandCaller, LineCaller, SocketCaller
-from stand_ins import CLOSE, RST, Messages, Play, on_socket, text
-from transports.scene import until
-from transports.test_memory import Noted
+from dovetail.protocol.channel import EncodedRequest
+from dovetail.transports.callers import LineClient, SocketClient, StdioClient
+from stand_ins import CLOSE, RST, Messages, ScriptedServer, serve_on_socket, text_result
+from transports.scene import wait_until
+from transports.test_memory import RecordingInbox
 
 
-def asked(id: int, method: str = "tools/call", **params: Any) -> Request:
-    return Request(id, method, json.dumps({"id": id, "method": method, "params": params}).encode())
+def asked(id: int, method: str = "tools/call", **params: Any) -> EncodedRequest:
+    return EncodedRequest(id, method, json.dumps({"id": id, "method": method, "params": params}).encode())
 
 
-async def reached(at: str, limit: int = 10_000) -> tuple[SocketCaller, Noted]:
-    caller, inbox = SocketCaller(limit, host="127.0.0.1", port=int(at.rpartition(":")[2])), Noted()
+async def reached(at: str, limit: int = 10_000) -> tuple[SocketClient, RecordingInbox]:
+    caller, inbox = SocketClient(limit, host="127.0.0.1", port=int(at.rpartition(":")[2])), RecordingInbox()
     await caller.open(inbox)
     return caller, inbox
 
@@ -46,10 +46,10 @@ class Sink:
 
 
 async def test_a_message_leaves_at_once_and_those_that_follow_in_the_same_turn_together() -> None:
-    caller, sink = LineCaller(100), Sink()
+    caller, sink = LineClient(100), Sink()
     caller.connection_made(sink)
     loop = asyncio.get_running_loop()
-    works = [loop.create_task(caller.exchange(Request(id, "m", b"%d" % id))) for id in range(4)]
+    works = [loop.create_task(caller.exchange(EncodedRequest(id, "m", b"%d" % id))) for id in range(4)]
     for _ in range(3):
         await asyncio.sleep(0)
     assert sink.written == [b"0\n", b"1\n2\n3\n"]
@@ -59,10 +59,10 @@ async def test_a_message_leaves_at_once_and_those_that_follow_in_the_same_turn_t
 
 
 async def test_whoever_tells_waits_while_the_server_does_not_read() -> None:
-    caller, sink = LineCaller(100), Sink()
+    caller, sink = LineClient(100), Sink()
     caller.connection_made(sink)
     caller.pause_writing()
-    waiting = asyncio.get_running_loop().create_task(caller.tell(b"d"))
+    waiting = asyncio.get_running_loop().create_task(caller.send_message(b"d"))
     await asyncio.sleep(0)
     assert not waiting.done()
     caller.resume_writing()
@@ -70,7 +70,7 @@ async def test_whoever_tells_waits_while_the_server_does_not_read() -> None:
     assert sink.written == [b"d\n"]
 
 
-class Connected(LineCaller):
+class Connected(LineClient):
     """A caller whose connection is a sink."""
 
     async def connect(self) -> None:
@@ -79,7 +79,7 @@ class Connected(LineCaller):
 
 @pytest.mark.parametrize("step", [1, 2, 7, 1000])
 async def test_any_cut_gives_the_same(step: int) -> None:
-    caller, inbox = Connected(200), Noted()
+    caller, inbox = Connected(200), RecordingInbox()
     await caller.open(inbox)
     data = b'{"method":"a"}\r\n\n{"method":"b"}\n' + b"x" * 300 + b'\njunk\n{"method":"c"}\n{"method":"d"}'
     for start in range(0, len(data), step):
@@ -93,8 +93,8 @@ async def test_any_cut_gives_the_same(step: int) -> None:
 
 @pytest.mark.parametrize("loss", [CLOSE, RST], ids=["fin", "rst"])
 async def test_everyone_who_waits_hears_of_the_end_with_an_error_of_their_own(loss: Any) -> None:
-    play = Play("handshake", {"a": lambda _: asyncio.Event().wait(), "b": loss})
-    async with on_socket(play) as at:
+    play = ScriptedServer("handshake", {"a": lambda _: asyncio.Event().wait(), "b": loss})
+    async with serve_on_socket(play) as at:
         caller, inbox = await reached(at)
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(caller.exchange(asked(number, "a"))) for number in range(3)]
@@ -107,8 +107,8 @@ async def test_everyone_who_waits_hears_of_the_end_with_an_error_of_their_own(lo
 
 
 async def test_notices_before_an_answer_come_before_it() -> None:
-    play = Play("handshake", {"tools/call": Messages([{"method": "n", "params": {}}, text("x")])})
-    async with on_socket(play) as at:
+    play = ScriptedServer("handshake", {"tools/call": Messages([{"method": "n", "params": {}}, text_result("x")])})
+    async with serve_on_socket(play) as at:
         caller, inbox = await reached(at)
         await caller.exchange(asked(1))
         assert [one.method for one in inbox.messages] == ["n"]
@@ -117,7 +117,7 @@ async def test_notices_before_an_answer_come_before_it() -> None:
 
 @pytest.mark.parametrize("code", [-32700, -32600])
 async def test_a_server_that_could_not_read_the_only_request_has_answered_it(code: int) -> None:
-    caller, inbox = Connected(1000), Noted()
+    caller, inbox = Connected(1000), RecordingInbox()
     await caller.open(inbox)
     only = asyncio.create_task(caller.exchange(asked(1)))
     await asyncio.sleep(0)
@@ -130,7 +130,7 @@ async def test_a_server_that_could_not_read_the_only_request_has_answered_it(cod
 
 
 async def test_of_several_requests_none_is_taken_for_the_one_that_was_not_read() -> None:
-    caller, inbox = Connected(1000), Noted()
+    caller, inbox = Connected(1000), RecordingInbox()
     await caller.open(inbox)
     both = [asyncio.create_task(caller.exchange(asked(id))) for id in (1, 2)]
     await asyncio.sleep(0)
@@ -142,9 +142,9 @@ async def test_of_several_requests_none_is_taken_for_the_one_that_was_not_read()
 
 async def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(CannotConnect, match=re.escape(str(tmp_path / "none"))):
-        await SocketCaller(10, path=str(tmp_path / "none")).open(Noted())
+        await SocketClient(10, path=str(tmp_path / "none")).open(RecordingInbox())
     with pytest.raises(CannotConnect, match=r"127\.0\.0\.1:9"):
-        await SocketCaller(10, host="127.0.0.1", port=9).open(Noted())
+        await SocketClient(10, host="127.0.0.1", port=9).open(RecordingInbox())
 
 
 @contextlib.contextmanager
@@ -169,7 +169,7 @@ async def test_a_server_that_cannot_be_reached_is_not_waited_for_longer_than_was
     with crowded() as port:
         async with asyncio.timeout(20):
             with pytest.raises(CannotConnect, match=rf"0\.05 s.*127\.0\.0\.1:{port}"):
-                await SocketCaller(10, host="127.0.0.1", port=port, reaching=0.05).open(Noted())
+                await SocketClient(10, host="127.0.0.1", port=port, connect_timeout=0.05).open(RecordingInbox())
             with pytest.raises(CannotConnect, match=r"0\.05 s"):
                 await Client(f"tcp://127.0.0.1:{port}", timeouts=Timeouts(connect=0.05)).connect()
 
@@ -187,8 +187,8 @@ async def test_the_limit_of_a_unix_socket_is_the_one_given(tmp_path: Path, monke
 # Processes
 
 
-async def started(script: str, limit: int = 10_000) -> tuple[CommandCaller, Noted]:
-    caller, inbox = CommandCaller(limit, [sys.executable, "-u", "-c", script]), Noted()
+async def started(script: str, limit: int = 10_000) -> tuple[StdioClient, RecordingInbox]:
+    caller, inbox = StdioClient(limit, [sys.executable, "-u", "-c", script]), RecordingInbox()
     await caller.open(inbox)
     return caller, inbox
 
@@ -199,7 +199,7 @@ async def test_a_process_is_known_by_how_it_ended() -> None:
     with pytest.raises(Disconnected, match="7") as caught:
         await caller.exchange(asked(1))
     assert (caught.value.exit_code, caught.value.stderr) == (7, "because")
-    assert caller.facts() == {"exit_code": 7, "stderr": "because"}
+    assert caller.get_diagnostics() == {"exit_code": 7, "stderr": "because"}
     assert len(inbox.losses) == 1
     await caller.close()
 
@@ -215,7 +215,7 @@ async def test_a_process_that_closes_its_output_and_stays_is_gone() -> None:
     caller, inbox = await started("import os, sys, time; sys.stdin.readline(); os.close(1); time.sleep(60)")
     with pytest.raises(Disconnected):
         await caller.exchange(asked(1))
-    await until(lambda: inbox.losses)
+    await wait_until(lambda: inbox.losses)
     await caller.close()
 
 
@@ -229,7 +229,7 @@ async def test_the_last_line_of_a_process_needs_no_newline() -> None:
 async def test_what_was_said_before_leaving_arrives(tmp_path: Path) -> None:
     file = tmp_path / "heard"
     caller, _ = await started(f"import sys; open({str(file)!r}, 'w').write(sys.stdin.read())")
-    await caller.tell(b"farewell")
+    await caller.send_message(b"farewell")
     await caller.close()
     assert file.read_text() == "farewell\n"
 
@@ -237,8 +237,8 @@ async def test_what_was_said_before_leaving_arrives(tmp_path: Path) -> None:
 async def test_leaving_a_server_that_does_not_read_is_bounded_and_closes_the_socket() -> None:
     deaf = socket.create_server(("127.0.0.1", 0))
     with deaf:
-        caller = SocketCaller(1000, host="127.0.0.1", port=deaf.getsockname()[1], leaving=0.05)
-        await caller.open(Noted())
+        caller = SocketClient(1000, host="127.0.0.1", port=deaf.getsockname()[1], close_timeout=0.05)
+        await caller.open(RecordingInbox())
         end, _ = deaf.accept()
         with end:
             caller.write(b"x" * 50_000_000)
@@ -251,9 +251,9 @@ async def test_leaving_a_server_that_does_not_read_is_bounded_and_closes_the_soc
 
 
 async def test_leaving_a_server_that_reads_lets_it_have_the_last_word_said() -> None:
-    play = Play("handshake")
-    async with on_socket(play) as at:
+    play = ScriptedServer("handshake")
+    async with serve_on_socket(play) as at:
         caller, _ = await reached(at)
         caller.write(b'{"method":"x","params":{"a":"' + b"x" * 5_000_000 + b'"}}')
         await caller.close()
-        await until(lambda: play.count("x"))
+        await wait_until(lambda: play.count("x"))

@@ -13,8 +13,8 @@ import pytest
 
 from dovetail.errors import CannotStart
 from dovetail.transports import command
-from dovetail.transports.command import Inherit, checked, environment, explained, windows_command
-from dovetail.transports.process import Child
+from dovetail.transports.command import Inherit, build_environment, check_command, explain_start_error, windows_command
+from dovetail.transports.process import ChildProcess
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="platform: names of variables")
 
@@ -39,29 +39,29 @@ MINIMAL = {"PATH", "HOME", "LC_TIME", "XDG_RUNTIME_DIR", "SSL_CERT_FILE", "http_
     ],
 )
 def test_the_policy_says_what_is_passed_on(inherit: Inherit, names: set[str]) -> None:
-    assert environment(None, inherit, OWN) == {name: OWN[name] for name in names}
+    assert build_environment(None, inherit, OWN) == {name: OWN[name] for name in names}
 
 
 @posix
 def test_what_is_given_wins() -> None:
-    given = environment({"PATH": "/mine", "TOKEN": "t"}, "minimal", OWN)
+    given = build_environment({"PATH": "/mine", "TOKEN": "t"}, "minimal", OWN)
     assert (given["PATH"], given["TOKEN"], given["HOME"]) == ("/mine", "t", "/ada")
 
 
 def test_on_windows_other_names_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command.sys, "platform", "win32")
     own = {"SYSTEMROOT": "C:", "PROGRAMFILES(X86)": "C:", "PATHEXT": ".EXE", "HOME": "C:", "MY_API_KEY": "k"}
-    assert environment(None, "minimal", own).keys() == {"SYSTEMROOT", "PROGRAMFILES(X86)", "PATHEXT"}
+    assert build_environment(None, "minimal", own).keys() == {"SYSTEMROOT", "PROGRAMFILES(X86)", "PATHEXT"}
 
 
 def test_a_single_name_is_not_a_list() -> None:
     with pytest.raises(ValueError, match=r'"minimal".*"all".*GITHUB_TOKEN'):
-        environment(None, "GITHUB_TOKEN", OWN)
+        build_environment(None, "GITHUB_TOKEN", OWN)
 
 
 def test_a_command_is_a_list_of_words() -> None:
     with pytest.raises(TypeError, match=r"python server\.py"):
-        checked("python server.py", None)
+        check_command("python server.py", None)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_command_is_a_list_of_words() -> None:
 )
 def test_what_cannot_work_is_refused(words: Sequence[str], cwd: str | None, text: str) -> None:
     with pytest.raises(CannotStart, match=text):
-        checked(words, cwd)
+        check_command(words, cwd)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_what_cannot_work_is_refused(words: Sequence[str], cwd: str | None, text
     ],
 )
 def test_a_missing_program_is_named_with_where_it_was_looked_for_and_a_hint(program: str, hint: str) -> None:
-    error = explained(FileNotFoundError(errno.ENOENT, "no"), [program], {"PATH": "/a:/b"})
+    error = explain_start_error(FileNotFoundError(errno.ENOENT, "no"), [program], {"PATH": "/a:/b"})
     text = str(error)
     assert re.search(f"{program}.*PATH.*/a:/b", text)
     assert hint in text
@@ -112,7 +112,7 @@ async def test_a_file_that_does_not_run(content: bytes | None, mode: int, text: 
         program.write_bytes(content)
         program.chmod(mode)
     with pytest.raises(CannotStart, match=re.escape(str(program))) as caught:
-        await Child.start([str(program)], asyncio.Protocol())
+        await ChildProcess.start([str(program)], asyncio.Protocol())
     assert text in str(caught.value)
 
 
@@ -128,7 +128,7 @@ async def test_a_file_that_does_not_run(content: bytes | None, mode: int, text: 
 )
 def test_other_refusals_of_the_system(number: int, text: str, tmp_path: Path) -> None:
     program = str(tmp_path / "server")
-    assert text in str(explained(OSError(number, os.strerror(number)), [program], {}))
+    assert text in str(explain_start_error(OSError(number, os.strerror(number)), [program], {}))
 
 
 class TestWindows:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dovetail.transports.dial import Address, dial
-from transports.place import Visit, place
-from transports.scene import until
+from transports.place import ServerConnection, run_raw_server
+from transports.scene import wait_until
 
 BOTH_LOOPS = True
 SILENT = (socket.AF_INET, ("192.0.2.1", 1))
@@ -20,8 +20,8 @@ def unused_port() -> int:
         return probe.getsockname()[1]
 
 
-async def stay(visit: Visit) -> None:
-    await visit.gone()
+async def stay(visit: ServerConnection) -> None:
+    await visit.wait_closed()
 
 
 class Silence:
@@ -56,7 +56,7 @@ async def silence(monkeypatch: pytest.MonkeyPatch) -> Silence:
 
 
 async def test_a_literal_and_a_name() -> None:
-    async with place(stay) as here:
+    async with run_raw_server(stay) as here:
         for host in ("127.0.0.1", "localhost"):
             one = await dial(host, here.port)
             assert one.getpeername() == ("127.0.0.1", here.port)
@@ -71,7 +71,7 @@ async def test_refused() -> None:
 
 
 async def test_the_next_address_is_tried_when_one_is_silent(silence: Silence) -> None:
-    async with place(stay) as here:
+    async with run_raw_server(stay) as here:
         silence.addresses = [SILENT, (socket.AF_INET, ("127.0.0.1", here.port))]
         one = await dial("name", here.port)
         assert one.getpeername() == ("127.0.0.1", here.port)
@@ -80,7 +80,7 @@ async def test_the_next_address_is_tried_when_one_is_silent(silence: Silence) ->
 
 
 async def test_a_later_address_is_not_asked_when_the_first_answers(silence: Silence) -> None:
-    async with place(stay) as here:
+    async with run_raw_server(stay) as here:
         silence.addresses = [(socket.AF_INET, ("127.0.0.1", here.port)), SILENT]
         one = await dial("name", here.port)
         assert not silence.asked
@@ -89,7 +89,7 @@ async def test_a_later_address_is_not_asked_when_the_first_answers(silence: Sile
 
 async def test_a_refusal_is_followed_at_once_and_named_when_all_refuse(silence: Silence) -> None:
     refusing: Address = (socket.AF_INET, ("127.0.0.1", unused_port()))
-    async with place(stay) as here:
+    async with run_raw_server(stay) as here:
         silence.addresses = [refusing, (socket.AF_INET, ("127.0.0.1", here.port))]
         (await dial("name", here.port)).close()
     silence.addresses = [refusing, refusing]
@@ -100,7 +100,7 @@ async def test_a_refusal_is_followed_at_once_and_named_when_all_refuse(silence: 
 async def test_cancelling_leaves_nothing_open(silence: Silence) -> None:
     silence.addresses = [SILENT, SILENT]
     task = asyncio.create_task(dial("name", 1))
-    await until(lambda: silence.asked == 2)
+    await wait_until(lambda: silence.asked == 2)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

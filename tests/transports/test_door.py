@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from client.scripted import Scripted, Told, scripted
+from client.scripted import HttpRequest, ScriptedHttpServer, run_scripted_server
 from dovetail.errors import (
     CannotConnect,
     Disconnected,
@@ -19,10 +19,10 @@ from dovetail.errors import (
     ResultError,
     TransportError,
 )
-from dovetail.transports.door import Door, body_of, check_files, refusal, told
-from dovetail.transports.fetch import Unreachable
-from dovetail.transports.http1 import BadReply, Broken, TooLarge
-from dovetail.wire.incoming import Incoming
+from dovetail.transports.door import RemoteServer, check_certificate_files, convert_error, read_body, read_refusal
+from dovetail.transports.fetch import HostUnreachable
+from dovetail.transports.http1 import ConnectionBroken, InvalidHTTPResponse, ResponseTooLarge
+from dovetail.wire.incoming import RawMessage
 
 
 def said(status: int, body: bytes = b"", **headers: str) -> bytes:
@@ -33,23 +33,23 @@ def said(status: int, body: bytes = b"", **headers: str) -> bytes:
 def saying(*replies: bytes) -> Any:
     """A server that gives these replies in turn, the last of them for ever."""
 
-    async def answer(server: Scripted, _: Told) -> bytes:
+    async def answer(server: ScriptedHttpServer, _: HttpRequest) -> bytes:
         return replies[min(len(server.told), len(replies)) - 1]
 
     return answer
 
 
-def door(url: str, **options: Any) -> Door:
-    return Door(url, answer=100_000, connect_time=5, **options)
+def door(url: str, **options: Any) -> RemoteServer:
+    return RemoteServer(url, max_response_bytes=100_000, connect_timeout=5, **options)
 
 
 @pytest.mark.parametrize("status", [307, 308])
 @pytest.mark.parametrize("location", ["/elsewhere", "elsewhere", "?a=b"])
 async def test_a_redirect_within_the_origin_is_followed_with_all_it_carried(status: int, location: str) -> None:
-    async with scripted(saying(said(status, location=location), said(200, b"here"))) as server:
+    async with run_scripted_server(saying(said(status, location=location), said(200, b"here"))) as server:
         one = door(server.url, headers={"Authorization": "Bearer x"})
         reply = await one.send("POST", [(b"content-type", b"application/json")], b"{}")
-        assert await body_of(reply, one.url) == b"here"
+        assert await read_body(reply, one.url) == b"here"
         assert [asked.headers["authorization"] for asked in server.told] == ["bearer x"] * 2
         assert (one.url != server.url) == (status == 308)  # the next request goes there at once
         await one.close()
@@ -57,7 +57,7 @@ async def test_a_redirect_within_the_origin_is_followed_with_all_it_carried(stat
 
 async def asked(*sent: str, replies: tuple[bytes, ...]) -> list[str]:
     """The paths a server was asked for, by requests of these methods one after the other."""
-    async with scripted(saying(*replies)) as server:
+    async with run_scripted_server(saying(*replies)) as server:
         one = door(server.url)
         for method in sent:
             (await one.send(method, [], b"")).close()
@@ -85,7 +85,7 @@ async def test_a_redirect_for_good_moves_what_comes_after_it() -> None:
 
 async def test_an_address_is_read_as_of_the_page_that_names_it() -> None:
     one = door("http://127.0.0.1:9/mcp")
-    assert one.at("post", "http://127.0.0.1:9/stream/") == "http://127.0.0.1:9/stream/post"
+    assert one.resolve_endpoint("post", "http://127.0.0.1:9/stream/") == "http://127.0.0.1:9/stream/post"
     await one.close()
 
 
@@ -98,19 +98,19 @@ async def test_a_redirect_of_a_stream_does_not_move_the_requests() -> None:
     "location", ["http://127.0.0.1:1/mcp", "https://127.0.0.1/mcp", "http://example.com/mcp", "file:///etc", "http://["]
 )
 async def test_a_redirect_to_another_place_is_not(location: str) -> None:
-    async with scripted(saying(said(307, location=location))) as server:
+    async with run_scripted_server(saying(said(307, location=location))) as server:
         one = door(server.url)
         with pytest.raises(HttpError, match=re.escape(location)) as caught:
             await one.send("POST", [], b"{}")
         assert caught.value.status == 307
         assert len(server.told) == 1
         with pytest.raises(NotMCP, match=re.escape(location)):
-            one.at(location, server.url)
+            one.resolve_endpoint(location, server.url)
         await one.close()
 
 
 async def test_a_server_that_leads_in_circles_is_left() -> None:
-    async with scripted(saying(said(307, location="/again"))) as server:
+    async with run_scripted_server(saying(said(307, location="/again"))) as server:
         one = door(server.url)
         reply = await one.send("POST", [], b"{}")
         assert reply.status == 307
@@ -119,17 +119,17 @@ async def test_a_server_that_leads_in_circles_is_left() -> None:
 
 
 async def test_a_redirect_that_would_change_the_method_is_not_followed() -> None:
-    async with scripted(saying(said(302, location="/login"))) as server:
+    async with run_scripted_server(saying(said(302, location="/login"))) as server:
         one = door(server.url)
         assert (await one.send("POST", [], b"{}")).status == 302
         assert len(server.told) == 1
         await one.close()
 
 
-async def refused(status: int, body: bytes = b"", **headers: str) -> Incoming | MCPError:
-    async with scripted(saying(said(status, body, **headers))) as server:
+async def refused(status: int, body: bytes = b"", **headers: str) -> RawMessage | MCPError:
+    async with run_scripted_server(saying(said(status, body, **headers))) as server:
         one = door(server.url)
-        found = await refusal(await one.send("POST", [], b"{}"), one.url)
+        found = await read_refusal(await one.send("POST", [], b"{}"), one.url)
         await one.close()
         return found
 
@@ -140,7 +140,7 @@ ERROR = json.dumps({"jsonrpc": "2.0", "id": 1, "error": {"code": -32602, "messag
 @pytest.mark.parametrize("status", [400, 403, 404, 500])
 async def test_an_error_response_counts_more_than_its_status(status: int) -> None:
     found = await refused(status, ERROR)
-    assert isinstance(found, Incoming)
+    assert isinstance(found, RawMessage)
     assert found.error is not None
     assert found.error.code == -32602
 
@@ -183,21 +183,21 @@ async def test_a_time_to_wait_that_is_none_is_passed_over(value: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [
-        (Unreachable("refused"), CannotConnect),
-        (Broken("cut", sent=True, head=False), Disconnected),
-        (TooLarge("much"), ResultError),
-        (BadReply("nonsense"), NotMCP),
+        (HostUnreachable("refused"), CannotConnect),
+        (ConnectionBroken("cut", sent=True, has_head=False), Disconnected),
+        (ResponseTooLarge("much"), ResultError),
+        (InvalidHTTPResponse("nonsense"), NotMCP),
     ],
 )
 def test_what_goes_wrong_below_is_told_without_what_the_url_hides(fault: TransportError, kind: type[MCPError]) -> None:
-    found = told(fault, "https://user:secret@example.com/mcp?token=secret")
+    found = convert_error(fault, "https://user:secret@example.com/mcp?token=secret")
     assert isinstance(found, kind)
     assert "secret" not in str(found)
 
 
 def test_a_lost_connection_tells_whether_anything_was_sent() -> None:
     for sent in (True, False):
-        found = told(Broken("cut", sent=sent, head=False), "http://example.com")
+        found = convert_error(ConnectionBroken("cut", sent=sent, has_head=False), "http://example.com")
         assert isinstance(found, Disconnected)
         assert found.sent is sent
 
@@ -205,14 +205,14 @@ def test_a_lost_connection_tells_whether_anything_was_sent() -> None:
 def test_files_of_certificates_that_are_not_there_are_named(tmp_path: Path) -> None:
     there = tmp_path / "there.pem"
     there.touch()
-    check_files(None, None)
-    check_files(there, (there, str(there)))
+    check_certificate_files(None, None)
+    check_certificate_files(there, (there, str(there)))
     for ca_file, cert, said in (
         ("no.pem", None, r"ca_file= .*'no\.pem'"),
         (None, "no.pem", "cert= "),
         (None, (there, "key"), "cert= .*'key'"),
     ):
         with pytest.raises(FileNotFoundError, match=said):
-            check_files(ca_file, cert)
+            check_certificate_files(ca_file, cert)
         with pytest.raises(FileNotFoundError, match=said):
             door("https://127.0.0.1:9/mcp", ca_file=ca_file, cert=cert)

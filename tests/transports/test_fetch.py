@@ -17,30 +17,46 @@ import uvicorn
 
 from dovetail.errors import TransportError
 from dovetail.protocol.limits import FetchLimits
-from dovetail.transports.fetch import BadReply, Broken, Fetcher, TooLarge, Unreachable
-from transports.place import PATIENCE, Place, Serve, Visit, answering, certificates, place, plain, saying
-from transports.scene import settled, until
+from dovetail.transports.fetch import (
+    ConnectionBroken,
+    HostUnreachable,
+    HTTPClient,
+    InvalidHTTPResponse,
+    ResponseTooLarge,
+)
+from transports.place import (
+    TIMEOUT_S,
+    ConnectionHandler,
+    RawServer,
+    ServerConnection,
+    create_tls_contexts,
+    plain_reply,
+    reply_once,
+    reply_to_each,
+    run_raw_server,
+)
+from transports.scene import run_pending_callbacks, wait_until
 
 BOTH_LOOPS = True
-HELLO = plain(b"hello")
+HELLO = plain_reply(b"hello")
 NOBODY = "http://127.0.0.1:9/"
 
 
 @asynccontextmanager
-async def client(**options: Any) -> AsyncGenerator[Fetcher]:
+async def client(**options: Any) -> AsyncGenerator[HTTPClient]:
     """A client that is closed and has left nothing behind."""
-    fetcher = Fetcher(**options)
+    fetcher = HTTPClient(**options)
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             yield fetcher
     finally:
         await fetcher.close()
-    await settled()
+    await run_pending_callbacks()
     assert not [task for task in asyncio.all_tasks() if "dovetail/transports" in repr(task)]
     gc.collect()  # an open socket would warn, and a warning is an error
 
 
-async def body_of(fetcher: Fetcher, url: str, body: bytes = b"") -> bytes:
+async def body_of(fetcher: HTTPClient, url: str, body: bytes = b"") -> bytes:
     return await (await fetcher.fetch("POST", url, [], body)).read()
 
 
@@ -48,7 +64,7 @@ async def body_of(fetcher: Fetcher, url: str, body: bytes = b"") -> bytes:
 
 
 async def test_what_is_written() -> None:
-    async with place(answering(HELLO)) as here, client() as fetcher:
+    async with run_raw_server(reply_to_each(HELLO)) as here, client() as fetcher:
         await body_of(fetcher, here.url, b"{}")
         reply = await fetcher.fetch("GET", here.url + "?a=b c".replace(" ", "%20") + "#part", [(b"X-One", b"1")])
         assert await reply.read() == b"hello"
@@ -79,10 +95,10 @@ async def test_what_is_written() -> None:
     ],
 )
 async def test_headers_that_could_be_read_in_two_ways_are_refused(header: tuple[bytes, bytes]) -> None:
-    async with place(answering(HELLO)) as here, client() as fetcher:
+    async with run_raw_server(reply_to_each(HELLO)) as here, client() as fetcher:
         with pytest.raises(ValueError, match="header"):
             await fetcher.fetch("GET", here.url, [header])
-        assert here.visits == 0
+        assert here.connection_count == 0
 
 
 @pytest.mark.parametrize(
@@ -118,7 +134,7 @@ async def test_a_method_is_one_word() -> None:
 
 
 async def test_hosts_and_paths_of_the_world() -> None:
-    async with place(answering(HELLO)) as here, client(proxy=f"http://127.0.0.1:{here.port}") as fetcher:
+    async with run_raw_server(reply_to_each(HELLO)) as here, client(proxy=f"http://127.0.0.1:{here.port}") as fetcher:
         for url, line in {
             "http://bücher.example/é?q=ü": b"GET http://xn--bcher-kva.example/%C3%A9?q=%C3%BC HTTP/1.1",
             "http://EXAMPLE.com:80/a/../b": b"GET http://example.com/a/../b HTTP/1.1",
@@ -132,29 +148,29 @@ async def test_hosts_and_paths_of_the_world() -> None:
 
 
 async def test_a_connection_is_used_again() -> None:
-    async with place(answering(HELLO)) as here, client() as fetcher:
+    async with run_raw_server(reply_to_each(HELLO)) as here, client() as fetcher:
         for _ in range(5):
             assert await body_of(fetcher, here.url) == b"hello"
-        assert (here.visits, len(here.requests)) == (1, 5)
+        assert (here.connection_count, len(here.requests)) == (1, 5)
 
 
 async def test_a_connection_is_free_when_the_reply_has_come_even_if_nobody_read_it() -> None:
-    async with place(answering(HELLO)) as here, client() as fetcher:
+    async with run_raw_server(reply_to_each(HELLO)) as here, client() as fetcher:
         replies = [await fetcher.fetch("GET", here.url, []) for _ in range(3)]
         assert [await reply.read() for reply in replies] == [b"hello"] * 3
-        assert here.visits == 1
+        assert here.connection_count == 1
 
 
 async def test_the_connection_used_last_is_used_first() -> None:
-    async def serve(visit: Visit) -> None:
+    async def serve(visit: ServerConnection) -> None:
         while await visit.request():
-            visit.send(plain(b"%d" % visit.number))
+            visit.send(plain_reply(b"%d" % visit.number))
 
-    async with place(serve) as here, client() as fetcher:
+    async with run_raw_server(serve) as here, client() as fetcher:
         pair = await asyncio.gather(*(fetcher.fetch("GET", here.url, []) for _ in range(2)))
         await pair[0].read()
         last = await pair[1].read()
-        assert here.visits == 2
+        assert here.connection_count == 2
         seen = {await body_of(fetcher, here.url) for _ in range(3)}
         assert len(seen) == 1
         assert last in (b"1", b"2")
@@ -163,83 +179,83 @@ async def test_the_connection_used_last_is_used_first() -> None:
 async def test_two_hundred_at_once() -> None:
     everyone = asyncio.Event()
 
-    async def serve(visit: Visit) -> None:
+    async def serve(visit: ServerConnection) -> None:
         while request := await visit.request():
             if len(here.requests) == 200:
                 everyone.set()
             await everyone.wait()
-            visit.send(plain(request[1]))
+            visit.send(plain_reply(request[1]))
 
-    async with place(serve) as here, client() as fetcher:
+    async with run_raw_server(serve) as here, client() as fetcher:
         bodies = [b"%d" % number for number in range(200)]
         assert await asyncio.gather(*(body_of(fetcher, here.url, body) for body in bodies)) == bodies
-        assert here.visits == 200
+        assert here.connection_count == 200
 
 
 async def test_a_quiet_connection_is_closed() -> None:
-    async def serve(visit: Visit) -> None:
+    async def serve(visit: ServerConnection) -> None:
         await visit.request()
         visit.send(HELLO)
-        await visit.gone()
+        await visit.wait_closed()
 
-    async with place(serve) as here, client(idle_time=0.05) as fetcher:
+    async with run_raw_server(serve) as here, client(idle_timeout=0.05) as fetcher:
         for _ in range(2):
             await asyncio.gather(*(body_of(fetcher, here.url) for _ in range(3)))
-            await until(lambda: here.gone == here.visits)
-        assert here.visits == 6
+            await wait_until(lambda: here.closed_count == here.connection_count)
+        assert here.connection_count == 6
 
 
 async def test_connections_that_fell_quiet_one_after_the_other_are_all_closed() -> None:
-    async def serve(visit: Visit) -> None:
+    async def serve(visit: ServerConnection) -> None:
         await visit.request()
         if visit.number == 2:
             await later.wait()
         visit.send(HELLO)
-        await visit.gone()
+        await visit.wait_closed()
 
     later = asyncio.Event()
-    async with place(serve) as here, client(idle_time=0.2) as fetcher:
+    async with run_raw_server(serve) as here, client(idle_timeout=0.2) as fetcher:
         tasks = [asyncio.create_task(body_of(fetcher, here.url)) for _ in range(2)]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.sleep(0.1)
         later.set()
         await asyncio.gather(*tasks)
-        await until(lambda: here.gone == 2)
+        await wait_until(lambda: here.closed_count == 2)
 
 
 async def test_a_connection_quiet_too_long_is_not_used_even_before_it_is_closed() -> None:
-    async with place(answering(HELLO)) as here, client(idle_time=0.0) as fetcher:
+    async with run_raw_server(reply_to_each(HELLO)) as here, client(idle_timeout=0.0) as fetcher:
         for _ in range(3):
             assert await body_of(fetcher, here.url) == b"hello"
-        assert here.visits == 3
+        assert here.connection_count == 3
 
 
 async def test_a_connection_the_server_closed_is_not_used() -> None:
-    async with place(saying(HELLO)) as here, client() as fetcher:
+    async with run_raw_server(reply_once(HELLO)) as here, client() as fetcher:
         for _ in range(3):
             assert await body_of(fetcher, here.url) == b"hello"
-            await settled()
-        assert (here.visits, len(here.requests)) == (3, 3)
+            await run_pending_callbacks()
+        assert (here.connection_count, len(here.requests)) == (3, 3)
 
 
 @pytest.mark.parametrize("extra", [b"H", b"!", HELLO, b"HTTP/1.1 408 Timeout\r\nContent-Length: 0\r\n\r\n"])
 @pytest.mark.parametrize("late", [True, False])
 async def test_a_connection_that_says_something_unasked_is_not_used(extra: bytes, late: bool) -> None:
-    async def serve(visit: Visit) -> None:
+    async def serve(visit: ServerConnection) -> None:
         await visit.request()
         visit.send(HELLO if late else HELLO + extra)
         if late:
             await read.wait()
             visit.send(extra)
-        await visit.gone()
+        await visit.wait_closed()
 
     read = asyncio.Event()
-    async with place(serve) as here, client(idle_time=60) as fetcher:
+    async with run_raw_server(serve) as here, client(idle_timeout=60) as fetcher:
         assert await body_of(fetcher, here.url) == b"hello"
         read.set()
-        await until(lambda: here.gone == 1)
+        await wait_until(lambda: here.closed_count == 1)
         assert await body_of(fetcher, here.url) == b"hello"
-        assert here.visits == 2
+        assert here.connection_count == 2
 
 
 class Threaded:
@@ -260,7 +276,7 @@ class Threaded:
                 if connection.recv(65536):
                     self.requests += 1
                 connection.sendall(HELLO)
-                self.close.wait(PATIENCE)
+                self.close.wait(TIMEOUT_S)
             self.closed.set()
         self.listener.close()
 
@@ -270,14 +286,14 @@ async def test_a_connection_that_closed_while_the_loop_was_busy_is_not_used() ->
     async with client() as fetcher:
         assert await body_of(fetcher, server.url) == b"hello"
         server.close.set()
-        server.closed.wait(PATIENCE)  # the loop stands still, and cannot hear of it
+        server.closed.wait(TIMEOUT_S)  # the loop stands still, and cannot hear of it
         assert await body_of(fetcher, server.url) == b"hello"
-    server.thread.join(PATIENCE)
+    server.thread.join(TIMEOUT_S)
     assert server.requests == 2
 
 
 async def test_another_loop_is_refused() -> None:
-    async with place(answering(HELLO)) as here, client() as fetcher:
+    async with run_raw_server(reply_to_each(HELLO)) as here, client() as fetcher:
         await body_of(fetcher, here.url)
         with pytest.raises(RuntimeError, match="loop"):
             await asyncio.to_thread(lambda: asyncio.run(body_of(fetcher, here.url)))
@@ -286,31 +302,31 @@ async def test_another_loop_is_refused() -> None:
 # At most once.
 
 
-async def die_at_once(visit: Visit) -> None:
+async def die_at_once(visit: ServerConnection) -> None:
     pass
 
 
-async def die_in_the_head(visit: Visit) -> None:
+async def die_in_the_head(visit: ServerConnection) -> None:
     await visit.reader.readexactly(3)
 
 
-async def die_after_the_request(visit: Visit) -> None:
+async def die_after_the_request(visit: ServerConnection) -> None:
     await visit.request()
 
 
-async def die_by_reset(visit: Visit) -> None:
+async def die_by_reset(visit: ServerConnection) -> None:
     await visit.request()
     visit.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     visit.writer.transport.abort()
 
 
 @pytest.mark.parametrize("serve", [die_at_once, die_in_the_head, die_after_the_request, die_by_reset])
-async def test_a_request_is_not_sent_again(serve: Serve) -> None:
-    async with place(serve) as here, client() as fetcher:
-        with pytest.raises(Broken) as caught:
+async def test_a_request_is_not_sent_again(serve: ConnectionHandler) -> None:
+    async with run_raw_server(serve) as here, client() as fetcher:
+        with pytest.raises(ConnectionBroken) as caught:
             await body_of(fetcher, here.url, b"pay")
-        assert not caught.value.head
-        assert here.visits <= 1
+        assert not caught.value.has_head
+        assert here.connection_count <= 1
         assert len(here.requests) <= 1
         # Whoever was told that nothing was sent may send again.
         assert caught.value.sent or not here.requests
@@ -318,98 +334,98 @@ async def test_a_request_is_not_sent_again(serve: Serve) -> None:
 
 @pytest.mark.parametrize("end", [0, 1, 20, len(HELLO) - 1])
 async def test_a_request_on_a_used_connection_is_not_sent_again(end: int) -> None:
-    async def serve(visit: Visit) -> None:
+    async def serve(visit: ServerConnection) -> None:
         await visit.request()
         visit.send(HELLO)
         await visit.request()
         visit.send(HELLO[:end])
 
-    async with place(serve) as here, client() as fetcher:
+    async with run_raw_server(serve) as here, client() as fetcher:
         assert await body_of(fetcher, here.url, b"look") == b"hello"
-        with pytest.raises(Broken) as caught:
+        with pytest.raises(ConnectionBroken) as caught:
             await body_of(fetcher, here.url, b"pay")
         assert caught.value.sent
         assert [body for _, body in here.requests] == [b"look", b"pay"]
-        assert here.visits == 1
+        assert here.connection_count == 1
 
 
 async def test_an_answer_before_the_request_is_complete() -> None:
-    async def serve(visit: Visit) -> None:
+    async def serve(visit: ServerConnection) -> None:
         await visit.reader.readuntil(b"\r\n\r\n")
         visit.send(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
-        await visit.gone()
+        await visit.wait_closed()
 
-    async with place(serve) as here, client() as fetcher:
+    async with run_raw_server(serve) as here, client() as fetcher:
         for _ in range(2):
             reply = await fetcher.fetch("POST", here.url, [], bytes(2**25))
             assert reply.status == 413
             assert await reply.read() == b""
         # What was not written whole is not a connection for another request.
-        assert here.visits == 2
+        assert here.connection_count == 2
 
 
 # Giving up.
 
 
-async def hold(visit: Visit) -> None:
+async def hold(visit: ServerConnection) -> None:
     await visit.request()
-    await visit.gone()
+    await visit.wait_closed()
 
 
-async def hold_in_the_body(visit: Visit) -> None:
+async def hold_in_the_body(visit: ServerConnection) -> None:
     await visit.request()
     visit.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n")
-    await visit.gone()
+    await visit.wait_closed()
 
 
 @pytest.mark.parametrize("serve", [hold, hold_in_the_body])
-async def test_cancelling_closes_the_connection(serve: Serve) -> None:
-    async with place(serve) as here, client() as fetcher:
+async def test_cancelling_closes_the_connection(serve: ConnectionHandler) -> None:
+    async with run_raw_server(serve) as here, client() as fetcher:
         task = asyncio.create_task(body_of(fetcher, here.url))
-        await until(lambda: here.requests)
-        await settled()
+        await wait_until(lambda: here.requests)
+        await run_pending_callbacks()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await until(lambda: here.gone == 1)
+        await wait_until(lambda: here.closed_count == 1)
 
 
 async def test_cancelling_when_the_reply_has_just_come_hurts_nobody_else() -> None:
-    async with place(answering(HELLO)) as here, client() as fetcher:
+    async with run_raw_server(reply_to_each(HELLO)) as here, client() as fetcher:
         for turns in range(30):
             task = asyncio.create_task(body_of(fetcher, here.url))
-            await settled(turns)
+            await run_pending_callbacks(turns)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             assert await body_of(fetcher, here.url) == b"hello"
 
 
 async def test_cancelling_while_connecting(tmp_path: Path) -> None:
-    async def mute(visit: Visit) -> None:
-        await visit.gone()
+    async def mute(visit: ServerConnection) -> None:
+        await visit.wait_closed()
 
-    async with place(mute) as here, client() as fetcher:
+    async with run_raw_server(mute) as here, client() as fetcher:
         task = asyncio.create_task(body_of(fetcher, here.url.replace("http:", "https:")))
-        await until(lambda: here.visits == 1)
-        await settled()
+        await wait_until(lambda: here.connection_count == 1)
+        await run_pending_callbacks()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await until(lambda: here.gone == 1)
+        await wait_until(lambda: here.closed_count == 1)
 
 
 async def test_closing_the_client_ends_requests_in_flight() -> None:
-    async with place(hold) as here, client() as fetcher:
+    async with run_raw_server(hold) as here, client() as fetcher:
         task = asyncio.create_task(body_of(fetcher, here.url))
-        await until(lambda: here.requests)
+        await wait_until(lambda: here.requests)
         await fetcher.close()
-        with pytest.raises(Broken) as caught:
+        with pytest.raises(ConnectionBroken) as caught:
             await task
         assert caught.value.sent
-        await until(lambda: here.gone == 1)
-        with pytest.raises(Unreachable, match="closed"):
+        await wait_until(lambda: here.closed_count == 1)
+        with pytest.raises(HostUnreachable, match="closed"):
             await body_of(fetcher, here.url)
-        assert here.visits == 1
+        assert here.connection_count == 1
 
 
 # Few connections.
@@ -418,36 +434,36 @@ async def test_closing_the_client_ends_requests_in_flight() -> None:
 async def test_no_more_connections_than_the_limit() -> None:
     now = most = 0
 
-    async def serve(visit: Visit) -> None:
+    async def serve(visit: ServerConnection) -> None:
         nonlocal now, most
         while await visit.request():
             now += 1
             most = max(most, now)
-            await settled(3)
+            await run_pending_callbacks(3)
             now -= 1
             visit.send(HELLO)
 
-    async with place(serve) as here, client(limits=FetchLimits(connections=3)) as fetcher:
+    async with run_raw_server(serve) as here, client(limits=FetchLimits(max_connections=3)) as fetcher:
         assert await asyncio.gather(*(body_of(fetcher, here.url) for _ in range(30))) == [b"hello"] * 30
         assert most <= 3
-        assert here.visits == 3
+        assert here.connection_count == 3
 
 
 async def test_whoever_gives_up_waiting_gives_the_turn_on() -> None:
-    async with place(hold_then_answer()) as here, client(limits=FetchLimits(connections=1)) as fetcher:
+    async with run_raw_server(hold_then_answer()) as here, client(limits=FetchLimits(max_connections=1)) as fetcher:
         first = asyncio.create_task(body_of(fetcher, here.url))
-        await until(lambda: here.requests)
+        await wait_until(lambda: here.requests)
         gives_up, waits = (asyncio.create_task(body_of(fetcher, here.url)) for _ in range(2))
-        await settled()
+        await run_pending_callbacks()
         first.cancel()
-        await settled(1)
+        await run_pending_callbacks(1)
         gives_up.cancel()
         assert await waits == b"hello"
         await asyncio.gather(first, gives_up, return_exceptions=True)
 
 
-def hold_then_answer() -> Serve:
-    async def serve(visit: Visit) -> None:
+def hold_then_answer() -> ConnectionHandler:
+    async def serve(visit: ServerConnection) -> None:
         while await visit.request():
             if visit.number > 1:
                 visit.send(HELLO)
@@ -456,7 +472,7 @@ def hold_then_answer() -> Serve:
 
 
 async def test_whoever_gives_up_just_when_it_is_their_turn_gives_the_turn_on() -> None:
-    async def serve(visit: Visit) -> None:
+    async def serve(visit: ServerConnection) -> None:
         while await visit.request():
             await waiting.wait()
             visit.send(HELLO)
@@ -465,12 +481,12 @@ async def test_whoever_gives_up_just_when_it_is_their_turn_gives_the_turn_on() -
         await body_of(fetcher, here.url)
         tasks[1].cancel()  # woken by the same reply as this task, and behind it in the line
 
-    waiting, one = asyncio.Event(), FetchLimits(connections=1)
-    async with place(serve) as here, client(limits=one, idle_time=60) as fetcher:
+    waiting, one = asyncio.Event(), FetchLimits(max_connections=1)
+    async with run_raw_server(serve) as here, client(limits=one, idle_timeout=60) as fetcher:
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(first())]
-        await until(lambda: here.requests)
+        await wait_until(lambda: here.requests)
         tasks += [asyncio.create_task(body_of(fetcher, here.url)) for _ in range(2)]
-        await settled()
+        await run_pending_callbacks()
         waiting.set()
         ends = await asyncio.gather(*tasks, return_exceptions=True)
         assert isinstance(ends[1], asyncio.CancelledError)
@@ -478,85 +494,100 @@ async def test_whoever_gives_up_just_when_it_is_their_turn_gives_the_turn_on() -
 
 
 async def test_whoever_waits_goes_on_when_another_cannot_connect() -> None:
-    async def mute(visit: Visit) -> None:
-        await visit.gone()
+    async def mute(visit: ServerConnection) -> None:
+        await visit.wait_closed()
 
-    one = FetchLimits(connections=1)
-    async with place(mute) as dumb, place(answering(HELLO)) as here, client(limits=one, connect_time=0.5) as fetcher:
+    one = FetchLimits(max_connections=1)
+    async with (
+        run_raw_server(mute) as dumb,
+        run_raw_server(reply_to_each(HELLO)) as here,
+        client(limits=one, connect_timeout=0.5) as fetcher,
+    ):
         fails = asyncio.create_task(body_of(fetcher, dumb.url.replace("http:", "https:")))
-        await until(lambda: dumb.visits)
+        await wait_until(lambda: dumb.connection_count)
         assert await body_of(fetcher, here.url) == b"hello"
-        with pytest.raises(Unreachable):
+        with pytest.raises(HostUnreachable):
             await fails
 
 
 async def test_a_quiet_connection_makes_room_for_another_host() -> None:
-    one = FetchLimits(connections=1)
-    async with place(answering(HELLO)) as here, place(answering(HELLO)) as there, client(limits=one) as fetcher:
+    one = FetchLimits(max_connections=1)
+    async with (
+        run_raw_server(reply_to_each(HELLO)) as here,
+        run_raw_server(reply_to_each(HELLO)) as there,
+        client(limits=one) as fetcher,
+    ):
         for url in (here.url, there.url, here.url):
             assert await body_of(fetcher, url) == b"hello"
 
 
 async def test_a_failed_connection_gives_its_place_on() -> None:
-    async with place(answering(HELLO)) as here, client(limits=FetchLimits(connections=1)) as fetcher:
+    async with run_raw_server(reply_to_each(HELLO)) as here, client(limits=FetchLimits(max_connections=1)) as fetcher:
         for _ in range(3):
-            with pytest.raises(Unreachable):
+            with pytest.raises(HostUnreachable):
                 await body_of(fetcher, NOBODY)
         assert await body_of(fetcher, here.url) == b"hello"
 
 
 async def test_closing_the_client_ends_those_who_wait_for_a_connection() -> None:
-    async with place(hold) as here, client(limits=FetchLimits(connections=1)) as fetcher:
+    async with run_raw_server(hold) as here, client(limits=FetchLimits(max_connections=1)) as fetcher:
         tasks = [asyncio.create_task(body_of(fetcher, here.url)) for _ in range(3)]
-        await until(lambda: here.requests)
+        await wait_until(lambda: here.requests)
         await fetcher.close()
         faults = await asyncio.gather(*tasks, return_exceptions=True)
-        assert sorted(type(fault).__name__ for fault in faults) == ["Broken", "Unreachable", "Unreachable"]
+        assert sorted(type(fault).__name__ for fault in faults) == [
+            "ConnectionBroken",
+            "HostUnreachable",
+            "HostUnreachable",
+        ]
 
 
 # No connection.
 
 
 async def test_whoever_gives_up_waiting_while_the_client_is_closed_is_cancelled() -> None:
-    async with place(hold) as here, client(limits=FetchLimits(connections=1)) as fetcher:
+    async with run_raw_server(hold) as here, client(limits=FetchLimits(max_connections=1)) as fetcher:
         loop = asyncio.get_running_loop()
         first = loop.create_task(body_of(fetcher, here.url))
-        await until(lambda: here.requests)
+        await wait_until(lambda: here.requests)
         second = loop.create_task(body_of(fetcher, here.url))
         await asyncio.sleep(0)
         second.cancel()
         await fetcher.close()
         with pytest.raises(asyncio.CancelledError):
             await second
-        with pytest.raises(Broken):
+        with pytest.raises(ConnectionBroken):
             await first
 
 
 async def test_refused() -> None:
     async with client() as fetcher:
-        with pytest.raises(Unreachable) as caught:
+        with pytest.raises(HostUnreachable) as caught:
             await body_of(fetcher, NOBODY)
-        assert re.search(r"127\.0\.0\.1:9.*refused", caught.value.why)
+        assert re.search(r"127\.0\.0\.1:9.*refused", caught.value.reason)
 
 
 async def test_an_unknown_name() -> None:
     async with client() as fetcher:
-        with pytest.raises(Unreachable, match=r"no-such-name\.invalid"):
+        with pytest.raises(HostUnreachable, match=r"no-such-name\.invalid"):
             await body_of(fetcher, "http://no-such-name.invalid/")
 
 
 async def test_no_answer_in_time() -> None:
-    async def mute(visit: Visit) -> None:
-        await visit.gone()
+    async def mute(visit: ServerConnection) -> None:
+        await visit.wait_closed()
 
-    async with place(mute) as here, client(connect_time=0.05) as fetcher:
-        with pytest.raises(Unreachable, match=r"0\.05 s"):
+    async with run_raw_server(mute) as here, client(connect_timeout=0.05) as fetcher:
+        with pytest.raises(HostUnreachable, match=r"0\.05 s"):
             await body_of(fetcher, here.url.replace("http:", "https:"))
-        await until(lambda: here.gone == here.visits)
+        await wait_until(lambda: here.closed_count == here.connection_count)
 
 
 def test_every_error_is_of_the_transport() -> None:
-    assert all(issubclass(one, TransportError) for one in (Unreachable, Broken, TooLarge, BadReply))
+    assert all(
+        issubclass(one, TransportError)
+        for one in (HostUnreachable, ConnectionBroken, ResponseTooLarge, InvalidHTTPResponse)
+    )
 
 
 async def test_ipv6() -> None:
@@ -565,7 +596,7 @@ async def test_ipv6() -> None:
     except OSError:
         pytest.skip("platform: no IPv6 here")
     probe.close()
-    async with place(answering(HELLO), host="::1") as here, client() as fetcher:
+    async with run_raw_server(reply_to_each(HELLO), host="::1") as here, client() as fetcher:
         assert await body_of(fetcher, here.url) == b"hello"
         assert b"\r\nhost: [::1]:%d\r\n" % here.port in here.requests[0][0]
 
@@ -574,57 +605,57 @@ async def test_ipv6() -> None:
 
 
 async def test_tls(tmp_path: Path) -> None:
-    server, trusting = certificates(tmp_path)
+    server, trusting = create_tls_contexts(tmp_path)
     body = bytes(range(256)) * 8192
-    async with place(answering(plain(body)), tls=server) as here, client(tls=trusting) as fetcher:
+    async with run_raw_server(reply_to_each(plain_reply(body)), tls=server) as here, client(tls=trusting) as fetcher:
         for _ in range(3):
             assert await body_of(fetcher, here.url, body) == body
-        assert here.visits == 1
+        assert here.connection_count == 1
 
 
 async def test_a_certificate_for_another_name(tmp_path: Path) -> None:
-    server, trusting = certificates(tmp_path, host="elsewhere.example")
-    async with place(answering(HELLO), tls=server) as here, client(tls=trusting) as fetcher:
-        with pytest.raises(Unreachable, match="certificate"):
+    server, trusting = create_tls_contexts(tmp_path, host="elsewhere.example")
+    async with run_raw_server(reply_to_each(HELLO), tls=server) as here, client(tls=trusting) as fetcher:
+        with pytest.raises(HostUnreachable, match="certificate"):
             await body_of(fetcher, here.url)
         assert not here.requests
 
 
 async def test_a_certificate_nobody_vouches_for(tmp_path: Path) -> None:
-    server, _ = certificates(tmp_path)
-    async with place(answering(HELLO), tls=server) as here, client() as fetcher:
-        with pytest.raises(Unreachable, match="certificate"):
+    server, _ = create_tls_contexts(tmp_path)
+    async with run_raw_server(reply_to_each(HELLO), tls=server) as here, client() as fetcher:
+        with pytest.raises(HostUnreachable, match="certificate"):
             await body_of(fetcher, here.url)
         assert not here.requests
 
 
 async def test_tls_with_a_server_that_speaks_none() -> None:
-    async def serve(visit: Visit) -> None:
+    async def serve(visit: ServerConnection) -> None:
         await visit.reader.read(1)
         visit.send(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
-        await visit.gone()
+        await visit.wait_closed()
 
-    async with place(serve) as here, client() as fetcher:
-        with pytest.raises(Unreachable, match="TLS"):
+    async with run_raw_server(serve) as here, client() as fetcher:
+        with pytest.raises(HostUnreachable, match="TLS"):
             await body_of(fetcher, here.url.replace("http:", "https:"))
 
 
 async def test_cancelling_a_stream_over_tls(tmp_path: Path) -> None:
-    server, trusting = certificates(tmp_path)
-    async with place(hold_in_the_body, tls=server) as here, client(tls=trusting) as fetcher:
+    server, trusting = create_tls_contexts(tmp_path)
+    async with run_raw_server(hold_in_the_body, tls=server) as here, client(tls=trusting) as fetcher:
         reply = await fetcher.fetch("GET", here.url, [])
         task = asyncio.create_task(reply.read())
-        await settled()
+        await run_pending_callbacks()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await until(lambda: here.gone == 1)
+        await wait_until(lambda: here.closed_count == 1)
 
 
 # Proxies.
 
 
-def tunnelling(target: Place, status: bytes = b"200 Connection established") -> Serve:
+def tunnelling(target: RawServer, status: bytes = b"200 Connection established") -> ConnectionHandler:
     """A proxy that opens a tunnel to this place, whatever host is asked for."""
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -635,7 +666,7 @@ def tunnelling(target: Place, status: bytes = b"200 Connection established") -> 
             pass
         writer.close()
 
-    async def serve(visit: Visit) -> None:
+    async def serve(visit: ServerConnection) -> None:
         await visit.request()
         visit.send(b"HTTP/1.1 %b\r\n\r\n" % status)
         if status.startswith(b"200"):
@@ -650,16 +681,16 @@ def tunnelling(target: Place, status: bytes = b"200 Connection established") -> 
     return serve
 
 
-def through(proxy: Place, user: str = "", **options: Any) -> AbstractAsyncContextManager[Fetcher]:
+def through(proxy: RawServer, user: str = "", **options: Any) -> AbstractAsyncContextManager[HTTPClient]:
     return client(proxy=f"http://{user}127.0.0.1:{proxy.port}", **options)
 
 
 async def test_a_proxy_for_http() -> None:
-    async with place(answering(HELLO)) as proxy:
+    async with run_raw_server(reply_to_each(HELLO)) as proxy:
         async with through(proxy, user="me:secret@") as fetcher:
             for _ in range(2):
                 assert await body_of(fetcher, "http://target.example:8000/mcp?a=b") == b"hello"
-        assert proxy.visits == 1
+        assert proxy.connection_count == 1
         assert proxy.requests[0][0] == (
             b"POST http://target.example:8000/mcp?a=b HTTP/1.1\r\nhost: target.example:8000\r\n"
             b"accept-encoding: gzip, deflate\r\nproxy-authorization: Basic bWU6c2VjcmV0\r\ncontent-length: 0\r\n\r\n"
@@ -667,12 +698,12 @@ async def test_a_proxy_for_http() -> None:
 
 
 async def test_a_tunnel_for_https(tmp_path: Path) -> None:
-    server, trusting = certificates(tmp_path, host="target.example")
-    async with place(answering(HELLO), tls=server) as here, place(tunnelling(here)) as proxy:
+    server, trusting = create_tls_contexts(tmp_path, host="target.example")
+    async with run_raw_server(reply_to_each(HELLO), tls=server) as here, run_raw_server(tunnelling(here)) as proxy:
         async with through(proxy, user="me:secret@", tls=trusting) as fetcher:
             for _ in range(3):
                 assert await body_of(fetcher, "https://target.example/mcp") == b"hello"
-        assert (here.visits, len(here.requests)) == (1, 3)
+        assert (here.connection_count, len(here.requests)) == (1, 3)
         assert len(proxy.requests) == 1
         assert proxy.requests[0][0] == (
             b"CONNECT target.example:443 HTTP/1.1\r\nhost: target.example:443\r\n"
@@ -683,10 +714,10 @@ async def test_a_tunnel_for_https(tmp_path: Path) -> None:
 
 
 async def test_the_target_behind_a_tunnel_is_verified(tmp_path: Path) -> None:
-    server, trusting = certificates(tmp_path, host="elsewhere.example")
-    async with place(answering(HELLO), tls=server) as here, place(tunnelling(here)) as proxy:
+    server, trusting = create_tls_contexts(tmp_path, host="elsewhere.example")
+    async with run_raw_server(reply_to_each(HELLO), tls=server) as here, run_raw_server(tunnelling(here)) as proxy:
         async with through(proxy, tls=trusting) as fetcher:
-            with pytest.raises(Unreachable, match="certificate"):
+            with pytest.raises(HostUnreachable, match="certificate"):
                 await body_of(fetcher, "https://target.example/mcp")
         assert not here.requests
 
@@ -700,21 +731,21 @@ async def test_the_target_behind_a_tunnel_is_verified(tmp_path: Path) -> None:
     ],
 )
 async def test_a_proxy_that_refuses_a_tunnel(status: bytes, said: str) -> None:
-    async with place(tunnelling(Place("", 0), status)) as proxy, through(proxy) as fetcher:
-        with pytest.raises(Unreachable, match=f"proxy 127.0.0.1:{proxy.port}.*{said}"):
+    async with run_raw_server(tunnelling(RawServer("", 0), status)) as proxy, through(proxy) as fetcher:
+        with pytest.raises(HostUnreachable, match=f"proxy 127.0.0.1:{proxy.port}.*{said}"):
             await body_of(fetcher, "https://target.example/mcp")
 
 
 async def test_what_a_proxy_says_before_tls_is_not_taken_for_the_target() -> None:
-    async with place(answering(b"HTTP/1.1 200 OK\r\n\r\n" + HELLO)) as proxy, through(proxy) as fetcher:
-        with pytest.raises(Unreachable, match=f"proxy 127.0.0.1:{proxy.port}"):
+    async with run_raw_server(reply_to_each(b"HTTP/1.1 200 OK\r\n\r\n" + HELLO)) as proxy, through(proxy) as fetcher:
+        with pytest.raises(HostUnreachable, match=f"proxy 127.0.0.1:{proxy.port}"):
             await body_of(fetcher, "https://target.example/mcp")
 
 
 async def test_no_proxy_there() -> None:
     async with client(proxy="http://me:secret@127.0.0.1:9") as fetcher:
         for scheme in ("http", "https"):
-            with pytest.raises(Unreachable, match=r"target\.example:.*127\.0\.0\.1:9") as caught:
+            with pytest.raises(HostUnreachable, match=r"target\.example:.*127\.0\.0\.1:9") as caught:
                 await body_of(fetcher, f"{scheme}://target.example/")
             assert "secret" not in str(caught.value)
 
@@ -722,24 +753,27 @@ async def test_no_proxy_there() -> None:
 async def test_a_proxy_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "all_proxy", "no_proxy", "NO_PROXY", "REQUEST_METHOD"):
         monkeypatch.delenv(name, raising=False)
-    async with place(answering(HELLO)) as proxy, place(answering(plain(b"direct"))) as here:
+    async with (
+        run_raw_server(reply_to_each(HELLO)) as proxy,
+        run_raw_server(reply_to_each(plain_reply(b"direct"))) as here,
+    ):
         monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
         async with client() as fetcher:
             assert await body_of(fetcher, "http://target.example/") == b"hello"
             assert await body_of(fetcher, here.url) == b"direct"
-        async with client(trust_env=False, connect_time=5) as fetcher:
-            with pytest.raises(Unreachable):
+        async with client(trust_env=False, connect_timeout=5) as fetcher:
+            with pytest.raises(HostUnreachable):
                 await body_of(fetcher, "http://target.invalid/")
         monkeypatch.setenv("HTTP_PROXY", "socks5://me:secret@127.0.0.1:1")
         async with client() as fetcher:
-            with pytest.raises(Unreachable, match="socks5") as caught:
+            with pytest.raises(HostUnreachable, match="socks5") as caught:
                 await body_of(fetcher, "http://target.example/")
             assert "secret" not in str(caught.value)
 
 
 def test_a_proxy_we_cannot_speak_to_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match="socks5"):
-        Fetcher(proxy="socks5://127.0.0.1:1")
+        HTTPClient(proxy="socks5://127.0.0.1:1")
 
 
 # A server of the world.
@@ -758,7 +792,7 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
 async def test_uvicorn() -> None:
     server = uvicorn.Server(uvicorn.Config(echo, port=0, log_config=None, lifespan="off", ws="none"))
     serving = asyncio.create_task(server.serve())
-    await until(lambda: server.started)
+    await wait_until(lambda: server.started)
     port = server.servers[0].sockets[0].getsockname()[1]
     async with client() as fetcher:
         for size in (0, 1, 100_000, 1_000_000):

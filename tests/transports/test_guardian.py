@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from dovetail.transports import guardian as module
-from dovetail.transports.guardian import Guardian
+from dovetail.transports.guardian import Reaper
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="platform: a job object needs no guardian")
 
@@ -33,10 +33,10 @@ time.sleep(600)
 HOST = f"""
 import asyncio, os, signal, sys, threading
 from dovetail.transports import group, guardian as module
-from dovetail.transports.guardian import guardian
-from dovetail.transports.process import Child
+from dovetail.transports.guardian import reaper
+from dovetail.transports.process import ChildProcess
 
-module.GRACE = 0.3
+module.GRACE_PERIOD_S = 0.3
 
 class Heard(asyncio.Protocol):
     said = []
@@ -44,10 +44,10 @@ class Heard(asyncio.Protocol):
         self.said += data.decode().split()
 
 async def main():
-    children = [await Child.start([sys.executable, "-c", PROGRAM], Heard()) for _ in range(2)]
-    while guardian.pid is None or guardian.watched < 2 or len(Heard.said) < 4:
+    children = [await ChildProcess.start([sys.executable, "-c", PROGRAM], Heard()) for _ in range(2)]
+    while reaper.pid is None or reaper.watched < 2 or len(Heard.said) < 4:
         await asyncio.sleep(0.001)
-    print(guardian.pid, *Heard.said, flush=True)
+    print(reaper.pid, *Heard.said, flush=True)
     await then(children)
 
 PROGRAM = {PAIR!r}
@@ -108,11 +108,11 @@ def running(pid: int) -> bool:
         return False
 
 
-def let_go(guardian: Guardian) -> Callable[[], object]:
+def let_go(guardian: Reaper) -> Callable[[], object]:
     """Close the pipe, as the end of this process would; what is returned waits for the guardian's own end."""
     pid = guardian.pid
     assert pid is not None
-    guardian.forget()
+    guardian.reset_after_fork()
     return lambda: os.waitpid(pid, 0)
 
 
@@ -153,7 +153,7 @@ def test_the_guardian_lets_ctrl_c_and_other_signals_pass(host: Callable[[str], H
         "    sys.exit(3)",
         "    os._exit(3)",
         "    os.abort()",
-        "    group.GRACE = 0.1\n    await asyncio.gather(*(child.stop() for child in children))",
+        "    group.GRACE_PERIOD_S = 0.1\n    await asyncio.gather(*(child.stop() for child in children))",
     ],
     ids=["return", "exit", "_exit", "abort", "stop"],
 )
@@ -165,7 +165,7 @@ def test_however_this_process_ends_nothing_stays(host: Callable[[str], Host], th
 def test_a_fork_of_this_process_neither_ends_its_children_nor_keeps_them_alive(host: Callable[[str], Host]) -> None:
     family = host(
         "    pid = os.fork()\n"
-        "    if pid == 0:\n        children[0]._kill(); os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "    if pid == 0:\n        children[0].kill(); os.kill(os.getpid(), signal.SIGSTOP)\n"
         "    os.waitpid(pid, os.WUNTRACED)\n    print(pid, flush=True)\n" + WAITS
     )
     assert family.process.stdout is not None
@@ -191,7 +191,7 @@ def test_a_fork_that_exits_in_the_ordinary_way_ends_nobody(host: Callable[[str],
 
 def test_it_is_there_while_there_is_something_to_guard(sleeper: Callable[[], subprocess.Popen[bytes]]) -> None:
     one, two = sleeper(), sleeper()
-    guardian = Guardian()
+    guardian = Reaper()
     before = psutil.Process().num_fds()
     guardian.add(one.pid)
     guardian.add(two.pid)
@@ -208,7 +208,7 @@ def test_it_is_there_while_there_is_something_to_guard(sleeper: Callable[[], sub
 
 def test_one_that_was_killed_is_replaced_and_told_everything(sleeper: Callable[[], subprocess.Popen[bytes]]) -> None:
     one, two, three = sleeper(), sleeper(), sleeper()
-    guardian = Guardian()
+    guardian = Reaper()
     guardian.add(one.pid)
     pid = guardian.pid
     assert pid is not None
@@ -228,7 +228,7 @@ def test_without_a_shell_there_is_none(
 ) -> None:
     monkeypatch.setattr(module, "SHELL", "/nonexistent/sh")
     one = sleeper()
-    guardian = Guardian()
+    guardian = Reaper()
     guardian.add(one.pid)
     guardian.remove(one.pid)
     assert one.poll() is None
@@ -240,13 +240,13 @@ def test_any_shell_will_do(
 ) -> None:
     (tmp_path / "sh").symlink_to(shutil.which(shell) or "")  # by that name zsh behaves as POSIX has it
     monkeypatch.setattr(module, "SHELL", str(tmp_path / "sh"))
-    monkeypatch.setattr(module, "GRACE", 0.3)
+    monkeypatch.setattr(module, "GRACE_PERIOD_S", 0.3)
     family = [sleeper() for _ in range(5)]
     deaf = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE, start_new_session=True)
     try:
         assert deaf.stdout is not None
         deaf.stdout.readline()
-        guardian = Guardian()
+        guardian = Reaper()
         for one in [*family, deaf]:
             guardian.add(one.pid)
         for one in family[::2]:

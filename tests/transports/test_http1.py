@@ -15,10 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.protocol.limits import FetchLimits
-from dovetail.transports.fetch import BadReply, Broken, Fetcher, Reply, TooLarge
-from dovetail.transports.http1 import Connection
-from transports.place import Visit, answering, place, plain, saying
-from transports.scene import PATIENCE, settled, until
+from dovetail.transports.fetch import (
+    ClientResponse,
+    ConnectionBroken,
+    HTTPClient,
+    InvalidHTTPResponse,
+    ResponseTooLarge,
+)
+from dovetail.transports.http1 import HTTP1Connection
+from transports.place import ServerConnection, plain_reply, reply_once, reply_to_each, run_raw_server
+from transports.scene import TIMEOUT_S, run_pending_callbacks, wait_until
 
 BOTH_LOOPS = True
 TEXT = b'{"answer": "' + b"forty-two " * 40 + b'"}'
@@ -38,13 +44,13 @@ def bare(body: bytes) -> bytes:
 
 # What is said: the status, the body, whether the connection can be used again.
 FRAMINGS: dict[str, tuple[bytes, int, bytes, bool]] = {
-    "length": (plain(TEXT), 200, TEXT, True),
-    "empty": (plain(b""), 200, b"", True),
+    "length": (plain_reply(TEXT), 200, TEXT, True),
+    "empty": (plain_reply(b""), 200, b"", True),
     "chunked": (CHUNKED + b"\r\n" + chunked(TEXT), 200, TEXT, True),
     "chunked, nothing": (CHUNKED + b"\r\n0\r\n\r\n", 200, b"", True),
     "extensions and trailers": (CHUNKED + b"\r\n2;a=b\r\nhi\r\n0\r\nX-Sum: 1\r\n\r\n", 200, b"hi", True),
     "until closed": (OK + b"\r\n" + TEXT, 200, TEXT, False),
-    "closing": (plain(TEXT, b"Connection: close\r\n"), 200, TEXT, False),
+    "closing": (plain_reply(TEXT, b"Connection: close\r\n"), 200, TEXT, False),
     "1.0": (b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nhi", 200, b"hi", False),
     "1.0 kept": (b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nhi", 200, b"hi", True),
     "no reason": (b"HTTP/1.1 200\r\nContent-Length: 2\r\n\r\nhi", 200, b"hi", True),
@@ -52,17 +58,17 @@ FRAMINGS: dict[str, tuple[bytes, int, bytes, bool]] = {
     "no content, says length": (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", 304, b"", True),
     "accepted": (b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n", 202, b"", True),
     "interim": (
-        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n" + plain(TEXT),
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n" + plain_reply(TEXT),
         200,
         TEXT,
         True,
     ),
-    "gzip": (plain(gzip.compress(TEXT), b"Content-Encoding: gzip\r\n"), 200, TEXT, True),
-    "x-gzip": (plain(gzip.compress(TEXT), b"Content-Encoding: X-GZIP\r\n"), 200, TEXT, True),
-    "deflate": (plain(zlib.compress(TEXT), b"Content-Encoding: deflate\r\n"), 200, TEXT, True),
-    "bare deflate": (plain(bare(TEXT), b"Content-Encoding: deflate\r\n"), 200, TEXT, True),
-    "identity": (plain(TEXT, b"Content-Encoding: identity\r\n"), 200, TEXT, True),
-    "gzip, empty": (plain(b"", b"Content-Encoding: gzip\r\n"), 200, b"", True),
+    "gzip": (plain_reply(gzip.compress(TEXT), b"Content-Encoding: gzip\r\n"), 200, TEXT, True),
+    "x-gzip": (plain_reply(gzip.compress(TEXT), b"Content-Encoding: X-GZIP\r\n"), 200, TEXT, True),
+    "deflate": (plain_reply(zlib.compress(TEXT), b"Content-Encoding: deflate\r\n"), 200, TEXT, True),
+    "bare deflate": (plain_reply(bare(TEXT), b"Content-Encoding: deflate\r\n"), 200, TEXT, True),
+    "identity": (plain_reply(TEXT, b"Content-Encoding: identity\r\n"), 200, TEXT, True),
+    "gzip, empty": (plain_reply(b"", b"Content-Encoding: gzip\r\n"), 200, b"", True),
     "gzip, chunked": (
         CHUNKED + b"Content-Encoding: gzip\r\n\r\n" + chunked(gzip.compress(TEXT)),
         200,
@@ -91,11 +97,11 @@ MALFORMED = {
     "space before colon": OK + b"Content-Length : 2\r\n\r\nhi",
     "nul": OK + b"X: a\0b\r\nContent-Length: 2\r\n\r\nhi",
     "upgrade": b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n",
-    "brotli": plain(b"hi", b"Content-Encoding: br\r\n"),
-    "two codings": plain(gzip.compress(gzip.compress(b"hi")), b"Content-Encoding: gzip, gzip\r\n"),
-    "damaged": plain(b"x" + gzip.compress(TEXT)[1:], GZIPPED),
-    "cut": plain(gzip.compress(TEXT)[:-9], GZIPPED),
-    "behind": plain(gzip.compress(TEXT) + b"!", GZIPPED),
+    "brotli": plain_reply(b"hi", b"Content-Encoding: br\r\n"),
+    "two codings": plain_reply(gzip.compress(gzip.compress(b"hi")), b"Content-Encoding: gzip, gzip\r\n"),
+    "damaged": plain_reply(b"x" + gzip.compress(TEXT)[1:], GZIPPED),
+    "cut": plain_reply(gzip.compress(TEXT)[:-9], GZIPPED),
+    "behind": plain_reply(gzip.compress(TEXT) + b"!", GZIPPED),
 }
 OVERSIZED = {
     "one header": OK + b"X: " + b"x" * 70_000 + b"\r\nContent-Length: 2\r\n\r\nhi",
@@ -110,9 +116,9 @@ OVERSIZED = {
 
 
 async def fetched(url: str, method: str = "POST", **options: Any) -> tuple[int, bytes]:
-    fetcher = Fetcher(**options)
+    fetcher = HTTPClient(**options)
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             reply = await fetcher.fetch(method, url, [])
             return reply.status, await reply.read()
     finally:
@@ -148,7 +154,7 @@ class Wire(asyncio.Transport):
 async def played(pieces: Iterable[bytes]) -> tuple[int, bytes, list[bool]]:
     """The reply that these pieces, and the end of the connection, make; and what `done` was told."""
     told: list[bool] = []
-    connection = Connection(
+    connection = HTTP1Connection(
         asyncio.get_running_loop(), FetchLimits(), lambda _, usable: told.append(usable), lambda _: None
     )
     wire = Wire()
@@ -172,12 +178,12 @@ async def played(pieces: Iterable[bytes]) -> tuple[int, bytes, list[bool]]:
 @pytest.mark.parametrize("name", FRAMINGS)
 async def test_every_framing(name: str) -> None:
     said, status, body, kept = FRAMINGS[name]
-    async with place(answering(said) if kept else saying(said)) as here:
-        fetcher = Fetcher()
+    async with run_raw_server(reply_to_each(said) if kept else reply_once(said)) as here:
+        fetcher = HTTPClient()
         for _ in range(2):
             reply = await fetcher.fetch("POST", here.url, [])
             assert (reply.status, await reply.read()) == (status, body)
-        assert here.visits == (1 if kept else 2)
+        assert here.connection_count == (1 if kept else 2)
         await fetcher.close()
 
 
@@ -185,15 +191,15 @@ async def test_every_framing(name: str) -> None:
 async def test_byte_by_byte_over_a_socket(name: str) -> None:
     said, status, body, kept = FRAMINGS[name]
 
-    async def serve(visit: Visit) -> None:
+    async def serve(visit: ServerConnection) -> None:
         await visit.request()
         for at in range(len(said)):
             visit.send(said[at : at + 1])
             await asyncio.sleep(0)
         if kept:
-            await visit.gone()
+            await visit.wait_closed()
 
-    async with place(serve) as here:
+    async with run_raw_server(serve) as here:
         assert await fetched(here.url) == (status, body)
 
 
@@ -206,8 +212,8 @@ def test_a_reply_may_be_cut_anywhere(name: str, cuts: list[int]) -> None:
 
 
 async def test_headers_are_lower_case_and_repeated_ones_joined() -> None:
-    async with place(answering(plain(b"", b"X-One: a\r\nx-ONE: b\r\nEmpty:\r\n"))) as here:
-        fetcher = Fetcher()
+    async with run_raw_server(reply_to_each(plain_reply(b"", b"X-One: a\r\nx-ONE: b\r\nEmpty:\r\n"))) as here:
+        fetcher = HTTPClient()
         reply = await fetcher.fetch("GET", here.url, [])
         assert reply.headers == {b"x-one": b"a, b", b"empty": b"", b"content-length": b"0"}
         assert reply.url == here.url
@@ -215,42 +221,42 @@ async def test_headers_are_lower_case_and_repeated_ones_joined() -> None:
 
 
 async def test_an_interim_reply_leaves_no_headers() -> None:
-    async with place(answering(b"HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n" + plain(b""))) as here:
-        fetcher = Fetcher()
+    async with run_raw_server(reply_to_each(b"HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n" + plain_reply(b""))) as here:
+        fetcher = HTTPClient()
         reply = await fetcher.fetch("GET", here.url, [])
         assert reply.headers == {b"content-length": b"0"}
         await fetcher.close()
 
 
 async def test_a_head_request_has_no_body_whatever_the_length() -> None:
-    async with place(answering(OK + b"Content-Length: 99999999\r\n\r\n")) as here:
+    async with run_raw_server(reply_to_each(OK + b"Content-Length: 99999999\r\n\r\n")) as here:
         assert await fetched(here.url, "HEAD") == (200, b"")
 
 
 @pytest.mark.parametrize("name", MALFORMED)
 async def test_malformed_replies(name: str) -> None:
-    async with place(answering(MALFORMED[name])) as here:
-        with pytest.raises(BadReply):
+    async with run_raw_server(reply_to_each(MALFORMED[name])) as here:
+        with pytest.raises(InvalidHTTPResponse):
             await fetched(here.url)
         assert len(here.requests) == 1
 
 
 @pytest.mark.parametrize("name", OVERSIZED)
 async def test_oversized_heads_and_trailers(name: str) -> None:
-    async with place(answering(OVERSIZED[name])) as here:
-        with pytest.raises(TooLarge):
+    async with run_raw_server(reply_to_each(OVERSIZED[name])) as here:
+        with pytest.raises(ResponseTooLarge):
             await fetched(here.url)
         assert len(here.requests) == 1
 
 
 async def test_the_status_is_known_even_if_the_body_cannot_be_read() -> None:
-    async with place(
-        answering(b"HTTP/1.1 502 Bad Gateway\r\nContent-Encoding: br\r\nContent-Length: 2\r\n\r\nhi")
+    async with run_raw_server(
+        reply_to_each(b"HTTP/1.1 502 Bad Gateway\r\nContent-Encoding: br\r\nContent-Length: 2\r\n\r\nhi")
     ) as here:
-        fetcher = Fetcher()
+        fetcher = HTTPClient()
         reply = await fetcher.fetch("GET", here.url, [])
         assert reply.status == 502
-        with pytest.raises(BadReply):
+        with pytest.raises(InvalidHTTPResponse):
             await reply.read()
         await fetcher.close()
 
@@ -258,26 +264,26 @@ async def test_the_status_is_known_even_if_the_body_cannot_be_read() -> None:
 @pytest.mark.parametrize(
     "said",
     [
-        plain(b"x" * 1001),
-        plain(b"x" * 100_000),
+        plain_reply(b"x" * 1001),
+        plain_reply(b"x" * 100_000),
         OK + b"Content-Length: 30000000\r\n\r\n",
         CHUNKED + b"\r\n" + chunked(b"x" * 1001),
-        plain(gzip.compress(b"x" * 1001), GZIPPED),
+        plain_reply(gzip.compress(b"x" * 1001), GZIPPED),
     ],
     ids=["by one byte", "by far", "by declaration", "in chunks", "when decompressed"],
 )
 async def test_a_body_over_its_limit(said: bytes) -> None:
-    async with place(answering(said)) as here:
-        with pytest.raises(TooLarge):
-            await fetched(here.url, limits=FetchLimits(body=1000))
+    async with run_raw_server(reply_to_each(said)) as here:
+        with pytest.raises(ResponseTooLarge):
+            await fetched(here.url, limits=FetchLimits(max_body_bytes=1000))
 
 
 @pytest.mark.parametrize(
-    "said", [plain(b"x" * 1000), plain(gzip.compress(b"x" * 1000), GZIPPED)], ids=["plain", "compressed"]
+    "said", [plain_reply(b"x" * 1000), plain_reply(gzip.compress(b"x" * 1000), GZIPPED)], ids=["plain", "compressed"]
 )
 async def test_a_body_at_its_limit(said: bytes) -> None:
-    async with place(answering(said)) as here:
-        assert await fetched(here.url, limits=FetchLimits(body=1000)) == (200, b"x" * 1000)
+    async with run_raw_server(reply_to_each(said)) as here:
+        assert await fetched(here.url, limits=FetchLimits(max_body_bytes=1000)) == (200, b"x" * 1000)
 
 
 @cache
@@ -289,7 +295,7 @@ def bomb(size: int) -> bytes:
 
 @pytest.mark.parametrize("whole", [True, False])
 async def test_a_bomb_fails_early_in_little_memory(whole: bool) -> None:
-    async def consume(reply: Reply) -> None:
+    async def consume(reply: ClientResponse) -> None:
         nonlocal got
         if whole:
             await reply.read()
@@ -297,12 +303,12 @@ async def test_a_bomb_fails_early_in_little_memory(whole: bool) -> None:
             got += len(piece)
 
     got = 0
-    async with place(answering(plain(bomb(2**26), GZIPPED))) as here:
-        fetcher = Fetcher()
+    async with run_raw_server(reply_to_each(plain_reply(bomb(2**26), GZIPPED))) as here:
+        fetcher = HTTPClient()
         reply = await fetcher.fetch("GET", here.url, [])
         tracemalloc.start()
         try:
-            with pytest.raises(TooLarge):
+            with pytest.raises(ResponseTooLarge):
                 await consume(reply)
             _, peak = tracemalloc.get_traced_memory()
         finally:
@@ -314,14 +320,14 @@ async def test_a_bomb_fails_early_in_little_memory(whole: bool) -> None:
 
 async def test_what_compresses_well_but_is_small_is_no_bomb() -> None:
     body = bytes(1_000_000)
-    async with place(answering(plain(gzip.compress(body), GZIPPED))) as here:
+    async with run_raw_server(reply_to_each(plain_reply(gzip.compress(body), GZIPPED))) as here:
         assert await fetched(here.url) == (200, body)
 
 
 async def test_a_compressed_stream_comes_piece_by_piece() -> None:
     go = asyncio.Event()
 
-    async def serve(visit: Visit) -> None:
+    async def serve(visit: ServerConnection) -> None:
         await visit.request()
         stream = zlib.compressobj(wbits=31)
         visit.send(CHUNKED + GZIPPED + b"\r\n")
@@ -332,8 +338,8 @@ async def test_a_compressed_stream_comes_piece_by_piece() -> None:
         piece = stream.flush()
         visit.send(b"%x\r\n%b\r\n0\r\n\r\n" % (len(piece), piece))
 
-    async with place(serve) as here:
-        fetcher = Fetcher()
+    async with run_raw_server(serve) as here:
+        fetcher = HTTPClient()
         reply = await fetcher.fetch("GET", here.url, [])
         assert await anext(reply) == b"one"
         go.set()
@@ -343,8 +349,8 @@ async def test_a_compressed_stream_comes_piece_by_piece() -> None:
 
 async def test_a_stream_is_longer_than_any_body() -> None:
     body = b"data: x\n\n" * 1000
-    async with place(answering(CHUNKED + b"\r\n" + chunked(body, 900))) as here:
-        fetcher = Fetcher(limits=FetchLimits(body=100))
+    async with run_raw_server(reply_to_each(CHUNKED + b"\r\n" + chunked(body, 900))) as here:
+        fetcher = HTTPClient(limits=FetchLimits(max_body_bytes=100))
         reply = await fetcher.fetch("GET", here.url, [])
         assert b"".join([piece async for piece in reply.chunks()]) == body
         await fetcher.close()
@@ -353,7 +359,7 @@ async def test_a_stream_is_longer_than_any_body() -> None:
 async def test_a_server_is_not_read_faster_than_the_caller_reads() -> None:
     size, sent = 64 * 2**20, 0
 
-    async def serve(visit: Visit) -> None:
+    async def serve(visit: ServerConnection) -> None:
         nonlocal sent
         await visit.request()
         visit.send(OK + b"Content-Length: %d\r\n\r\n" % size)
@@ -361,13 +367,13 @@ async def test_a_server_is_not_read_faster_than_the_caller_reads() -> None:
             visit.send(bytes(2**16))
             sent += 2**16
             await visit.writer.drain()
-        await visit.gone()
+        await visit.wait_closed()
 
-    async with place(serve) as here:
-        fetcher = Fetcher()
+    async with run_raw_server(serve) as here:
+        fetcher = HTTPClient()
         reply = await fetcher.fetch("GET", here.url, [])
         # Turns enough to receive it all. What the kernel holds is not ours to know, but so much it does not.
-        await settled(5000)
+        await run_pending_callbacks(5000)
         assert sent < size
         got = 0
         async for piece in reply:
@@ -378,17 +384,17 @@ async def test_a_server_is_not_read_faster_than_the_caller_reads() -> None:
 
 async def test_large_bodies_are_read_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
     touched = 0
-    original = Connection.on_body
+    original = HTTP1Connection.on_body
 
-    def on_body(self: Connection, piece: bytes) -> None:
+    def on_body(self: HTTP1Connection, piece: bytes) -> None:
         nonlocal touched
         touched += len(piece)
         original(self, piece)
 
-    monkeypatch.setattr(Connection, "on_body", on_body)
+    monkeypatch.setattr(HTTP1Connection, "on_body", on_body)
     for size in (2**20, 2**23):
         touched = 0
-        async with place(answering(plain(bytes(size)))) as here:
+        async with run_raw_server(reply_to_each(plain_reply(bytes(size)))) as here:
             assert await fetched(here.url) == (200, bytes(size))
         assert touched == size
 
@@ -397,27 +403,27 @@ async def test_large_bodies_are_read_in_linear_time(monkeypatch: pytest.MonkeyPa
 async def test_a_reply_that_breaks_off_anywhere_is_an_error(body: bytes) -> None:
     said = CHUNKED + b"\r\n" + chunked(body, 100)
     for end in range(len(said)):
-        async with place(saying(said[:end])) as here:
-            with pytest.raises(Broken) as caught:
+        async with run_raw_server(reply_once(said[:end])) as here:
+            with pytest.raises(ConnectionBroken) as caught:
                 await fetched(here.url)
             assert caught.value.sent
-            assert caught.value.head == (end >= len(CHUNKED) + 2)
-            assert len(here.requests) == here.visits == 1
+            assert caught.value.has_head == (end >= len(CHUNKED) + 2)
+            assert len(here.requests) == here.connection_count == 1
 
 
 async def test_pieces_before_the_break_are_delivered() -> None:
-    async with place(saying(OK + b"Content-Length: 10\r\n\r\nhello")) as here:
-        fetcher = Fetcher()
+    async with run_raw_server(reply_once(OK + b"Content-Length: 10\r\n\r\nhello")) as here:
+        fetcher = HTTPClient()
         reply = await fetcher.fetch("GET", here.url, [])
         assert await anext(reply) == b"hello"
         for _ in range(2):
-            with pytest.raises(Broken):
+            with pytest.raises(ConnectionBroken):
                 await anext(reply)
         await fetcher.close()
 
 
 async def test_a_reset_is_no_end_of_a_body_without_length() -> None:
-    async def serve(visit: Visit) -> None:
+    async def serve(visit: ServerConnection) -> None:
         await visit.request()
         visit.send(OK + b"\r\nhello")
         await visit.writer.drain()
@@ -427,39 +433,39 @@ async def test_a_reset_is_no_end_of_a_body_without_length() -> None:
         visit.writer.transport.abort()
 
     heard = asyncio.Event()
-    async with place(serve) as here:
-        fetcher = Fetcher()
+    async with run_raw_server(serve) as here:
+        fetcher = HTTPClient()
         reply = await fetcher.fetch("GET", here.url, [])
         assert await anext(reply) == b"hello"
         heard.set()
-        with pytest.raises(Broken):
+        with pytest.raises(ConnectionBroken):
             await reply.read()
         await fetcher.close()
 
 
 async def test_closing_an_unfinished_reply_cancels_the_request() -> None:
-    async def serve(visit: Visit) -> None:
+    async def serve(visit: ServerConnection) -> None:
         await visit.request()
         visit.send(OK + b"Content-Length: 10\r\n\r\nhello")
-        await visit.gone()
+        await visit.wait_closed()
 
-    async with place(serve) as here:
-        fetcher = Fetcher()
+    async with run_raw_server(serve) as here:
+        fetcher = HTTPClient()
         reply = await fetcher.fetch("GET", here.url, [])
         reply.close()
         reply.close()
-        await until(lambda: here.gone == 1)
-        with pytest.raises(Broken):
+        await wait_until(lambda: here.closed_count == 1)
+        with pytest.raises(ConnectionBroken):
             await reply.read()
         await fetcher.close()
 
 
 async def test_closing_a_complete_reply_keeps_the_connection() -> None:
-    async with place(answering(plain(TEXT))) as here:
-        fetcher = Fetcher()
+    async with run_raw_server(reply_to_each(plain_reply(TEXT))) as here:
+        fetcher = HTTPClient()
         for _ in range(3):
             reply = await fetcher.fetch("GET", here.url, [])
             await reply.read()
             reply.close()
-        assert here.visits == 1
+        assert here.connection_count == 1
         await fetcher.close()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dovetail.transports import job
-from dovetail.transports.job import Accounting, BasicLimits, ExtendedLimits, Job
+from dovetail.transports.job import Accounting, BasicLimits, ExtendedLimits, WindowsJob
 
 
 class Kernel:
@@ -42,10 +42,10 @@ class Kernel:
         return 1
 
 
-def begin(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> Job:
-    monkeypatch.setattr(job, "kernel", lambda: kernel)
+def begin(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> WindowsJob:
+    monkeypatch.setattr(job, "load_kernel32", lambda: kernel)
     process: Any = SimpleNamespace(_handle=9, kill=lambda: kernel.calls.append(("kill",)), wait=lambda: 0)
-    return Job(process)
+    return WindowsJob(process)
 
 
 @pytest.mark.skipif(ctypes.sizeof(ctypes.c_void_p) != 8, reason="platform: 64 bits")
@@ -59,9 +59,9 @@ def test_a_process_is_put_into_a_job_that_ends_with_its_handle(monkeypatch: pyte
     kernel = Kernel(active=2)
     members = begin(kernel, monkeypatch)
     assert kernel.calls == [("limit", 7, 9, 0x2000, ctypes.sizeof(ExtendedLimits)), ("assign", 7, 9)]
-    assert members.busy()
+    assert members.is_running()
     kernel.active = 0
-    assert not members.busy()
+    assert not members.is_running()
     members.terminate()
     members.close()
     members.close()
@@ -71,6 +71,6 @@ def test_a_process_is_put_into_a_job_that_ends_with_its_handle(monkeypatch: pyte
 def test_without_a_job_the_process_alone_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = Kernel(allows=False, active=2)
     members = begin(kernel, monkeypatch)
-    assert not members.busy()
+    assert not members.is_running()
     members.kill()
     assert kernel.calls[2:] == [("close", 7), ("kill",)]

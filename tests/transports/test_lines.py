@@ -11,9 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.transports import lines as module
-from dovetail.transports.lines import Framer, Lines, serve_connection
-from dovetail.transports.spool import SLICE, Budget
-from transports.scene import Held, Stand, initialize, modern, request, said, settled, until
+from dovetail.transports.lines import LineProtocol, LineSplitter, serve_connection
+from dovetail.transports.spool import SLICE_BYTES, MemoryBudget
+from transports.scene import (
+    FakeService,
+    PausedWork,
+    initialize,
+    request,
+    run_pending_callbacks,
+    stateless_request,
+    text_result,
+    wait_until,
+)
 
 LIMIT = 8
 fragments = st.sampled_from([b"\n", b"\r\n", b"\r", b"a", b"{}", b"\xc3\xa9", b"x" * LIMIT, b"x" * (LIMIT + 1), b" "])
@@ -30,7 +39,7 @@ def expected(stream: bytes) -> list[bytes | None]:
 
 @given(streams, st.data(), st.sampled_from([3, 4096]))
 def test_any_way_to_cut_a_stream_gives_the_same_lines(stream: bytes, data: st.DataObject, large: int) -> None:
-    framer, lines, place = Framer(LIMIT), [], 0
+    framer, lines, place = LineSplitter(LIMIT), [], 0
     original, module.MIN_PIECE_BYTES = module.MIN_PIECE_BYTES, large
     try:
         for cut in [*sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12))), len(stream)]:
@@ -43,21 +52,21 @@ def test_any_way_to_cut_a_stream_gives_the_same_lines(stream: bytes, data: st.Da
 
 @given(streams)
 def test_byte_by_byte(stream: bytes) -> None:
-    framer = Framer(LIMIT)
+    framer = LineSplitter(LIMIT)
     assert [line for byte in stream for line in framer.feed(bytes([byte]))] == expected(stream)
 
 
 @pytest.mark.parametrize("cut", [1, 7, LIMIT + 1])
 def test_a_line_at_the_limit_passes_and_one_over_it_is_reported_once(cut: int) -> None:
     stream = b"x" * LIMIT + b"\n" + b"y" * (LIMIT + 1) + b"\n" + b"z" * 1000 + b"\nok\n"
-    framer, lines = Framer(LIMIT), []
+    framer, lines = LineSplitter(LIMIT), []
     for start in range(0, len(stream), cut):
         lines += framer.feed(stream[start : start + cut])
     assert lines == [b"x" * LIMIT, None, None, b"ok"]
 
 
 def test_a_line_over_the_limit_is_not_kept() -> None:
-    framer = Framer(100)
+    framer = LineSplitter(100)
     tracemalloc.start()
     try:
         for _ in range(1000):
@@ -69,7 +78,7 @@ def test_a_line_over_the_limit_is_not_kept() -> None:
 
 
 def took(count: int, size: int) -> float:
-    framer, piece = Framer(10**9), b"x" * size
+    framer, piece = LineSplitter(10**9), b"x" * size
     began = time.thread_time()
     for _ in range(count):
         framer.feed(piece)
@@ -123,16 +132,16 @@ def line(message: Any) -> bytes:
     return json.dumps(message).encode() + b"\n"
 
 
-def connected(stand: Stand | None = None, **limits: Any) -> tuple[Lines, Pipe]:
-    lines, pipe = Lines(stand or Stand(**limits)), Pipe()
+def connected(stand: FakeService | None = None, **limits: Any) -> tuple[LineProtocol, Pipe]:
+    lines, pipe = LineProtocol(stand or FakeService(**limits)), Pipe()
     lines.connection_made(pipe)
     return lines, pipe
 
 
 async def test_answers_of_one_turn_leave_in_one_write() -> None:
     lines, pipe = connected()
-    lines.data_received(b"".join(line(modern(id=number, text=str(number))) for number in range(50)))
-    await until(lambda: len(pipe.messages) == 50)
+    lines.data_received(b"".join(line(stateless_request(id=number, text=str(number))) for number in range(50)))
+    await wait_until(lambda: len(pipe.messages) == 50)
     assert len(pipe.written) == 1
     assert {message["id"] for message in pipe.messages} == set(range(50))
     assert all(one.endswith(b"\n") for one in pipe.written)
@@ -141,7 +150,7 @@ async def test_answers_of_one_turn_leave_in_one_write() -> None:
 
 async def test_a_last_line_may_lack_its_newline() -> None:
     lines, pipe = connected()
-    lines.data_received(line(modern(text="last")).rstrip(b"\n"))
+    lines.data_received(line(stateless_request(text="last")).rstrip(b"\n"))
     lines.eof_received()
     await lines.close(5.0)
     assert [message["result"]["content"][0]["text"] for message in pipe.messages] == ["last"]
@@ -149,8 +158,8 @@ async def test_a_last_line_may_lack_its_newline() -> None:
 
 async def test_a_line_too_long_is_answered_and_the_next_one_served() -> None:
     lines, pipe = connected(line=400)
-    lines.data_received(line({"x": "y" * 1000}) + line(modern(text="next")))
-    await until(lambda: len(pipe.messages) == 2)
+    lines.data_received(line({"x": "y" * 1000}) + line(stateless_request(text="next")))
+    await wait_until(lambda: len(pipe.messages) == 2)
     refused, served = pipe.messages
     assert refused["error"]["code"] == -32600
     assert "400" in refused["error"]["message"]
@@ -161,17 +170,17 @@ async def test_a_line_too_long_is_answered_and_the_next_one_served() -> None:
 
 async def test_empty_lines_are_no_messages() -> None:
     lines, pipe = connected()
-    for piece in (b"\n", b"\r\n", b"\r", b"\n", b"\n\n", line(modern())):
+    for piece in (b"\n", b"\r\n", b"\r", b"\n", b"\n\n", line(stateless_request())):
         lines.data_received(piece)
-    await until(lambda: pipe.messages)
+    await wait_until(lambda: pipe.messages)
     assert len(pipe.messages) == 1
     await lines.close(0)
 
 
 async def test_carriage_returns_before_the_end_are_white_space() -> None:
     lines, pipe = connected()
-    lines.data_received(line(modern(text="a"))[:-1] + b"\r\n")
-    await until(lambda: pipe.messages)
+    lines.data_received(line(stateless_request(text="a"))[:-1] + b"\r\n")
+    await wait_until(lambda: pipe.messages)
     assert "result" in pipe.messages[0]
     await lines.close(0)
 
@@ -193,13 +202,13 @@ async def test_what_is_said_waits_for_a_peer_that_does_not_read() -> None:
         steps.append("said")
         return b"{}"
 
-    lines, pipe = connected(Stand(work))
+    lines, pipe = connected(FakeService(work))
     lines.pause_writing()
-    lines.data_received(line(modern()))
-    await settled()
+    lines.data_received(line(stateless_request()))
+    await run_pending_callbacks()
     assert steps == []
     lines.resume_writing()
-    await until(lambda: len(pipe.messages) == 2)
+    await wait_until(lambda: len(pipe.messages) == 2)
     assert steps == ["said"]
     await lines.close(0)
 
@@ -209,18 +218,18 @@ async def test_a_large_answer_leaves_in_slices_as_the_peer_reads() -> None:
         """Takes one slice, then says that it is full."""
 
         def write(self, data: bytes) -> None:
-            assert len(data) <= SLICE
+            assert len(data) <= SLICE_BYTES
             super().write(data)
             lines.pause_writing()
 
     async def work(exchange: Any) -> Any:
-        return said("x" * (3 * SLICE))
+        return text_result("x" * (3 * SLICE_BYTES))
 
-    budget = Budget(1000)
-    lines, pipe = Lines(Stand(work), budget=budget), Slow()
+    budget = MemoryBudget(1000)
+    lines, pipe = LineProtocol(FakeService(work), budget=budget), Slow()
     lines.connection_made(pipe)
-    lines.data_received(line(modern(id=1)))
-    await until(lambda: pipe.written)
+    lines.data_received(line(stateless_request(id=1)))
+    await wait_until(lambda: pipe.written)
     for count in (1, 2, 3):
         assert (pipe.paused, len(pipe.written)) == (True, count)
         lines.write(b'{"small":%d}' % count)
@@ -230,9 +239,9 @@ async def test_a_large_answer_leaves_in_slices_as_the_peer_reads() -> None:
     for _ in range(5):
         lines.resume_writing()
     large, *small = pipe.messages
-    assert len(large["result"]["content"][0]["text"]) == 3 * SLICE
+    assert len(large["result"]["content"][0]["text"]) == 3 * SLICE_BYTES
     assert small == [{"small": 1}, {"small": 2}, {"small": 3}]
-    assert budget.used == 0
+    assert budget.used_bytes == 0
     await lines.close(0)
 
 
@@ -256,8 +265,8 @@ async def test_a_peer_that_never_reads_again_is_dropped() -> None:
 
 
 async def test_both_halves_of_a_dropped_peer_are_let_go() -> None:
-    lines, reading, writing = Lines(Stand(write_stall=0.005)), Pipe(), Pipe()
-    lines.writes_to(writing)
+    lines, reading, writing = LineProtocol(FakeService(write_stall=0.005)), Pipe(), Pipe()
+    lines.set_writer(writing)
     lines.connection_made(reading)
     lines.pause_writing()
     async with asyncio.timeout(10):
@@ -276,24 +285,24 @@ async def test_nobody_waits_for_a_peer_that_is_gone() -> None:
         steps.append("said")
         return b"{}"
 
-    lines, _ = connected(Stand(work))
-    lines.data_received(line(modern()))
-    await settled()
+    lines, _ = connected(FakeService(work))
+    lines.data_received(line(stateless_request()))
+    await run_pending_callbacks()
     lines.connection_lost(None)
-    await until(lambda: steps)
+    await wait_until(lambda: steps)
     await lines.close(0)
 
 
 async def test_lines_that_came_together_are_taken_only_while_their_answers_are_read() -> None:
     """A few bytes that ask for a lot must not make a lot of answers that nobody reads."""
-    stand = Stand()
+    stand = FakeService()
     lines, pipe = connected(stand)
     lines.pause_writing()
-    lines.data_received(b"".join(line(modern(id=number)) for number in range(5)))
-    await settled()
+    lines.data_received(b"".join(line(stateless_request(id=number)) for number in range(5)))
+    await run_pending_callbacks()
     assert not stand.seen
     lines.resume_writing()
-    await until(lambda: b"".join(pipe.written).count(b"\n") == 5)
+    await wait_until(lambda: b"".join(pipe.written).count(b"\n") == 5)
     assert [exchange.id for exchange in stand.seen] == list(range(5))
     await lines.close(0)
 
@@ -302,10 +311,10 @@ async def test_a_large_answer_leaves_before_the_next_line_is_taken() -> None:
     async def work(exchange: Any) -> Any:
         return b'{"text":"%s"}' % (b"x" * 100_000)
 
-    stand = Stand(work)
+    stand = FakeService(work)
     lines, pipe = connected(stand)
-    asyncio.get_running_loop().call_soon(lines.data_received, line(modern(id=0)))
-    await until(lambda: pipe.written and not lines.duplex.running)
+    asyncio.get_running_loop().call_soon(lines.data_received, line(stateless_request(id=0)))
+    await wait_until(lambda: pipe.written and not lines.duplex.running_count)
     pipe.written.clear()
     write = pipe.write
 
@@ -314,19 +323,21 @@ async def test_a_large_answer_leaves_before_the_next_line_is_taken() -> None:
         lines.pause_writing()
 
     pipe.write = write_and_pause  # type: ignore[method-assign]
-    asyncio.get_running_loop().call_soon(lines.data_received, line(modern(id=1)) + line(modern(id=2)))
-    await settled()
+    asyncio.get_running_loop().call_soon(
+        lines.data_received, line(stateless_request(id=1)) + line(stateless_request(id=2))
+    )
+    await run_pending_callbacks()
     assert [exchange.id for exchange in stand.seen] == [0, 1]
     await lines.close(0)
 
 
 async def test_an_end_that_comes_with_the_last_lines_waits_until_they_are_taken() -> None:
-    stand = Stand()
+    stand = FakeService()
     lines, pipe = connected(stand)
     lines.pause_writing()
-    lines.data_received(line(modern(id=1)))
+    lines.data_received(line(stateless_request(id=1)))
     lines.eof_received()
-    await settled()
+    await run_pending_callbacks()
     assert not lines.done.done()
     lines.resume_writing()
     await lines.done
@@ -355,56 +366,56 @@ async def test_reading_is_not_resumed_on_what_is_closing() -> None:
 
 @pytest.mark.parametrize("end", ["eof_received", "shutdown"])
 async def test_the_end_lets_what_runs_finish_within_the_grace(end: str) -> None:
-    held = Held()
-    stand = Stand(held)
+    held = PausedWork()
+    stand = FakeService(held)
     lines, pipe = connected(stand)
     serving = asyncio.create_task(serve_connection(lines, 5.0))
-    lines.data_received(line(modern(id="a", text="a")))
-    await until(lambda: held.began)
+    lines.data_received(line(stateless_request(id="a", text="a")))
+    await wait_until(lambda: held.started)
     if end == "eof_received":
         assert lines.eof_received() is True
     else:
         lines.data_received(line(initialize()) + line(request("shutdown", 9)))
-    await settled()
+    await run_pending_callbacks()
     assert not serving.done()
     held.release("a")
     await serving
-    assert held.ends == {"a": "done"}
+    assert held.outcomes == {"a": "done"}
     assert pipe.closed
     if end == "shutdown":
         assert {"jsonrpc": "2.0", "id": 9, "result": None} in pipe.messages
 
 
 async def test_a_peer_that_is_gone_gets_no_grace() -> None:
-    held = Held()
-    lines, pipe = connected(Stand(held))
+    held = PausedWork()
+    lines, pipe = connected(FakeService(held))
     serving = asyncio.create_task(serve_connection(lines, 60.0))
-    lines.data_received(line(modern(text="a")))
-    await until(lambda: held.began)
+    lines.data_received(line(stateless_request(text="a")))
+    await wait_until(lambda: held.started)
     lines.connection_lost(None)
     async with asyncio.timeout(10):
         await serving
-    assert held.ends == {"a": "gone"}
+    assert held.outcomes == {"a": "gone"}
     assert pipe.messages == []
 
 
 async def test_without_a_grace_what_runs_is_stopped() -> None:
-    held = Held()
-    lines, pipe = connected(Stand(held))
-    lines.data_received(line(modern(text="a")))
-    await until(lambda: held.began)
+    held = PausedWork()
+    lines, pipe = connected(FakeService(held))
+    lines.data_received(line(stateless_request(text="a")))
+    await wait_until(lambda: held.started)
     await lines.close(0)
-    assert held.ends == {"a": "gone"}
+    assert held.outcomes == {"a": "gone"}
     assert pipe.closed
     assert pipe.messages == []
 
 
 async def test_answers_go_where_they_are_told_to_go() -> None:
-    lines, reading, writing = Lines(Stand()), Pipe(), Pipe()
-    lines.writes_to(writing)
+    lines, reading, writing = LineProtocol(FakeService()), Pipe(), Pipe()
+    lines.set_writer(writing)
     lines.connection_made(reading)
-    lines.data_received(line(modern()))
-    await until(lambda: writing.messages)
+    lines.data_received(line(stateless_request()))
+    await wait_until(lambda: writing.messages)
     assert not reading.written
     await lines.close(0)
     assert reading.closed

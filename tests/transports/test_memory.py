@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from dovetail import CannotStart, Client, Disconnected, Server
-from dovetail.protocol.channel import Request
-from dovetail.transports.memory import Memory
+from dovetail.protocol.channel import EncodedRequest
+from dovetail.transports.memory import MemoryClient
 
 
-class Noted:
+class RecordingInbox:
     """An inbox that keeps what comes."""
 
     def __init__(self) -> None:
@@ -23,15 +23,15 @@ class Noted:
     def receive(self, message: Any) -> None:
         self.messages.append(message)
 
-    def alive(self, id: Any) -> None: ...
+    def record_activity(self, id: Any) -> None: ...
 
-    def junk(self, text: str) -> None:
+    def record_invalid_message(self, text: str) -> None:
         self.junk_seen.append(text)
 
-    def missed(self) -> None: ...
+    def record_gap(self) -> None: ...
 
-    def lost(self, why: Any) -> None:
-        self.losses.append(why)
+    def handle_connection_lost(self, error: Any) -> None:
+        self.losses.append(error)
 
 
 class Echo:
@@ -49,14 +49,14 @@ class Echo:
         self.closed += 1
 
 
-async def joined() -> tuple[Memory, Echo, Noted]:
+async def joined() -> tuple[MemoryClient, Echo, RecordingInbox]:
     ends: list[Echo] = []
 
     def link(write: Any) -> Echo:
         ends.append(Echo(write))
         return ends[-1]
 
-    channel, inbox = Memory(link), Noted()
+    channel, inbox = MemoryClient(link), RecordingInbox()
     await channel.open(inbox)
     return channel, ends[0], inbox
 
@@ -64,7 +64,7 @@ async def joined() -> tuple[Memory, Echo, Noted]:
 async def test_answers_go_to_whoever_asked_in_any_order() -> None:
     channel, server, inbox = await joined()
     loop = asyncio.get_running_loop()
-    tasks = [loop.create_task(channel.exchange(Request(id, "m", b"%d" % id))) for id in (1, 2)]
+    tasks = [loop.create_task(channel.exchange(EncodedRequest(id, "m", b"%d" % id))) for id in (1, 2)]
     await asyncio.sleep(0)
     assert server.heard == [b"1", b"2"]
     server.write(b'{"id":2,"result":"two"}')
@@ -80,8 +80,8 @@ async def test_answers_go_to_whoever_asked_in_any_order() -> None:
 
 async def test_leaving_cancels_tells_and_closes_once() -> None:
     channel, server, inbox = await joined()
-    task = asyncio.get_running_loop().create_task(channel.exchange(Request(5, "tools/call", b"5")))
-    opening = asyncio.get_running_loop().create_task(channel.exchange(Request(6, "initialize", b"6")))
+    task = asyncio.get_running_loop().create_task(channel.exchange(EncodedRequest(5, "tools/call", b"5")))
+    opening = asyncio.get_running_loop().create_task(channel.exchange(EncodedRequest(6, "initialize", b"6")))
     await asyncio.sleep(0)
     await channel.close()
     await channel.close()
@@ -93,13 +93,13 @@ async def test_leaving_cancels_tells_and_closes_once() -> None:
             await left
         assert caught.value.sent
     with pytest.raises(Disconnected) as caught:
-        await channel.exchange(Request(7, "m", b"7"))
+        await channel.exchange(EncodedRequest(7, "m", b"7"))
     assert not caught.value.sent
     with pytest.raises(Disconnected):
-        await channel.tell(b"8")
+        await channel.send_message(b"8")
     assert len(inbox.losses) == 1
-    assert channel.older() is None
-    assert channel.facts() == {}
+    assert channel.create_fallback() is None
+    assert channel.get_diagnostics() == {}
 
 
 async def test_a_server_is_started_with_its_first_client() -> None:

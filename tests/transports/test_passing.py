@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import uvicorn
 
-from dovetail.protocol.recording import Frame, Tap, frame
-from dovetail.transports.passing import Passing, pass_streams
-from dovetail.transports.web import bound_socket
+from dovetail.protocol.recording import Frame, Recorder, create_frame
+from dovetail.transports.passing import RecordingProxy, proxy_streams
+from dovetail.transports.web import bind_socket
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -21,7 +21,7 @@ Seen = list[tuple[str, dict[str, str]]]
 
 @asynccontextmanager
 async def served(application: Any) -> AsyncGenerator[int]:
-    listener = bound_socket("127.0.0.1", 0)
+    listener = bind_socket("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(application, log_level="critical", lifespan="off", ws="none"))
     task = asyncio.create_task(server.serve([listener]))
     try:
@@ -32,7 +32,7 @@ async def served(application: Any) -> AsyncGenerator[int]:
 
 
 @asynccontextmanager
-async def between(seen: Seen, tap: Tap, query: str = "") -> AsyncGenerator[int]:
+async def between(seen: Seen, tap: Recorder, query: str = "") -> AsyncGenerator[int]:
     async def far(scope: Any, receive: Any, send: Any) -> None:
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
         asked = scope["query_string"].decode()
@@ -41,7 +41,7 @@ async def between(seen: Seen, tap: Tap, query: str = "") -> AsyncGenerator[int]:
         await send({"type": "http.response.body", "body": b'{"far":1}'})
 
     async with served(far) as port:
-        passing = Passing(f"http://127.0.0.1:{port}/mcp{query}", tap, [(b"authorization", b"Bearer mine")])
+        passing = RecordingProxy(f"http://127.0.0.1:{port}/mcp{query}", tap, [(b"authorization", b"Bearer mine")])
         try:
             async with served(passing) as here:
                 yield here
@@ -94,7 +94,7 @@ async def test_credentials_go_to_their_path_alone() -> None:
 
 async def test_each_request_has_a_number_with_its_reply() -> None:
     told: list[Frame] = []
-    async with between([], lambda to, data, headers: told.append(frame(0, to, data, headers))) as port:
+    async with between([], lambda to, data, headers: told.append(create_frame(0, to, data, headers))) as port:
         await asyncio.gather(post(port, "/mcp"), post(port, "/mcp"))
         await post(port, "/other")
     assert sorted((one.exchange or 0, one.to) for one in told) == [
@@ -116,7 +116,7 @@ async def test_streams_pass_from_what_cannot_be_polled(tmp_path: Any) -> None:
     source = os.open(tmp_path / "said", os.O_RDONLY)
     sink = os.open(tmp_path / "heard", os.O_WRONLY | os.O_CREAT)
     try:
-        assert await pass_streams([sys.executable, "-c", program], source, sink, note) == 0
+        assert await proxy_streams([sys.executable, "-c", program], source, sink, note) == 0
     finally:
         os.close(source)
         os.close(sink)

@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from dovetail.transports.pipes import ThreadReader, ThreadWriter, open_reader, open_writer
-from transports.scene import settled, until
+from transports.scene import run_pending_callbacks, wait_until
 
 
 class Noted(asyncio.Protocol):
@@ -50,7 +50,7 @@ async def reading() -> AsyncIterator[tuple[ThreadReader, Noted, int]]:
     reader.close()
     if is_open(sink):
         os.close(sink)
-    await until(lambda: not threads())
+    await wait_until(lambda: not threads())
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ async def writing() -> AsyncIterator[tuple[ThreadWriter, Noted, int]]:
     writer.abort()
     if is_open(source):
         os.close(source)
-    await until(lambda: not threads())
+    await wait_until(lambda: not threads())
 
 
 def is_open(descriptor: int) -> bool:
@@ -95,7 +95,7 @@ def test_a_polled_pipe_is_closed_once(run: Callable[..., Any]) -> None:
         descriptors = [pipe.get_extra_info("pipe").fileno() for pipe in (reader, writer)]
         writer.close()
         reader.close()
-        await until(lambda: not any(map(is_open, descriptors)))
+        await wait_until(lambda: not any(map(is_open, descriptors)))
         assert sorted(closed) == [source, sink]
 
     run(open_and_close())
@@ -105,9 +105,9 @@ async def test_what_is_written_is_delivered_and_then_the_end(reading: tuple[Thre
     reader, noted, sink = reading
     assert reader.is_reading()
     os.write(sink, b"abc")
-    await until(lambda: noted.got == b"abc")
+    await wait_until(lambda: noted.got == b"abc")
     os.close(sink)
-    await until(lambda: noted.events == ["made", "eof", type(None)])
+    await wait_until(lambda: noted.events == ["made", "eof", type(None)])
     assert reader.is_closing()
     assert not reader.is_reading()
 
@@ -127,37 +127,37 @@ async def test_a_paused_reader_delivers_nothing_and_reads_little(reading: tuple[
         return False
 
     for _ in range(20):  # the thread may still make room for a while
-        await until(full)
+        await wait_until(full)
         await asyncio.sleep(0.005)
     assert written <= 12 * 65536
     assert noted.got == b""
     os.close(sink)
-    await settled()
+    await run_pending_callbacks()
     assert noted.events == ["made"]
     reader.resume_reading()
-    await until(lambda: len(noted.got) == written and noted.events == ["made", "eof", type(None)])
+    await wait_until(lambda: len(noted.got) == written and noted.events == ["made", "eof", type(None)])
 
 
 async def test_nothing_comes_after_close(reading: tuple[ThreadReader, Noted, int]) -> None:
     reader, noted, sink = reading
-    await settled()
+    await run_pending_callbacks()
     reader.close()
     reader.close()
     os.write(sink, b"late")
     os.close(sink)
-    await until(lambda: not threads())
-    await settled()
+    await wait_until(lambda: not threads())
+    await run_pending_callbacks()
     assert (noted.got, noted.events) == (b"", ["made", type(None)])
 
 
 async def test_another_protocol_can_take_over(reading: tuple[ThreadReader, Noted, int]) -> None:
     reader, noted, sink = reading
-    await settled()
+    await run_pending_callbacks()
     other = Noted()
     reader.set_protocol(other)
     assert reader.get_protocol() is other
     os.write(sink, b"abc")
-    await until(lambda: other.got == b"abc")
+    await wait_until(lambda: other.got == b"abc")
     assert noted.got == b""
 
 
@@ -170,7 +170,7 @@ async def test_bytes_are_written_in_order_and_then_the_end(writing: tuple[Thread
     writer.write(bytearray(b"bc"))
     writer.write_eof()
     writer.write(b"late")
-    await until(lambda: noted.events == ["made", type(None)])
+    await wait_until(lambda: noted.events == ["made", type(None)])
     assert os.read(source, 100) == b"abc"
     assert os.read(source, 100) == b""
     assert writer.is_closing()
@@ -191,16 +191,16 @@ async def test_a_reader_that_is_slow_pauses_the_writer(writing: tuple[ThreadWrit
             got += len(os.read(source, 65536))
         return got == 8 * 65536 and "resume" in noted.events
 
-    await until(drained)
+    await wait_until(drained)
     assert noted.events == ["made", "pause", "resume"]
-    await until(lambda: writer.get_write_buffer_size() == 0)
+    await wait_until(lambda: writer.get_write_buffer_size() == 0)
 
 
 async def test_a_reader_that_is_gone_ends_the_connection(writing: tuple[ThreadWriter, Noted, int]) -> None:
     writer, noted, source = writing
     os.close(source)
     writer.write(b"a")
-    await until(lambda: noted.events == ["made", BrokenPipeError])
+    await wait_until(lambda: noted.events == ["made", BrokenPipeError])
     assert writer.is_closing()
 
 
@@ -210,7 +210,7 @@ async def test_an_abort_drops_what_waits(writing: tuple[ThreadWriter, Noted, int
         writer.write(b"x" * 65536)
     writer.abort()
     await asyncio.to_thread(os.read, source, 1 << 20)
-    await until(lambda: noted.events[-1] is type(None))
+    await wait_until(lambda: noted.events[-1] is type(None))
     rest = 0
     while data := os.read(source, 1 << 20):
         rest += len(data)

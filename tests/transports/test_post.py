@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from client.scripted import ACCEPTED, REFUSED, Scripted, Told, reply, result, scripted
+from client.scripted import (
+    ACCEPTED,
+    REFUSED,
+    HttpRequest,
+    ScriptedHttpServer,
+    create_result_response,
+    encode_reply,
+    run_scripted_server,
+)
 from dovetail import (
     CannotConnect,
     Client,
@@ -28,19 +36,19 @@ from stand_ins import (
     LATEST_HANDSHAKE,
     SILENCE,
     STREAM_HEAD,
-    Failure,
+    ErrorReply,
     Messages,
-    Play,
-    encoded,
-    event,
-    http,
-    notice,
-    on_web,
-    response,
-    text,
+    ScriptedServer,
+    create_notification,
+    create_response,
+    encode_event,
+    encode_http_reply,
+    encode_message,
+    serve_over_http,
+    text_result,
 )
-from transports.place import Visit, place
-from transports.scene import until
+from transports.place import ServerConnection, run_raw_server
+from transports.scene import wait_until
 
 QUICK = Timeouts(connect=2, probe=1, initialize=3, call=3, read=3)
 PAGE = b"<html><h1>Welcome \x1b[31m</h1></html>"
@@ -53,8 +61,8 @@ def client(at: str, **options: Any) -> Client:
 
 async def opened(reply: Any, **options: Any) -> MCPError:
     """What opening says when everything is answered with this."""
-    play = Play("handshake", {"server/discover": reply, "initialize": reply}, stream=reply)
-    async with on_web(play) as at:
+    play = ScriptedServer("handshake", {"server/discover": reply, "initialize": reply}, http_get_reaction=reply)
+    async with serve_over_http(play) as at:
         with pytest.raises(MCPError) as caught:
             await client(at, **options).connect()
     assert caught.value.server == "it"
@@ -64,7 +72,7 @@ async def opened(reply: Any, **options: Any) -> MCPError:
 
 async def test_a_server_that_wants_to_know_who_asks() -> None:
     challenge = 'Bearer resource_metadata="https://a.example"'
-    error = await opened(http(b"", status=401, www_authenticate=challenge))
+    error = await opened(encode_http_reply(b"", status=401, www_authenticate=challenge))
     assert isinstance(error, NeedsLogin)
     assert (error.status, error.challenge) == (401, challenge)
     assert re.search('auth="oauth".*auth=Bearer', error.hint or "")
@@ -72,13 +80,13 @@ async def test_a_server_that_wants_to_know_who_asks() -> None:
 
 @pytest.mark.parametrize(("challenge", "hint"), [("Bearer", "auth=Bearer"), ('Bearer error="invalid_token"', "token")])
 async def test_a_server_without_logins_is_not_logged_in_at(challenge: str, hint: str) -> None:
-    error = await opened(http(b"", status=401, www_authenticate=challenge))
+    error = await opened(encode_http_reply(b"", status=401, www_authenticate=challenge))
     assert hint in (error.hint or "")
     assert "oauth" not in (error.hint or "")
 
 
 async def test_a_server_that_refuses_who_asks() -> None:
-    error = await opened(http(b"no", status=403, kind="text/plain"))
+    error = await opened(encode_http_reply(b"no", status=403, kind="text/plain"))
     assert isinstance(error, Forbidden)
     assert error.status == 403
 
@@ -97,7 +105,7 @@ async def test_what_is_said_of_the_credentials_is_told(
     status: int, challenge: str, kind: type[MCPError], told: str
 ) -> None:
     body = b'{"jsonrpc":"2.0","id":null,"error":{"code":403,"message":"x"}}' if "insufficient" in challenge else b""
-    error = await opened(http(body, status=status, kind="application/json", www_authenticate=challenge))
+    error = await opened(encode_http_reply(body, status=status, kind="application/json", www_authenticate=challenge))
     assert type(error) is kind
     assert told in str(error)
     assert (error.status, error.challenge) == (status, challenge)
@@ -106,7 +114,7 @@ async def test_what_is_said_of_the_credentials_is_told(
 
 @pytest.mark.parametrize("status", [404, 405, 410, 500, 502, 503])
 async def test_a_status_is_told_with_what_to_try(status: int) -> None:
-    error = await opened(http(b"what \x1b[31m?", status=status, kind="text/plain"))
+    error = await opened(encode_http_reply(b"what \x1b[31m?", status=status, kind="text/plain"))
     assert isinstance(error, HttpError)
     assert error.status == status
     assert str(status) in str(error)
@@ -116,15 +124,22 @@ async def test_a_status_is_told_with_what_to_try(status: int) -> None:
 
 
 async def test_a_web_page_is_no_server() -> None:
-    error = await opened(http(PAGE, kind="text/html; charset=utf-8"))
+    error = await opened(encode_http_reply(PAGE, kind="text/html; charset=utf-8"))
     assert isinstance(error, NotMCP)
     assert "<html>" not in str(error)
-    error = await opened(http(PAGE, status=404, kind="text/html"))
+    error = await opened(encode_http_reply(PAGE, status=404, kind="text/html"))
     assert isinstance(error, HttpError)
     assert "<html>" not in str(error)
 
 
-@pytest.mark.parametrize("reply", [http(b"{", kind="application/json"), http(b""), http(b"x", kind="text/plain")])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        encode_http_reply(b"{", kind="application/json"),
+        encode_http_reply(b""),
+        encode_http_reply(b"x", kind="text/plain"),
+    ],
+)
 async def test_other_things_that_are_no_server(reply: bytes) -> None:
     assert isinstance(await opened(reply), NotMCP)
 
@@ -140,35 +155,35 @@ async def test_nothing_there() -> None:
 
 
 async def test_an_answer_within_a_refusal_is_an_answer() -> None:
-    play = Play("stateless", {"tools/call": Failure(-32602, "wrong", {"a": 1}, status=400)})
-    async with on_web(play) as at, client(at) as one:
+    play = ScriptedServer("stateless", {"tools/call": ErrorReply(-32602, "wrong", {"a": 1}, status=400)})
+    async with serve_over_http(play) as at, client(at) as one:
         with pytest.raises(PeerError) as caught:
             await one.call("go")
         assert (caught.value.code, caught.value.status, caught.value.data) == (-32602, 400, {"a": 1})
 
 
 async def test_a_reply_that_answers_something_else() -> None:
-    other = http(b'{"jsonrpc":"2.0","id":999,"result":{}}')
-    async with on_web(Play("stateless", {"tools/call": other})) as at, client(at) as one:
+    other = encode_http_reply(b'{"jsonrpc":"2.0","id":999,"result":{}}')
+    async with serve_over_http(ScriptedServer("stateless", {"tools/call": other})) as at, client(at) as one:
         with pytest.raises(ResultError):
             await one.call("go")
 
 
 async def test_notices_on_the_way_extend_the_limit_and_junk_is_skipped() -> None:
     heard: list[Any] = []
-    log = notice("notifications/message", level="info", data="x")
-    play = Play(
+    log = create_notification("notifications/message", level="info", data="x")
+    play = ScriptedServer(
         "stateless",
-        {"tools/call": Messages([b": hello\n\n", log, b"data: junk\n\n", b"event: x\ndata: y\n\n", text()])},
+        {"tools/call": Messages([b": hello\n\n", log, b"data: junk\n\n", b"event: x\ndata: y\n\n", text_result()])},
     )
-    async with on_web(play) as at, client(at, on_log=heard.append) as one:
+    async with serve_over_http(play) as at, client(at, on_log=heard.append) as one:
         assert await one.call("go") == "ok"
         assert [one.data for one in heard] == ["x"]
 
 
 async def test_a_stream_without_an_answer() -> None:
-    play = Play("stateless", {"tools/call": Messages([b": hello\n\n"])})
-    async with on_web(play) as at, client(at) as one:
+    play = ScriptedServer("stateless", {"tools/call": Messages([b": hello\n\n"])})
+    async with serve_over_http(play) as at, client(at) as one:
         with pytest.raises(Interrupted):
             await one.call("go")
         assert play.count("tools/call") == 1
@@ -178,11 +193,11 @@ async def test_a_stream_without_an_answer() -> None:
 
 
 async def test_a_session_is_kept_named_and_ended() -> None:
-    play = Play("handshake", session="secret")
-    async with on_web(play) as at:
+    play = ScriptedServer("handshake", session="secret")
+    async with serve_over_http(play) as at:
         async with client(at) as one:
             await one.call("go")
-            await until(lambda: any(method == "GET" for method, _ in play.heads))
+            await wait_until(lambda: any(method == "GET" for method, _ in play.heads))
         methods = [method for method, _ in play.heads]
         assert methods[-1] == "DELETE"
         _, last = play.heads[-1]
@@ -192,28 +207,28 @@ async def test_a_session_is_kept_named_and_ended() -> None:
 
 
 async def test_what_is_said_unasked_is_heard() -> None:
-    changed = event(encoded(notice("notifications/tools/list_changed")), id="1")
-    play = Play("handshake", session="s")
+    changed = encode_event(encode_message(create_notification("notifications/tools/list_changed")), id="1")
+    play = ScriptedServer("handshake", session="s")
 
     async def stream() -> Any:
         return [STREAM_HEAD, changed] if play.heads[-1][1].get("last-event-id") is None else SILENCE
 
-    play.stream = stream
-    async with on_web(play) as at, client(at) as one, one.listen() as changes:
+    play.http_get_reaction = stream
+    async with serve_over_http(play) as at, client(at) as one, one.listen() as changes:
         async with asyncio.timeout(5):
             assert (await anext(aiter(changes))).kind == "tools"
-        await until(lambda: any(head.get("last-event-id") == "1" for _, head in play.heads))
+        await wait_until(lambda: any(head.get("last-event-id") == "1" for _, head in play.heads))
 
 
 async def test_a_server_that_stays_away_is_given_up() -> None:
     """Whoever listens must learn of it, though nobody calls."""
-    play = Play("handshake", session="s", stream=SILENCE)
+    play = ScriptedServer("handshake", session="s", http_get_reaction=SILENCE)
     limits = ClientLimits(reconnect_after=0.01, reconnect_most=0.05, reconnects=2)
-    async with on_web(play) as at:
+    async with serve_over_http(play) as at:
         one = client(at, limits=limits)
         await one.connect()
-        await until(lambda: any(method == "GET" for method, _ in play.heads))
-    await until(lambda: not one.connected)
+        await wait_until(lambda: any(method == "GET" for method, _ in play.heads))
+    await wait_until(lambda: not one.connected)
     await one.close()
 
 
@@ -221,13 +236,13 @@ async def test_a_server_may_ask_on_the_stream_of_a_call() -> None:
     question = {"id": "q1", "method": "roots/list"}
 
     async def called(message: dict[str, Any]) -> Any:
-        return Messages([question, b": wait\n\n", text()])
+        return Messages([question, b": wait\n\n", text_result()])
 
-    play = Play("handshake", {"tools/call": called}, session="s")
-    async with on_web(play) as at, client(at, roots=["file:///a"]) as one:
+    play = ScriptedServer("handshake", {"tools/call": called}, session="s")
+    async with serve_over_http(play) as at, client(at, roots=["file:///a"]) as one:
         assert await one.call("go") == "ok"
-        await until(lambda: [one for one in play.seen if one.get("id") == "q1"])
-        (reply,) = [one for one in play.seen if one.get("id") == "q1"]
+        await wait_until(lambda: [one for one in play.received if one.get("id") == "q1"])
+        (reply,) = [one for one in play.received if one.get("id") == "q1"]
         assert reply["result"]["roots"] == [{"uri": "file:///a"}]
 
 
@@ -235,10 +250,13 @@ async def test_a_server_may_ask_on_the_stream_of_a_call() -> None:
 
 
 async def test_a_redirect_within_the_origin_is_followed() -> None:
-    play = Play("stateless")
-    moved = [http(b"", status=307, location="/elsewhere"), http(b"", status=308, location="/there")]
+    play = ScriptedServer("stateless")
+    moved = [
+        encode_http_reply(b"", status=307, location="/elsewhere"),
+        encode_http_reply(b"", status=308, location="/there"),
+    ]
     play.reactions = {"server/discover": lambda message: moved.pop() if moved else _discovered(message)}
-    async with on_web(play) as at, client(at) as one:
+    async with serve_over_http(play) as at, client(at) as one:
         assert await one.call("go") == "ok"
 
 
@@ -251,14 +269,14 @@ def _discovered(message: Any) -> Any:
     ["http://127.0.0.1:9/x", "https://evil.example/", "//evil.example/", "ftp://a/", "http://[", "//a:99999/", "/a b"],
 )
 async def test_a_redirect_elsewhere_is_not(location: str) -> None:
-    error = await opened(http(b"", status=307, location=location), headers={"Authorization": "Bearer x"})
+    error = await opened(encode_http_reply(b"", status=307, location=location), headers={"Authorization": "Bearer x"})
     assert isinstance(error, HttpError)
     assert error.status == 307
     assert location in str(error)
 
 
 async def test_a_redirect_in_circles_ends() -> None:
-    error = await opened(http(b"", status=307, location="/mcp"))
+    error = await opened(encode_http_reply(b"", status=307, location="/mcp"))
     assert error.status == 307
 
 
@@ -266,21 +284,21 @@ async def test_a_redirect_in_circles_ends() -> None:
 
 
 async def test_an_answer_beyond_the_limit() -> None:
-    big = text("x" * 200_000)
+    big = text_result("x" * 200_000)
     limits = ClientLimits(answer=100_000)
 
     def zipped(message: Any) -> bytes:
-        data = gzip.compress(encoded(response(message, big)))
-        return http(data, content_encoding="gzip")
+        data = gzip.compress(encode_message(create_response(message, big)))
+        return encode_http_reply(data, content_encoding="gzip")
 
     def chunked(message: Any) -> bytes:
-        data = encoded(response(message, big))
+        data = encode_message(create_response(message, big))
         head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
         return head + b"%x\r\n" % len(data) + data + b"\r\n0\r\n\r\n"
 
-    for reaction in (big, zipped, chunked, Messages([big]), lambda m: http(json.dumps(big).encode())[:-5]):
-        play = Play("stateless", {"tools/call": reaction})
-        async with on_web(play) as at, client(at, limits=limits) as one:
+    for reaction in (big, zipped, chunked, Messages([big]), lambda m: encode_http_reply(json.dumps(big).encode())[:-5]):
+        play = ScriptedServer("stateless", {"tools/call": reaction})
+        async with serve_over_http(play) as at, client(at, limits=limits) as one:
             with pytest.raises(ResultError, match=r"\b100000\b") as caught:
                 await one.call("go")
             assert "ClientLimits(answer=" in (caught.value.hint or "")
@@ -294,8 +312,8 @@ async def test_a_bomb_in_a_stream_is_named_and_not_taken_for_a_loss() -> None:
         head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: gzip\r\n"
         return head + b"content-length: %d\r\n\r\n" % len(data) + data
 
-    play = Play("stateless", {"tools/list": bomb})
-    async with on_web(play) as at, client(at) as one:
+    play = ScriptedServer("stateless", {"tools/list": bomb})
+    async with serve_over_http(play) as at, client(at) as one:
         with pytest.raises(ResultError, match=r"ClientLimits\(answer="):
             await one.list_tools()
         assert play.count("tools/list") == 1
@@ -304,9 +322,11 @@ async def test_a_bomb_in_a_stream_is_named_and_not_taken_for_a_loss() -> None:
 # The transport of 2024
 
 
-def old_play(first: bytes) -> Play:
-    refused = http(b"", status=405)
-    return Play("handshake", {"server/discover": refused, "initialize": refused}, stream=[STREAM_HEAD, first])
+def old_play(first: bytes) -> ScriptedServer:
+    refused = encode_http_reply(b"", status=405)
+    return ScriptedServer(
+        "handshake", {"server/discover": refused, "initialize": refused}, http_get_reaction=[STREAM_HEAD, first]
+    )
 
 
 @pytest.mark.parametrize(
@@ -318,27 +338,34 @@ def old_play(first: bytes) -> Play:
     ],
 )
 async def test_an_old_server_that_names_no_address_of_its_own(first: bytes, said: str) -> None:
-    async with on_web(old_play(first)) as at:
+    async with serve_over_http(old_play(first)) as at:
         with pytest.raises(MCPError, match=said):
             await client(at).connect()
 
 
 async def test_a_closed_connection_before_anything_was_sent_is_no_reason_to_fail() -> None:
     """A kept connection the server has closed meanwhile: the call is sent over another."""
-    play = Play("stateless", {"tools/call": lambda m: http(encoded(response(m, text())), connection="close")})
-    async with on_web(play) as at, client(at) as one:
+    play = ScriptedServer(
+        "stateless",
+        {
+            "tools/call": lambda m: encode_http_reply(
+                encode_message(create_response(m, text_result())), connection="close"
+            )
+        },
+    )
+    async with serve_over_http(play) as at, client(at) as one:
         for _ in range(5):
             assert await one.call("go") == "ok"
         assert play.count("tools/call") == 5
 
 
 async def test_closing_does_not_wait_for_a_server_that_does_not_answer() -> None:
-    play = Play("handshake", {"tools/call": SILENCE}, session="s", stream=SILENCE)
-    async with on_web(play) as at:
+    play = ScriptedServer("handshake", {"tools/call": SILENCE}, session="s", http_get_reaction=SILENCE)
+    async with serve_over_http(play) as at:
         one = client(at)
         await one.connect()
         task = asyncio.get_running_loop().create_task(one.call("go"))
-        await until(lambda: play.count("tools/call"))
+        await wait_until(lambda: play.count("tools/call"))
         async with asyncio.timeout(5):
             await one.close()
             with pytest.raises(Disconnected):
@@ -349,8 +376,8 @@ async def test_how_long_leaving_may_take_is_a_setting() -> None:
     async def never(_: Any) -> None:
         await asyncio.Event().wait()
 
-    play = Play("handshake", session="s", stream=SILENCE, leave=never)
-    async with on_web(play) as at:
+    play = ScriptedServer("handshake", session="s", http_get_reaction=SILENCE, http_delete_reaction=never)
+    async with serve_over_http(play) as at:
         one = Client(at, timeouts=Timeouts(close=0.05))
         await one.connect()
         async with asyncio.timeout(1.5):
@@ -358,10 +385,12 @@ async def test_how_long_leaving_may_take_is_a_setting() -> None:
 
 
 async def test_an_address_that_is_none_is_told() -> None:
-    stream = [STREAM_HEAD, event(b"http://[", event="endpoint")]
-    refused = http(b"", status=405)
-    play = Play("handshake", {"server/discover": refused, "initialize": refused}, stream=lambda: stream)
-    async with on_web(play) as at:
+    stream = [STREAM_HEAD, encode_event(b"http://[", event="endpoint")]
+    refused = encode_http_reply(b"", status=405)
+    play = ScriptedServer(
+        "handshake", {"server/discover": refused, "initialize": refused}, http_get_reaction=lambda: stream
+    )
+    async with serve_over_http(play) as at:
         with pytest.raises(MCPError):
             await client(at).connect()
 
@@ -370,23 +399,23 @@ async def test_leaving_is_complete_also_when_nobody_waits_for_it() -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
     about = {"protocolVersion": LATEST_HANDSHAKE, "capabilities": {}, "serverInfo": {"name": "a", "version": "1"}}
 
-    async def serve(visit: Visit) -> None:
+    async def serve(visit: ServerConnection) -> None:
         while (found := await visit.request()) is not None:
             head, body = found
             if head.startswith(b"GET"):
                 visit.send(STREAM_HEAD)
                 begun.set()
-                await visit.gone()
+                await visit.wait_closed()
                 ended.set()
             elif head.startswith(b"DELETE"):
-                await visit.gone()  # without an answer
+                await visit.wait_closed()  # without an answer
             elif (id := json.loads(body).get("id")) is None:
-                visit.send(http(b"", status=202))
+                visit.send(encode_http_reply(b"", status=202))
             else:
                 answer = json.dumps({"jsonrpc": "2.0", "id": id, "result": about}).encode()
-                visit.send(http(answer, mcp_session_id="s"))
+                visit.send(encode_http_reply(answer, mcp_session_id="s"))
 
-    async with place(serve) as here:
+    async with run_raw_server(serve) as here:
         one = client(here.url, era="handshake")
         await one.connect()
         async with asyncio.timeout(10):
@@ -399,28 +428,30 @@ async def test_leaving_is_complete_also_when_nobody_waits_for_it() -> None:
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_a_redirect_that_leads_nowhere_is_told(status: int) -> None:
-    error = await opened(http(b"<html>moved</html>", status=status, kind="text/html"))
+    error = await opened(encode_http_reply(b"<html>moved</html>", status=status, kind="text/html"))
     assert error.status == status
     assert "URL" in (error.hint or "")
 
 
 @pytest.mark.parametrize("status", [301, 302, 303])
 async def test_a_redirect_that_would_lose_the_message_is_not_followed(status: int) -> None:
-    error = await opened(http(b"", status=status, location="/mcp/"))
+    error = await opened(encode_http_reply(b"", status=status, location="/mcp/"))
     assert (error.status, "/mcp/" in str(error)) == (status, True)
     assert error.hint
 
 
 async def test_how_long_leaving_may_take_is_an_option() -> None:
-    async def answer(_: Scripted, told: Told) -> bytes:
+    async def answer(_: ScriptedHttpServer, told: HttpRequest) -> bytes:
         if told.verb == "DELETE":
             await asyncio.Event().wait()
         if told.verb != "POST" or "id" not in told.message:
             return ACCEPTED if told.verb == "POST" else REFUSED
         found = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "a", "version": "1"}}
-        return reply(result(told, **found)).replace(b"\r\n\r\n", b"\r\nmcp-session-id: s\r\n\r\n", 1)
+        return encode_reply(create_result_response(told, **found)).replace(
+            b"\r\n\r\n", b"\r\nmcp-session-id: s\r\n\r\n", 1
+        )
 
-    async with scripted(answer) as server:
+    async with run_scripted_server(answer) as server:
         one = Client(server.url, era="handshake", timeouts=Timeouts(close=0.01))
         await one.connect()
         async with asyncio.timeout(1.5):
@@ -431,10 +462,10 @@ async def test_how_long_leaving_may_take_is_an_option() -> None:
 @pytest.mark.parametrize(
     ("reply", "says"),
     [
-        (http(b'{"hello": 1}'), "'{\"hello\": 1}'"),
-        (http(b"[]"), "'[]'"),
-        (http(b""), "empty"),
-        (http(b"", kind="text/plain", status=202), "empty"),
+        (encode_http_reply(b'{"hello": 1}'), "'{\"hello\": 1}'"),
+        (encode_http_reply(b"[]"), "'[]'"),
+        (encode_http_reply(b""), "empty"),
+        (encode_http_reply(b"", kind="text/plain", status=202), "empty"),
     ],
 )
 async def test_an_answer_that_is_no_message_is_shown(reply: bytes, says: str) -> None:
@@ -446,16 +477,16 @@ async def test_an_answer_that_is_no_message_is_shown(reply: bytes, says: str) ->
 
 @pytest.mark.parametrize("status", [401, 403])
 async def test_what_a_refusal_says_is_told(status: int) -> None:
-    error = await opened(http(b'{"detail": "key \x1b expired"}', status=status))
+    error = await opened(encode_http_reply(b'{"detail": "key \x1b expired"}', status=status))
     assert str(status) in str(error)
     assert "expired" in str(error)
-    page = await opened(http(b"<html>", status=status, kind="text/html"))
+    page = await opened(encode_http_reply(b"<html>", status=status, kind="text/html"))
     assert str(status) in str(page)
     assert "<html>" not in str(page)
 
 
 async def test_a_stream_of_something_else_is_doubted() -> None:
-    error = await opened(http(b"data: hello\n\n", kind="text/event-stream"))
+    error = await opened(encode_http_reply(b"data: hello\n\n", kind="text/event-stream"))
     assert "'hello'" in str(error)
     assert "MCP server" in (error.hint or "")
 

@@ -20,9 +20,9 @@ import uvloop
 
 from dovetail.errors import CannotStart
 from dovetail.transports import group, pipes
-from dovetail.transports.descendants import has_living
-from dovetail.transports.process import Child
-from transports.scene import until
+from dovetail.transports.descendants import has_running_member
+from dovetail.transports.process import ChildProcess
+from transports.scene import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="platform: process groups")
 
@@ -66,7 +66,7 @@ class Heard(asyncio.Protocol):
         self.events.append("resume")
 
     async def line(self) -> str:
-        await until(lambda: b"\n" in self.said)
+        await wait_until(lambda: b"\n" in self.said)
         first, _, self.said = self.said.partition(b"\n")
         return first.decode()
 
@@ -74,17 +74,17 @@ class Heard(asyncio.Protocol):
         return [int(word) for word in (await self.line()).split()]
 
 
-Start = Callable[..., Awaitable[tuple[Child, Heard]]]
+Start = Callable[..., Awaitable[tuple[ChildProcess, Heard]]]
 
 
 @pytest.fixture
 async def start() -> AsyncIterator[Start]:
     """Starts a Python program as a child; whatever a test leaves is killed."""
-    children: list[Child] = []
+    children: list[ChildProcess] = []
 
-    async def begin(program: str, *arguments: str, **options: Any) -> tuple[Child, Heard]:
+    async def begin(program: str, *arguments: str, **options: Any) -> tuple[ChildProcess, Heard]:
         heard = Heard()
-        child = await Child.start([sys.executable, "-c", program, *arguments], heard, **options)
+        child = await ChildProcess.start([sys.executable, "-c", program, *arguments], heard, **options)
         children.append(child)
         return child, heard
 
@@ -96,7 +96,7 @@ async def start() -> AsyncIterator[Start]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group, "GRACE", 0.2)
+    monkeypatch.setattr(group, "GRACE_PERIOD_S", 0.2)
 
 
 def gone(*pids: int) -> bool:
@@ -129,11 +129,11 @@ async def test_bytes_go_in_and_come_out(start: Start) -> None:
 def test_it_works_on_uvloop_too() -> None:
     async def talk() -> tuple[str, int, list[str]]:
         heard = Heard()
-        child = await Child.start([sys.executable, "-c", ECHO], heard)
+        child = await ChildProcess.start([sys.executable, "-c", ECHO], heard)
         child.stdin.write(b"abc\n")
         line = await heard.line()
         await child.stop()
-        return line, await child.exited(), heard.events
+        return line, await child.wait_exited(), heard.events
 
     assert uvloop.run(talk()) == ("cba", 0, ["made", "eof", "lost"])
 
@@ -142,7 +142,7 @@ def test_it_works_on_uvloop_too() -> None:
 def test_it_works_on_a_loop_in_another_thread(run: Callable[..., Any]) -> None:
     async def talk() -> str:
         heard = Heard()
-        child = await Child.start([sys.executable, "-c", ECHO], heard)
+        child = await ChildProcess.start([sys.executable, "-c", ECHO], heard)
         child.stdin.write(b"abc\n")
         line = await heard.line()
         await child.stop()
@@ -159,10 +159,10 @@ def test_it_works_on_a_loop_in_another_thread(run: Callable[..., Any]) -> None:
 def test_a_child_that_does_not_read_pauses_the_writer(run: Callable[..., Any]) -> None:
     async def talk() -> list[str]:
         heard = Heard()
-        child = await Child.start([sys.executable, "-c", "import sys; sys.stdin.buffer.read()"], heard)
+        child = await ChildProcess.start([sys.executable, "-c", "import sys; sys.stdin.buffer.read()"], heard)
         child.stdin.write(b"x" * (4 << 20))
         paused = list(heard.events)
-        await until(lambda: "resume" in heard.events)
+        await wait_until(lambda: "resume" in heard.events)
         await child.stop()
         return paused
 
@@ -175,7 +175,7 @@ async def test_a_writer_who_waits_learns_that_nobody_reads_any_more(start: Start
     )
     child.stdin.write(b"x" * (4 << 20))
     assert "pause" in heard.events
-    await until(lambda: "resume" in heard.events)
+    await wait_until(lambda: "resume" in heard.events)
     assert child.stdin.is_closing()
 
 
@@ -215,14 +215,14 @@ async def test_it_runs_where_it_is_told_to(start: Start, tmp_path: Path) -> None
 
 async def test_a_command_that_is_not_there_is_an_error_that_helps() -> None:
     with pytest.raises(CannotStart, match=r"no-such-server.*PATH.*/nowhere"):
-        await Child.start(["no-such-server"], Heard(), env={"PATH": "/nowhere"})
+        await ChildProcess.start(["no-such-server"], Heard(), env={"PATH": "/nowhere"})
 
 
 async def test_a_failed_start_leaves_no_descriptor() -> None:
     before = psutil.Process().num_fds()
     for _ in range(5):
         with pytest.raises(CannotStart):
-            await Child.start(["no-such-server"], Heard())
+            await ChildProcess.start(["no-such-server"], Heard())
     assert psutil.Process().num_fds() == before
 
 
@@ -235,8 +235,8 @@ async def test_a_start_that_fails_halfway_leaves_nothing(broken: str, monkeypatc
     monkeypatch.setattr(f"dovetail.transports.process.{broken}", fail)
     before = psutil.Process().num_fds()
     with pytest.raises(OSError, match="no more"):
-        await Child.start([sys.executable, "-c", STUBBORN], Heard())
-    await until(lambda: not psutil.Process().children() and psutil.Process().num_fds() == before)
+        await ChildProcess.start([sys.executable, "-c", STUBBORN], Heard())
+    await wait_until(lambda: not psutil.Process().children() and psutil.Process().num_fds() == before)
 
 
 # What it writes on stderr
@@ -244,7 +244,7 @@ async def test_a_start_that_fails_halfway_leaves_nothing(broken: str, monkeypatc
 
 async def test_a_child_that_exits_at_once_leaves_its_code_and_its_last_words(start: Start) -> None:
     child, _ = await start("import sys; sys.exit('cannot open the database')")
-    assert await child.exited() == 1
+    assert await child.wait_exited() == 1
     assert child.returncode == 1
     assert child.stderr_tail() == "cannot open the database"
 
@@ -260,9 +260,9 @@ async def test_the_last_words_are_waited_for(start: Start, monkeypatch: pytest.M
     child, _ = await start("import sys; sys.exit('late')")
     _, pipe = opened  # of its output and its errors
     pipe.pause_reading()
-    await until(lambda: child.returncode is not None)
+    await wait_until(lambda: child.returncode is not None)
     asyncio.get_running_loop().call_later(0.05, pipe.resume_reading)
-    assert await child.exited() == 1
+    assert await child.wait_exited() == 1
     assert child.stderr_tail() == "late"
 
 
@@ -271,7 +271,7 @@ async def test_the_tail_is_short_and_safe_to_show(start: Start) -> None:
         "import sys\nfor n in range(1000): print('line', n, file=sys.stderr)\n"
         "sys.stderr.flush(); sys.stderr.buffer.write(b'\\x1b[31mr\\xe9d\\x07\\ttab \\xc3\\xa9\\n\\n')"
     )
-    await child.exited()
+    await child.wait_exited()
     lines = child.stderr_tail().split("\n")
     assert len(lines) == 20
     assert lines[-2:] == ["line 999", "\\x1b[31mr�d\\x07\ttab é"]
@@ -296,14 +296,14 @@ async def test_a_sink_gets_every_line_and_long_ones_are_cut(start: Start) -> Non
         "import sys; w = sys.stderr.write; w('one\\r\\ntwo\\n'); w('x' * 200_000 + '\\n'); w('last')",
         stderr=lines.append,
     )
-    await child.exited()
+    await child.wait_exited()
     assert lines == ["one", "two", "x" * 16384, "last"]
 
 
 async def test_a_stream_can_be_the_sink(start: Start) -> None:
     sink = io.StringIO()
     child, _ = await start("import sys; sys.stderr.write('one\\ntwo\\n')", stderr=sink)
-    await child.exited()
+    await child.wait_exited()
     assert sink.getvalue() == "one\ntwo\n"
 
 
@@ -317,7 +317,7 @@ async def test_a_sink_that_fails_is_reported_once_and_hurts_nobody(
         raise ValueError("full")
 
     child, _ = await start("import sys; sys.stderr.write('one\\ntwo\\n'); sys.exit(3)", stderr=sink)
-    assert await child.exited() == 3
+    assert await child.wait_exited() == 3
     assert seen == ["one", "two"]
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert child.stderr_tail() == "one\ntwo"
@@ -326,11 +326,11 @@ async def test_a_sink_that_fails_is_reported_once_and_hurts_nobody(
 def test_stderr_can_be_inherited() -> None:
     program = """
 import asyncio, sys
-from dovetail.transports.process import Child
+from dovetail.transports.process import ChildProcess
 async def main():
     command = [sys.executable, "-c", "import sys; sys.exit('to the terminal')"]
-    child = await Child.start(command, asyncio.Protocol(), stderr="inherit")
-    await child.exited()
+    child = await ChildProcess.start(command, asyncio.Protocol(), stderr="inherit")
+    await child.wait_exited()
     print(repr(child.stderr_tail()))
 asyncio.run(main())
 """
@@ -388,8 +388,8 @@ async def test_what_it_started_is_ended_when_it_crashes(start: Start, impatient:
     child, heard = await start(FAMILY)
     leader, inner = await heard.pids()
     os.kill(leader, signal.SIGKILL)
-    assert await child.exited() == -signal.SIGKILL
-    await until(lambda: gone(leader, inner))
+    assert await child.wait_exited() == -signal.SIGKILL
+    await wait_until(lambda: gone(leader, inner))
 
 
 SLOW = """
@@ -409,7 +409,7 @@ while True: time.sleep(60)
 async def test_what_it_started_may_end_in_its_own_time_and_is_asked_once(
     waits: str, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group, "GRACE", 1.0)
+    monkeypatch.setattr(group, "GRACE_PERIOD_S", 1.0)
     record = tmp_path / "record"
     family = FAMILY.replace(f"{STUBBORN!r}]", f"{SLOW!r}, sys.argv[1]]").replace("sys.stdin.read()", waits)
     child, heard = await start("import signal\n" + family, str(record))
@@ -441,11 +441,11 @@ print("up", flush=True); sys.stdin.read(); open({str(record)!r}, "a").write("EOF
 """
     host = f"""
 import asyncio, sys
-from dovetail.transports.process import Child
+from dovetail.transports.process import ChildProcess
 class Up(asyncio.Protocol):
     def data_received(self, data): print("up", flush=True)
 async def main():
-    child = await Child.start([sys.executable, "-c", {server!r}], Up())
+    child = await ChildProcess.start([sys.executable, "-c", {server!r}], Up())
     try: await asyncio.sleep(600)
     finally: await child.stop()
 asyncio.run(main())
@@ -474,7 +474,7 @@ async def test_what_nobody_read_is_dropped_even_if_a_stranger_holds_the_pipe(sta
         assert heard.events == ["made", "pause"]
         await child.stop()
         assert child.returncode == -signal.SIGTERM
-        await until(lambda: psutil.Process().num_fds() == before)
+        await wait_until(lambda: psutil.Process().num_fds() == before)
         assert heard.events[2:] in (["lost", "resume"], ["resume", "lost"])
     finally:
         os.kill(stranger, signal.SIGKILL)
@@ -495,7 +495,7 @@ async def test_a_cancelled_stop_goes_on(start: Start, impatient: None) -> None:
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
-    await until(lambda: gone(child.pid))
+    await wait_until(lambda: gone(child.pid))
     await child.stop()
     assert child.returncode == -signal.SIGKILL
 
@@ -505,16 +505,16 @@ async def test_a_kill_at_once_is_a_kill_of_all(start: Start) -> None:
     leader, inner = await heard.pids()
     child.kill()
     child.kill()
-    await until(lambda: gone(leader, inner))
-    assert await child.exited() == -signal.SIGKILL
+    await wait_until(lambda: gone(leader, inner))
+    assert await child.wait_exited() == -signal.SIGKILL
 
 
 def test_a_child_that_is_forgotten_with_its_loop_is_killed() -> None:
     loop = asyncio.new_event_loop()
     heard = Heard()
 
-    async def begin() -> Child:
-        child = await Child.start([sys.executable, "-c", STUBBORN], heard)
+    async def begin() -> ChildProcess:
+        child = await ChildProcess.start([sys.executable, "-c", STUBBORN], heard)
         await heard.line()
         return child
 
@@ -531,15 +531,15 @@ def test_a_child_that_is_forgotten_with_its_loop_is_killed() -> None:
 
 async def test_many_starts_and_stops_leave_neither_descriptors_nor_processes_nor_threads(start: Start) -> None:
     program = ["/bin/sh", "-c", "read line"]
-    await (await Child.start(program, Heard())).stop()
-    await until(lambda: not psutil.Process().children())
+    await (await ChildProcess.start(program, Heard())).stop()
+    await wait_until(lambda: not psutil.Process().children())
     before, threads = psutil.Process().num_fds(), threading.active_count()
     for _ in range(100):
-        child = await Child.start(program, Heard())
+        child = await ChildProcess.start(program, Heard())
         await child.stop()
         assert child.returncode == 1
     # A thread of an earlier test may end meanwhile, so there can be fewer than before.
-    await until(lambda: not psutil.Process().children() and threading.active_count() <= threads)
+    await wait_until(lambda: not psutil.Process().children() and threading.active_count() <= threads)
     assert psutil.Process().num_fds() <= before
 
 
@@ -549,12 +549,12 @@ async def test_one_that_cannot_be_killed_does_not_hold_up_the_stop(
     child, heard = await start(STUBBORN)
     await heard.line()
     with monkeypatch.context() as patch:
-        patch.setattr(group.Group, "kill", group.Group.terminate)
+        patch.setattr(group.ProcessGroup, "kill", group.ProcessGroup.terminate)
         await child.stop()
     assert child.returncode is None
     assert str(child.pid) in caplog.text
     os.kill(child.pid, signal.SIGKILL)
-    assert await child.exited() == -signal.SIGKILL
+    assert await child.wait_exited() == -signal.SIGKILL
 
 
 async def test_a_system_that_cannot_wait_without_reaping_will_do(
@@ -582,7 +582,7 @@ async def test_a_zombie_that_nobody_reaps_is_not_waited_for(
     try:
         await child.stop()
         assert child.returncode == 0
-        assert not has_living(child.pid)
+        assert not has_running_member(child.pid)
         os.killpg(child.pid, 0)  # the zombie is still a member
         assert not caplog.records
     finally:

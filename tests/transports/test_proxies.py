@@ -2,7 +2,7 @@
 
 import pytest
 
-from dovetail.transports.proxies import Proxy, from_environment, parse
+from dovetail.transports.proxies import Proxy, find_proxy_url, parse_proxy
 
 PROXY = {"http_proxy": "http://one:1", "https_proxy": "http://two:2"}
 
@@ -19,7 +19,7 @@ PROXY = {"http_proxy": "http://one:1", "https_proxy": "http://two:2"}
     ],
 )
 def test_a_proxy_by_url(url: str, proxy: Proxy) -> None:
-    assert parse(url) == proxy
+    assert parse_proxy(url) == proxy
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_a_proxy_by_url(url: str, proxy: Proxy) -> None:
 )
 def test_unfit_proxies_are_refused_without_repeating_the_password(url: str) -> None:
     with pytest.raises(ValueError, match="proxy") as caught:
-        parse(url)
+        parse_proxy(url)
     assert "secret" not in str(caught.value)
 
 
@@ -48,7 +48,7 @@ def test_unfit_proxies_are_refused_without_repeating_the_password(url: str) -> N
     ],
 )
 def test_the_environment_names_a_proxy(scheme: str, environment: dict[str, str], found: str) -> None:
-    assert from_environment(scheme, "example.com", 80, environment) == found
+    assert find_proxy_url(scheme, "example.com", 80, environment) == found
 
 
 @pytest.mark.parametrize(
@@ -78,5 +78,5 @@ def test_the_environment_names_a_proxy(scheme: str, environment: dict[str, str],
     ],
 )
 def test_who_is_reached_directly(host: str, exceptions: str, direct: bool) -> None:
-    found = from_environment("http", host, 80, {"HTTP_PROXY": "http://proxy:1", "NO_PROXY": exceptions})
+    found = find_proxy_url("http", host, 80, {"HTTP_PROXY": "http://proxy:1", "NO_PROXY": exceptions})
     assert found == ("" if direct else "http://proxy:1")

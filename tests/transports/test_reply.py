@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from dovetail.protocol.sse import Parser
+from dovetail.protocol.sse import SSEParser
 from dovetail.transports import reply as module
-from dovetail.transports.reply import Reply, send_body, send_json
-from dovetail.transports.spool import SLICE, Budget
-from transports.scene import settled, until
+from dovetail.transports.reply import ResponseWriter, send_body, send_json
+from dovetail.transports.spool import SLICE_BYTES, MemoryBudget
+from transports.scene import run_pending_callbacks, wait_until
 
 
 class Wire:
@@ -47,14 +47,14 @@ class Wire:
 
     @property
     def events(self) -> list[str]:
-        return [event.data for event in Parser().feed(self.body)]
+        return [event.data for event in SSEParser().feed(self.body)]
 
 
 EXTRA = [(b"x-extra", b"1")]
 
 
-def reply(wire: Wire, mode: Any = "auto", keep_alive: float = 60.0, budget: int = 10**9) -> Reply:
-    return Reply(wire, mode, EXTRA, keep_alive, Budget(budget))
+def reply(wire: Wire, mode: Any = "auto", keep_alive: float = 60.0, budget: int = 10**9) -> ResponseWriter:
+    return ResponseWriter(wire, mode, EXTRA, keep_alive, MemoryBudget(budget))
 
 
 async def test_a_result_alone_is_a_document() -> None:
@@ -73,7 +73,7 @@ async def test_from_the_first_word_on_it_is_a_stream() -> None:
     wire = Wire()
     one = reply(wire)
     await one.emit(b'"first"')
-    assert (wire.kind, wire.ended, one.streaming) == (b"text/event-stream", False, True)
+    assert (wire.kind, wire.ended, one.is_streaming) == (b"text/event-stream", False, True)
     assert (b"x-extra", b"1") in wire.start["headers"]
     assert (b"cache-control", b"no-cache, no-transform") in wire.start["headers"]
     await one.emit(b'"second"')
@@ -112,7 +112,7 @@ async def test_a_refusal_after_the_first_word_is_the_last_event() -> None:
     assert (wire.start["status"], wire.events, wire.ended) == (200, ['"first"', '"no"'], True)
 
 
-@pytest.mark.parametrize("size", [10, SLICE + 1])
+@pytest.mark.parametrize("size", [10, SLICE_BYTES + 1])
 @pytest.mark.parametrize("mode", ["auto", "json", "sse"])
 async def test_after_the_end_nothing_is_said(mode: str, size: int) -> None:
     wire = Wire()
@@ -126,10 +126,10 @@ async def test_after_the_end_nothing_is_said(mode: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("spoken", [True, False])
-@pytest.mark.parametrize("size", [10, SLICE + 1])
+@pytest.mark.parametrize("size", [10, SLICE_BYTES + 1])
 async def test_who_is_gone_is_told_nothing(spoken: bool, size: int) -> None:
-    wire, budget = Wire(), Budget(10**9)
-    one = Reply(wire, "auto", [], 60.0, budget)
+    wire, budget = Wire(), MemoryBudget(10**9)
+    one = ResponseWriter(wire, "auto", [], 60.0, budget)
     if spoken:
         await one.emit(b'"first"')
     one.abandon()
@@ -138,12 +138,12 @@ async def test_who_is_gone_is_told_nothing(spoken: bool, size: int) -> None:
     await one.finish(b"x" * size)
     await one.end()
     assert len(wire.sent) == before
-    assert budget.used == 0
+    assert budget.used_bytes == 0
 
 
 async def test_a_message_that_needs_no_answer_is_accepted() -> None:
     wire = Wire()
-    await reply(wire).accept()
+    await reply(wire).send_accepted()
     assert (wire.start["status"], wire.body, wire.ended) == (202, b"", True)
     assert (b"content-length", b"0") in wire.start["headers"]
 
@@ -163,14 +163,14 @@ async def test_the_end_of_a_cancelled_request_follows_the_head_that_silence_bega
     wire = Wire()
     wire.reads.clear()
     one = reply(wire)
-    one.watch_silence(module.silent_replies(0.001))
-    await until(lambda: one.streaming)
-    await settled()
+    one.watch_silence(module.create_silent_responses(0.001))
+    await wait_until(lambda: one.is_streaming)
+    await run_pending_callbacks()
     ending = asyncio.create_task(one.end())
-    await settled()
+    await run_pending_callbacks()
     wire.reads.set()
     await ending
-    await settled()
+    await run_pending_callbacks()
     assert wire.kind == b"text/event-stream"
     assert wire.ended
 
@@ -189,7 +189,7 @@ async def test_a_quiet_stream_shows_signs_of_life_until_its_end() -> None:
     wire = Wire()
     one = reply(wire, keep_alive=0.005)
     await one.emit(b'"first"')
-    await until(lambda: wire.body.count(b"\n:") >= 2)
+    await wait_until(lambda: wire.body.count(b"\n:") >= 2)
     await one.finish(b'"result"')
     before = len(wire.sent)
     await asyncio.sleep(0.02)
@@ -215,11 +215,11 @@ async def test_a_sign_of_life_that_cannot_be_sent_hurts_nobody() -> None:
             tries.append(1)
             raise OSError("gone")
 
-    one = Reply(send, "auto", [], 0.001, Budget(0))
+    one = ResponseWriter(send, "auto", [], 0.001, MemoryBudget(0))
     await one.emit(b'"first"')
-    await until(lambda: len(tries) >= 2)
+    await wait_until(lambda: len(tries) >= 2)
     one.abandon()
-    await settled()
+    await run_pending_callbacks()
 
 
 # Large answers
@@ -228,26 +228,26 @@ async def test_a_sign_of_life_that_cannot_be_sent_hurts_nobody() -> None:
 @pytest.mark.parametrize("budget", [0, 10**9])
 @pytest.mark.parametrize("spoken", [True, False])
 async def test_a_large_answer_leaves_in_slices(spoken: bool, budget: int) -> None:
-    wire, waiting = Wire(), Budget(budget)
-    one = Reply(wire, "auto", [], 60.0, waiting)
-    data = json.dumps("x" * (3 * SLICE)).encode()
+    wire, waiting = Wire(), MemoryBudget(budget)
+    one = ResponseWriter(wire, "auto", [], 60.0, waiting)
+    data = json.dumps("x" * (3 * SLICE_BYTES)).encode()
     if spoken:
         await one.emit(b'"first"')
     await one.finish(data)
     assert wire.ended
-    assert max(len(message.get("body", b"")) for message in wire.sent) <= SLICE
+    assert max(len(message.get("body", b"")) for message in wire.sent) <= SLICE_BYTES
     if spoken:
         assert wire.events == ['"first"', data.decode()]
     else:
         assert wire.body == data
         assert dict(wire.start["headers"])[b"content-length"] == b"%d" % len(data)
-    assert waiting.used == 0
+    assert waiting.used_bytes == 0
 
 
 async def test_a_large_notice_leaves_in_slices_and_the_stream_goes_on() -> None:
     wire = Wire()
     one = reply(wire)
-    await one.emit(b'"%s"' % (b"x" * (2 * SLICE)))
+    await one.emit(b'"%s"' % (b"x" * (2 * SLICE_BYTES)))
     assert not wire.ended
     await one.finish(b'"result"')
     assert len(wire.events) == 2
@@ -256,16 +256,16 @@ async def test_a_large_notice_leaves_in_slices_and_the_stream_goes_on() -> None:
 
 async def test_who_does_not_read_has_the_rest_laid_on_disk_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SPOOL_AFTER_S", 0.005)
-    wire, budget = Wire(), Budget(10**9)
-    one = Reply(wire, "auto", [], 60.0, budget)
-    data = bytes(range(256)) * (SLICE // 64)
+    wire, budget = Wire(), MemoryBudget(10**9)
+    one = ResponseWriter(wire, "auto", [], 60.0, budget)
+    data = bytes(range(256)) * (SLICE_BYTES // 64)
     wire.reads.clear()
     sending = asyncio.create_task(_awaited(one.finish(data)))
-    await settled()
+    await run_pending_callbacks()
     wire.reads.set()
-    await until(lambda: wire.sent)
+    await wait_until(lambda: wire.sent)
     wire.reads.clear()
-    await until(lambda: budget.used == 0 or sending.done())
+    await wait_until(lambda: budget.used_bytes == 0 or sending.done())
     wire.reads.set()
     await sending
     assert wire.body == data
@@ -305,13 +305,13 @@ class SlowAfterWriting:
 async def test_a_slow_client_gets_every_slice_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SPOOL_AFTER_S", 0.001)
     send, data = SlowAfterWriting(), bytes(range(256)) * 1024
-    await Reply(send, "json", [], 15.0, Budget(10**9)).finish(data)
+    await ResponseWriter(send, "json", [], 15.0, MemoryBudget(10**9)).finish(data)
     assert bytes(send.written) == data
 
 
 async def test_no_keep_alive_comes_between_the_slices_of_an_event() -> None:
     send, data = SlowAfterWriting(), b"x" * 300_000
-    answer = Reply(send, "sse", [], 0.005, Budget(10**9))
+    answer = ResponseWriter(send, "sse", [], 0.005, MemoryBudget(10**9))
     await answer.emit(data)
     await answer.finish(b"{}")
-    assert [event.data for event in Parser().feed(bytes(send.written))] == [data.decode(), "{}"]
+    assert [event.data for event in SSEParser().feed(bytes(send.written))] == [data.decode(), "{}"]

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from dovetail.transports import sockets
-from dovetail.transports.sockets import listening
-from transports.scene import Held, Stand, initialize, modern, request, until
+from dovetail.transports.sockets import serve_socket
+from transports.scene import FakeService, PausedWork, initialize, request, stateless_request, wait_until
 
 unixlike = pytest.mark.skipif(sys.platform == "win32", reason="platform: no Unix sockets")
 each_kind = pytest.mark.parametrize("kind", ["tcp", pytest.param("unix", marks=unixlike)])
@@ -51,7 +51,7 @@ class Connection:
 
 
 class Scene:
-    def __init__(self, kind: str, folder: Path, stand: Stand) -> None:
+    def __init__(self, kind: str, folder: Path, stand: FakeService) -> None:
         self.kind, self.path, self.stand = kind, str(folder / "s"), stand
         self.server: asyncio.Server | None = None
         self.open: list[Connection] = []
@@ -59,7 +59,7 @@ class Scene:
     @asynccontextmanager
     async def serving(self) -> AsyncIterator["Scene"]:
         options: Any = {"path": self.path} if self.kind == "unix" else {"host": "127.0.0.1", "port": 0}
-        async with listening(self.stand, **options) as self.server:
+        async with serve_socket(self.stand, **options) as self.server:
             yield self
         for connection in self.open:
             await connection.close()
@@ -82,7 +82,7 @@ class Scene:
 
 @each_kind
 async def test_connections_do_not_know_each_other(kind: str, tmp_path: Path) -> None:
-    async with Scene(kind, tmp_path, Stand()).serving() as scene:
+    async with Scene(kind, tmp_path, FakeService()).serving() as scene:
         first, second = await scene.connect(), await scene.connect()
         first.send(initialize())
         assert (await first.answer())["id"] == 0
@@ -94,26 +94,26 @@ async def test_connections_do_not_know_each_other(kind: str, tmp_path: Path) -> 
 
 @each_kind
 async def test_a_client_that_leaves_stops_its_work_and_no_other(kind: str, tmp_path: Path) -> None:
-    held = Held()
-    async with Scene(kind, tmp_path, Stand(held, drain=0.01)).serving() as scene:
+    held = PausedWork()
+    async with Scene(kind, tmp_path, FakeService(held, drain=0.01)).serving() as scene:
         first, second = await scene.connect(), await scene.connect()
-        first.send(modern(id=1, text="a"))
-        second.send(modern(id=1, text="b"))
-        await until(lambda: len(held.began) == 2)
+        first.send(stateless_request(id=1, text="a"))
+        second.send(stateless_request(id=1, text="b"))
+        await wait_until(lambda: len(held.started) == 2)
         await first.close()
-        await until(lambda: "a" in held.ends)
-        assert held.ends == {"a": "gone"}
+        await wait_until(lambda: "a" in held.outcomes)
+        assert held.outcomes == {"a": "gone"}
         held.release("b")
         assert (await second.answer())["result"]["content"][0]["text"] == "b"
 
 
 @each_kind
 async def test_a_client_that_says_no_more_still_hears_its_answers(kind: str, tmp_path: Path) -> None:
-    held = Held()
-    async with Scene(kind, tmp_path, Stand(held)).serving() as scene:
+    held = PausedWork()
+    async with Scene(kind, tmp_path, FakeService(held)).serving() as scene:
         connection = await scene.connect()
-        connection.send(modern(id=1, text="a"))
-        await until(lambda: len(held.began) == 1)
+        connection.send(stateless_request(id=1, text="a"))
+        await wait_until(lambda: len(held.started) == 1)
         connection.writer.write_eof()
         held.release("a")
         assert (await connection.answer())["result"]["content"][0]["text"] == "a"
@@ -122,30 +122,30 @@ async def test_a_client_that_says_no_more_still_hears_its_answers(kind: str, tmp
 @each_kind
 async def test_what_begins_like_http_is_closed_unheard(kind: str, tmp_path: Path) -> None:
     """A web page could have a browser send this; the body would be a message like any other."""
-    stand = Stand()
+    stand = FakeService()
     async with Scene(kind, tmp_path, stand).serving() as scene:
         connection = await scene.connect()
         connection.writer.write(b"POST / HTTP/1.1\r\nOrigin: https://evil.example\r\n\r\n")
-        connection.send(modern(id=1, text="a"))
+        connection.send(stateless_request(id=1, text="a"))
         assert await connection.ended()
     assert stand.seen == []
 
 
 @unixlike
 async def test_a_socket_in_use_is_not_taken_over(tmp_path: Path) -> None:
-    async with Scene("unix", tmp_path, Stand()).serving() as scene:
+    async with Scene("unix", tmp_path, FakeService()).serving() as scene:
         with pytest.raises(OSError, match=re.escape(str(scene.path))):
-            async with listening(Stand(), path=scene.path):
+            async with serve_socket(FakeService(), path=scene.path):
                 pass
         connection = await scene.connect()
-        connection.send(modern(id=1, text="a"))
+        connection.send(stateless_request(id=1, text="a"))
         assert (await connection.answer())["id"] == 1
     assert gone(scene.path)
 
 
 @each_kind
 async def test_a_farewell_closes_the_connection(kind: str, tmp_path: Path) -> None:
-    async with Scene(kind, tmp_path, Stand()).serving() as scene:
+    async with Scene(kind, tmp_path, FakeService()).serving() as scene:
         connection = await scene.connect()
         connection.send(initialize(), request("shutdown", 1))
         await connection.answer()
@@ -155,13 +155,13 @@ async def test_a_farewell_closes_the_connection(kind: str, tmp_path: Path) -> No
 
 @each_kind
 async def test_the_end_closes_every_connection(kind: str, tmp_path: Path) -> None:
-    held = Held()
-    async with Scene(kind, tmp_path, Stand(held)).serving() as scene:
+    held = PausedWork()
+    async with Scene(kind, tmp_path, FakeService(held)).serving() as scene:
         connections = [await scene.connect() for _ in range(3)]
         for connection in connections:
-            connection.send(modern(text="a"))
-        await until(lambda: len(held.began) == 3)
-    assert held.ends == {"a": "gone"}
+            connection.send(stateless_request(text="a"))
+        await wait_until(lambda: len(held.started) == 3)
+    assert held.outcomes == {"a": "gone"}
     for connection in connections:
         assert await connection.ended()
 
@@ -171,24 +171,24 @@ async def test_one_connection_too_many_is_closed_at_once(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sockets, "MAX_CONNECTIONS", 1)
-    async with Scene(kind, tmp_path, Stand()).serving() as scene:
+    async with Scene(kind, tmp_path, FakeService()).serving() as scene:
         first = await scene.connect()
-        first.send(modern())
+        first.send(stateless_request())
         await first.answer()
         second = await scene.connect()
         assert await second.ended()
-        first.send(modern())
+        first.send(stateless_request())
         await first.answer()
 
 
 @each_kind
 async def test_a_client_that_says_no_more_gets_what_was_running(kind: str, tmp_path: Path) -> None:
-    held = Held()
-    async with Scene(kind, tmp_path, Stand(held)).serving() as scene:
+    held = PausedWork()
+    async with Scene(kind, tmp_path, FakeService(held)).serving() as scene:
         connection = await scene.connect()
-        connection.send(modern(text="a"))
+        connection.send(stateless_request(text="a"))
         connection.writer.write_eof()
-        await until(lambda: held.began)
+        await wait_until(lambda: held.started)
         held.release("a")
         assert (await connection.answer())["result"]["content"][0]["text"] == "a"
         assert await connection.ended()
@@ -197,35 +197,35 @@ async def test_a_client_that_says_no_more_gets_what_was_running(kind: str, tmp_p
 @each_kind
 @pytest.mark.parametrize("first", [b"POST / HTTP/1.1\r\n", b"GET /", b"OPTIONS "])
 async def test_a_web_page_gets_nowhere(kind: str, first: bytes, tmp_path: Path) -> None:
-    stand = Stand()
+    stand = FakeService()
     async with Scene(kind, tmp_path, stand).serving() as scene:
         connection = await scene.connect()
-        connection.writer.write(first + b"host: localhost\r\n\r\n" + json.dumps(modern()).encode() + b"\n")
+        connection.writer.write(first + b"host: localhost\r\n\r\n" + json.dumps(stateless_request()).encode() + b"\n")
         assert await connection.ended()
     assert stand.seen == []
 
 
 @each_kind
 async def test_only_the_beginning_of_a_connection_is_looked_at_for_web_pages(kind: str, tmp_path: Path) -> None:
-    async with Scene(kind, tmp_path, Stand()).serving() as scene:
+    async with Scene(kind, tmp_path, FakeService()).serving() as scene:
         connection = await scene.connect()
-        connection.send(modern())
+        connection.send(stateless_request())
         await connection.answer()
         connection.writer.write(b"GET ready\n")
         assert (await connection.answer())["error"]["code"] == -32700
-        connection.send(modern())
+        connection.send(stateless_request())
         await connection.answer()
 
 
 @unixlike
 async def test_a_path_in_use_is_not_taken_over(tmp_path: Path) -> None:
     path = str(tmp_path / "s")
-    async with listening(Stand(), path=path):
+    async with serve_socket(FakeService(), path=path):
         with pytest.raises(OSError, match=re.escape(path)):
-            async with listening(Stand(), path=path):
+            async with serve_socket(FakeService(), path=path):
                 pass
-        async with Scene("unix", tmp_path, Stand()).connected(path) as connection:
-            connection.send(modern())
+        async with Scene("unix", tmp_path, FakeService()).connected(path) as connection:
+            connection.send(stateless_request())
             await connection.answer()
 
 
@@ -235,12 +235,12 @@ async def test_a_path_left_over_is_used_again_and_none_is_left(tmp_path: Path) -
     with socket.socket(socket.AF_UNIX) as leftover:
         leftover.bind(str(path))
     assert path.exists()
-    async with listening(Stand(), path=str(path)):
+    async with serve_socket(FakeService(), path=str(path)):
         assert path.exists()
     assert not path.exists()
 
 
 async def test_tcp_is_this_machine_unless_told_otherwise() -> None:
-    async with listening(Stand()) as server:
+    async with serve_socket(FakeService()) as server:
         host, port = server.sockets[0].getsockname()
         assert (host, port > 0) == ("127.0.0.1", True)

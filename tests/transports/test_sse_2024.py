@@ -11,23 +11,23 @@ from dovetail.transports.asgi import Endpoint
 from transports.scene import (
     FIRST,
     INITIALIZED,
-    LAST,
+    LATEST_HANDSHAKE,
     NEWEST,
-    Held,
-    Stand,
-    Visit,
+    AsgiRequest,
+    FakeService,
+    PausedWork,
     initialize,
-    modern,
     post,
     request,
-    said,
-    settled,
-    until,
+    run_pending_callbacks,
+    stateless_request,
+    text_result,
+    wait_until,
 )
 
 
-def endpoint(stand: Stand | None = None, **options: Any) -> Endpoint:
-    return Endpoint(stand or Stand(), **options)
+def endpoint(stand: FakeService | None = None, **options: Any) -> Endpoint:
+    return Endpoint(stand or FakeService(), **options)
 
 
 class Pair:
@@ -37,14 +37,14 @@ class Pair:
         self.app = app
         self.headers = headers or {}
         self.scope = scope
-        self.stream = Visit(app, "GET", path, headers=self.headers, **scope)
+        self.stream = AsgiRequest(app, "GET", path, headers=self.headers, **scope)
 
     async def address(self) -> str:
-        await until(lambda: self.stream.sent and self.stream.events)
+        await wait_until(lambda: self.stream.sent and self.stream.events)
         assert self.stream.events[0].event == "endpoint"
         return self.stream.events[0].data
 
-    async def send(self, message: Any, **changes: Any) -> Visit:
+    async def send(self, message: Any, **changes: Any) -> AsgiRequest:
         path, _, query = (await self.address()).partition("?")
         scope = {"path": path, "query_string": query.encode()} | self.scope | changes
         return await post(self.app, message, self.headers, **scope)
@@ -54,7 +54,7 @@ class Pair:
         return [json.loads(event.data) for event in self.stream.events[1:] if event.event == "message"]
 
     async def hears(self, count: int) -> list[Any]:
-        await until(lambda: len(self.heard) >= count)
+        await wait_until(lambda: len(self.heard) >= count)
         return self.heard
 
     async def open(self, revision: str = FIRST) -> "Pair":
@@ -64,8 +64,8 @@ class Pair:
         return self
 
     async def leave(self) -> None:
-        self.stream.leave()
-        await self.stream.done()
+        self.stream.disconnect()
+        await self.stream.wait_done()
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,9 @@ async def test_the_first_event_tells_where_to_send(path: str, options: Any, root
     await pair.leave()
 
 
-@pytest.mark.parametrize("revision", [FIRST, "2025-03-26", LAST])
+@pytest.mark.parametrize("revision", [FIRST, "2025-03-26", LATEST_HANDSHAKE])
 async def test_a_conversation(revision: str) -> None:
-    stand = Stand()
+    stand = FakeService()
     pair = await Pair(endpoint(stand)).open(revision)
     await pair.send(request(id=5, text="hello"))
     answer = (await pair.hears(2))[1]
@@ -103,7 +103,7 @@ async def test_a_conversation(revision: str) -> None:
 
 async def test_modern_requests_pass_too() -> None:
     pair = Pair(endpoint())
-    await pair.send(modern(text="x"))
+    await pair.send(stateless_request(text="x"))
     assert (await pair.hears(1))[0]["result"]["resultType"] == "complete"
     await pair.leave()
 
@@ -112,9 +112,9 @@ async def test_questions_changes_and_words_on_the_way_come_on_the_stream() -> No
     async def work(exchange: Exchange) -> Any:
         assert exchange.ask is not None
         await exchange.notify("notifications/message", {"n": 1})
-        return said(json.dumps(await exchange.ask("roots/list", {})))
+        return text_result(json.dumps(await exchange.ask("roots/list", {})))
 
-    stand = Stand(work)
+    stand = FakeService(work)
     pair = await Pair(endpoint(stand)).open()
     await pair.send(request(id=5))
     question = (await pair.hears(3))[2]
@@ -129,7 +129,7 @@ async def test_questions_changes_and_words_on_the_way_come_on_the_stream() -> No
 async def test_what_is_no_message_is_refused_on_the_stream(raw: bytes) -> None:
     pair = Pair(endpoint())
     path, _, query = (await pair.address()).partition("?")
-    accepted = await Visit(pair.app, "POST", path, raw, query_string=query.encode()).done()
+    accepted = await AsgiRequest(pair.app, "POST", path, raw, query_string=query.encode()).wait_done()
     assert accepted.status == 202
     assert (await pair.hears(1))[0]["error"]["code"] in (-32700, -32600)
     await pair.leave()
@@ -140,10 +140,10 @@ async def test_what_is_no_message_is_refused_on_the_stream(raw: bytes) -> None:
 
 @pytest.mark.parametrize("query", [b"", b"session_id=", b"session_id=guessed", b"sessionId=x", b"\xff"])
 async def test_an_address_nobody_was_told_leads_nowhere(query: bytes) -> None:
-    stand = Stand()
+    stand = FakeService()
     pair = Pair(endpoint(stand))
     await pair.address()
-    assert (await post(pair.app, modern(), path="/messages", query_string=query)).status == 404
+    assert (await post(pair.app, stateless_request(), path="/messages", query_string=query)).status == 404
     assert stand.seen == []
     await pair.leave()
 
@@ -162,13 +162,13 @@ async def test_an_address_is_for_the_principal_it_was_told_to() -> None:
     async def principal(headers: Any) -> str | None:
         return headers.get(b"authorization", b"").decode() or None
 
-    stand = Stand()
+    stand = FakeService()
     pair = Pair(endpoint(stand, authenticate=principal), headers={"authorization": "alice"})
-    assert (await pair.send(modern())).status == 202
+    assert (await pair.send(stateless_request())).status == 202
     assert stand.seen[0].caller.principal == "alice"
     path, _, query = (await pair.address()).partition("?")
     for other in ({"authorization": "bob"}, {}):
-        assert (await post(pair.app, modern(), other, path=path, query_string=query.encode())).status == 404
+        assert (await post(pair.app, stateless_request(), other, path=path, query_string=query.encode())).status == 404
     assert len(stand.seen) == 1
     await pair.leave()
 
@@ -183,53 +183,55 @@ async def test_an_address_is_for_the_principal_it_was_told_to() -> None:
     ],
 )
 async def test_each_address_has_its_method(method: str, path: str, status: int, allow: str) -> None:
-    answer = await Visit(endpoint(), method, path, b"{}").done()
+    answer = await AsgiRequest(endpoint(), method, path, b"{}").wait_done()
     assert (answer.status, answer.headers["allow"]) == (status, allow)
 
 
 async def test_the_head_is_screened_as_everywhere() -> None:
     app = endpoint()
     for path in ("/sse", "/messages"):
-        assert (await Visit(app, "GET", path, headers={"host": "attacker.example"}).done()).status == 421
-        assert (await Visit(app, "GET", path, headers={"origin": "http://attacker.example"}).done()).status == 403
+        assert (await AsgiRequest(app, "GET", path, headers={"host": "attacker.example"}).wait_done()).status == 421
+        assert (
+            await AsgiRequest(app, "GET", path, headers={"origin": "http://attacker.example"}).wait_done()
+        ).status == 403
 
 
 @pytest.mark.parametrize(("kind", "size", "status"), [("text/plain", 2, 415), ("application/json", 101, 413)])
 async def test_a_body_is_screened_as_everywhere(kind: str, size: int, status: int) -> None:
-    pair = Pair(endpoint(Stand(body=100)))
+    pair = Pair(endpoint(FakeService(body=100)))
     path, _, query = (await pair.address()).partition("?")
     headers = {"content-type": kind}
-    answer = await Visit(pair.app, "POST", path, b"x" * size, headers, query_string=query.encode()).done()
+    answer = await AsgiRequest(pair.app, "POST", path, b"x" * size, headers, query_string=query.encode()).wait_done()
     assert answer.status == status
     await pair.leave()
 
 
-@pytest.mark.parametrize("options", [{"old_sse": False}, {"sessions": False}])
+@pytest.mark.parametrize("options", [{"http_sse": False}, {"sessions": False}])
 async def test_it_can_be_left_out(options: dict[str, Any]) -> None:
-    assert (await Visit(endpoint(**options), "GET", "/sse").done()).status == 404
-    assert (await Visit(endpoint(Stand(revisions=(NEWEST,))), "GET", "/sse").done()).status == 404
+    assert (await AsgiRequest(endpoint(**options), "GET", "/sse").wait_done()).status == 404
+    assert (await AsgiRequest(endpoint(FakeService(revisions=(NEWEST,))), "GET", "/sse").wait_done()).status == 404
 
 
 async def test_pages_that_are_named_may_read() -> None:
-    app = endpoint(cors=["https://app.example"])
-    stream = Visit(app, "GET", "/sse", headers={"origin": "https://app.example"})
-    await until(lambda: stream.sent)
+    app = endpoint(cors_origins=["https://app.example"])
+    stream = AsgiRequest(app, "GET", "/sse", headers={"origin": "https://app.example"})
+    await wait_until(lambda: stream.sent)
     assert stream.headers["access-control-allow-origin"] == "https://app.example"
-    stream.leave()
-    await stream.done()
+    stream.disconnect()
+    await stream.wait_done()
 
 
 # The end
 
 
 async def test_a_client_that_leaves_stops_its_work() -> None:
-    held = Held()
-    stand = Stand(held)
+    held = PausedWork()
+    stand = FakeService(held)
     pair = await Pair(endpoint(stand)).open()
     await pair.send(request(id=5, text="a"))
-    await until(lambda: held.began)
+    await wait_until(lambda: held.started)
     await pair.leave()
-    assert held.ends == {"a": "gone"}
+    assert held.outcomes == {"a": "gone"}
     assert stand.listeners == []
     assert pair.app.stats().sessions == 0
     assert (await pair.send(request("ping"))).status == 404
@@ -238,10 +240,10 @@ async def test_a_client_that_leaves_stops_its_work() -> None:
 async def test_a_farewell_ends_the_stream_after_its_answer() -> None:
     pair = await Pair(endpoint()).open()
     await pair.send(request("shutdown", 9))
-    await pair.stream.done()
+    await pair.stream.wait_done()
     assert pair.stream.complete
     assert pair.heard[-1] == {"jsonrpc": "2.0", "id": 9, "result": None}
-    await settled()
+    await run_pending_callbacks()
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
@@ -250,15 +252,15 @@ async def test_closing_ends_all_streams() -> None:
     pairs = [await Pair(app).open() for _ in range(3)]
     await app.close()
     for pair in pairs:
-        await pair.stream.done()
+        await pair.stream.wait_done()
         assert pair.stream.complete
 
 
 async def test_clients_have_a_limit() -> None:
-    app = endpoint(Stand(sessions=1))
+    app = endpoint(FakeService(sessions=1))
     pair = Pair(app)
     await pair.address()
-    refused = await Visit(app, "GET", "/sse").done()
+    refused = await AsgiRequest(app, "GET", "/sse").wait_done()
     assert (refused.status, refused.headers["retry-after"]) == (503, "60")
     await pair.leave()
     again = Pair(app)
@@ -267,8 +269,8 @@ async def test_clients_have_a_limit() -> None:
 
 
 async def test_a_quiet_stream_shows_signs_of_life() -> None:
-    pair = Pair(endpoint(Stand(keep_alive=0.005)))
-    await until(lambda: pair.stream.sent and pair.stream.body.count(b"\n:") >= 2)
+    pair = Pair(endpoint(FakeService(keep_alive=0.005)))
+    await wait_until(lambda: pair.stream.sent and pair.stream.body.count(b"\n:") >= 2)
     await pair.leave()
 
 
@@ -280,12 +282,12 @@ async def test_what_is_said_waits_for_a_client_that_does_not_read() -> None:
         for _ in range(100):
             await exchange.notify("notifications/message", {"x": "y" * 100_000})
             count += 1
-        return said("done")
+        return text_result("done")
 
-    pair = await Pair(endpoint(Stand(work))).open()
+    pair = await Pair(endpoint(FakeService(work))).open()
     pair.stream.writable.clear()
     sending = asyncio.create_task(pair.send(request(id=5)))
-    await settled(200)
+    await run_pending_callbacks(200)
     assert 0 < count < 50
     pair.stream.writable.set()
     await sending

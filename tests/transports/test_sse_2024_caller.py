@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from dovetail.errors import Disconnected, HttpError, MCPError, NotMCP, ResultError
-from dovetail.protocol.channel import Request
+from dovetail.protocol.channel import EncodedRequest
 from dovetail.protocol.limits import ClientLimits, Timeouts
-from dovetail.transports.sse_2024_caller import OldCaller
-from stand_ins import STREAM_HEAD, Play, event, http, on_web
-from transports.scene import until
-from transports.test_memory import Noted
+from dovetail.transports.sse_2024_caller import SSE2024Client
+from stand_ins import STREAM_HEAD, ScriptedServer, encode_event, encode_http_reply, serve_over_http
+from transports.scene import wait_until
+from transports.test_memory import RecordingInbox
 
-ACCEPTED = http(b"", status=202)
+ACCEPTED = encode_http_reply(b"", status=202)
 END = b""
 
 
@@ -26,8 +26,8 @@ class Old:
     def __init__(self, address: str = "/post?session=1", **reactions: Any) -> None:
         self.events: asyncio.Queue[bytes] = asyncio.Queue()
         if address:
-            self.events.put_nowait(event(address.encode(), event="endpoint"))
-        self.play = Play("handshake", reactions, stream=self._stream)
+            self.events.put_nowait(encode_event(address.encode(), event="endpoint"))
+        self.play = ScriptedServer("handshake", reactions, http_get_reaction=self._stream)
 
     async def _stream(self) -> AsyncIterator[bytes]:
         return self._sent()
@@ -39,7 +39,7 @@ class Old:
 
     def say(self, message: Any) -> None:
         data = message if isinstance(message, bytes) else json.dumps(message).encode()
-        self.events.put_nowait(event(data, event="message"))
+        self.events.put_nowait(encode_event(data, event="message"))
 
     def answering(self, message: dict[str, Any]) -> bytes:
         """A reaction: the answer comes on the stream."""
@@ -47,24 +47,24 @@ class Old:
         return ACCEPTED
 
 
-def caller(at: str, **times: float) -> OldCaller:
-    return OldCaller(at, ClientLimits(answer=5000), Timeouts(**times))
+def caller(at: str, **times: float) -> SSE2024Client:
+    return SSE2024Client(at, ClientLimits(answer=5000), Timeouts(**times))
 
 
-def asked(id: int, method: str = "go") -> Request:
-    return Request(id, method, json.dumps({"jsonrpc": "2.0", "id": id, "method": method}).encode())
+def asked(id: int, method: str = "go") -> EncodedRequest:
+    return EncodedRequest(id, method, json.dumps({"jsonrpc": "2.0", "id": id, "method": method}).encode())
 
 
 async def test_answers_come_on_the_stream_each_to_its_request() -> None:
-    old, inbox = Old(), Noted()
+    old, inbox = Old(), RecordingInbox()
     old.play.reactions = {"a": old.answering, "b": old.answering}
-    async with on_web(old.play) as at:
+    async with serve_over_http(old.play) as at:
         one = caller(at)
         await one.open(inbox)
         found = await asyncio.gather(one.exchange(asked(1, "a")), one.exchange(asked(2, "b")))
         assert [json.loads(bytes(answer.result))["echo"] for answer in found] == ["a", "b"]  # pyright: ignore[reportArgumentType]
         old.say({"jsonrpc": "2.0", "method": "notifications/x"})
-        await until(lambda: inbox.messages)
+        await wait_until(lambda: inbox.messages)
         assert inbox.messages[0].method == "notifications/x"
         await one.close()
 
@@ -72,52 +72,56 @@ async def test_answers_come_on_the_stream_each_to_its_request() -> None:
 @pytest.mark.parametrize("address", ["http://example.com/post", "//example.com/post", "http://[", "file:///etc"])
 async def test_an_address_of_another_origin_is_not_posted_to(address: str) -> None:
     old = Old(address)
-    async with on_web(old.play) as at:
+    async with serve_over_http(old.play) as at:
         one = caller(at)
         with pytest.raises(NotMCP, match=re.escape(address)):
-            await one.open(Noted())
-        assert not old.play.seen
+            await one.open(RecordingInbox())
+        assert not old.play.received
         await one.close()
 
 
 async def test_a_stream_that_names_no_address_is_not_waited_for() -> None:
     old = Old("")
-    async with on_web(old.play) as at:
+    async with serve_over_http(old.play) as at:
         one = caller(at, connect=0.1)
         with pytest.raises(NotMCP):
-            await one.open(Noted())
+            await one.open(RecordingInbox())
         await one.close()
 
 
 async def test_a_stream_that_ends_before_it_names_one() -> None:
     old = Old("")
     old.events.put_nowait(END)
-    async with on_web(old.play) as at:
+    async with serve_over_http(old.play) as at:
         one = caller(at)
         with pytest.raises(NotMCP):
-            await one.open(Noted())
+            await one.open(RecordingInbox())
         await one.close()
 
 
 @pytest.mark.parametrize(
     ("reply", "kind"),
-    [(http(b"no", status=404), HttpError), (http(b"<html>", kind="text/html"), NotMCP), (http(b"{}"), NotMCP)],
+    [
+        (encode_http_reply(b"no", status=404), HttpError),
+        (encode_http_reply(b"<html>", kind="text/html"), NotMCP),
+        (encode_http_reply(b"{}"), NotMCP),
+    ],
 )
 async def test_what_is_no_stream_is_told(reply: bytes, kind: type[MCPError]) -> None:
-    async with on_web(Play("handshake", stream=reply)) as at:
+    async with serve_over_http(ScriptedServer("handshake", http_get_reaction=reply)) as at:
         one = caller(at)
         with pytest.raises(kind):
-            await one.open(Noted())
+            await one.open(RecordingInbox())
         await one.close()
 
 
 async def test_the_end_of_the_stream_is_told_to_all_who_wait_and_to_those_who_come_later() -> None:
-    old, inbox = Old(go=ACCEPTED), Noted()
-    async with on_web(old.play) as at:
+    old, inbox = Old(go=ACCEPTED), RecordingInbox()
+    async with serve_over_http(old.play) as at:
         one = caller(at)
         await one.open(inbox)
         waiting = asyncio.create_task(one.exchange(asked(1)))
-        await until(lambda: old.play.count("go"))
+        await wait_until(lambda: old.play.count("go"))
         old.events.put_nowait(END)
         with pytest.raises(Disconnected) as sent:
             await waiting
@@ -132,11 +136,11 @@ async def test_the_end_of_the_stream_is_told_to_all_who_wait_and_to_those_who_co
 
 async def test_a_post_that_is_refused_fails_its_request_and_no_other() -> None:
     refusal = json.dumps({"jsonrpc": "2.0", "error": {"code": -1, "message": "not today"}}).encode()
-    old = Old(bad=http(refusal, status=400), worse=http(b"", status=500))
+    old = Old(bad=encode_http_reply(refusal, status=400), worse=encode_http_reply(b"", status=500))
     old.play.reactions = {**old.play.reactions, "good": old.answering}
-    async with on_web(old.play) as at:
+    async with serve_over_http(old.play) as at:
         one = caller(at)
-        await one.open(Noted())
+        await one.open(RecordingInbox())
         with pytest.raises(ResultError, match="not today"):
             await one.exchange(asked(1, "bad"))
         with pytest.raises(HttpError):
@@ -153,9 +157,9 @@ async def test_a_malformed_answer_fails_its_request_at_once() -> None:
         return ACCEPTED
 
     old.play.reactions = {"go": broken}
-    async with on_web(old.play) as at:
+    async with serve_over_http(old.play) as at:
         one = caller(at)
-        await one.open(Noted())
+        await one.open(RecordingInbox())
         async with asyncio.timeout(10):
             with pytest.raises(ResultError, match=r"\$\.error"):
                 await one.exchange(asked(1))
@@ -163,12 +167,12 @@ async def test_a_malformed_answer_fails_its_request_at_once() -> None:
 
 
 async def test_something_too_large_ends_it() -> None:
-    old, inbox = Old(), Noted()
-    async with on_web(old.play) as at:
+    old, inbox = Old(), RecordingInbox()
+    async with serve_over_http(old.play) as at:
         one = caller(at)
         await one.open(inbox)
         old.say(b"x" * 6000)
-        await until(lambda: inbox.losses)
+        await wait_until(lambda: inbox.losses)
         (loss,) = inbox.losses
         assert "5000" in str(loss)
         await one.close()

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from dovetail.transports.starting import Starter
+from dovetail.transports.starting import EagerTaskStarter
 
 Work = Coroutine[Any, Any, None]
 NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="nobody")
 
 
-async def ready(starter: Starter) -> None:
+async def ready(starter: EagerTaskStarter) -> None:
     """The first work of a starter gets a task of its own; from then on one stands by."""
 
     async def nothing() -> None:
@@ -24,7 +24,7 @@ async def ready(starter: Starter) -> None:
     await asyncio.sleep(0)
 
 
-async def from_the_loop(starter: Starter, *works: Work) -> list[asyncio.Task[None]]:
+async def from_the_loop(starter: EagerTaskStarter, *works: Work) -> list[asyncio.Task[None]]:
     """Start works as a transport does: called by the loop, within no task."""
     started: asyncio.Future[list[asyncio.Task[None]]] = asyncio.get_running_loop().create_future()
 
@@ -35,9 +35,9 @@ async def from_the_loop(starter: Starter, *works: Work) -> list[asyncio.Task[Non
     return await started
 
 
-def running(test: Callable[[Starter], Coroutine[Any, Any, None]]) -> None:
+def running(test: Callable[[EagerTaskStarter], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
-        starter = Starter()
+        starter = EagerTaskStarter()
         await ready(starter)
         await test(starter)
         starter.close()
@@ -48,7 +48,7 @@ def running(test: Callable[[Starter], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_work_that_does_not_wait_is_done_before_start_returns() -> None:
-    async def test(starter: Starter) -> None:
+    async def test(starter: EagerTaskStarter) -> None:
         done: list[int] = []
 
         async def work(number: int) -> None:
@@ -68,7 +68,7 @@ def test_work_that_does_not_wait_is_done_before_start_returns() -> None:
 
 
 def test_work_that_waits_has_one_task_from_its_first_step_to_its_last() -> None:
-    async def test(starter: Starter) -> None:
+    async def test(starter: EagerTaskStarter) -> None:
         seen: list[asyncio.Task[Any] | None] = []
 
         async def work() -> None:
@@ -86,7 +86,7 @@ def test_work_that_waits_has_one_task_from_its_first_step_to_its_last() -> None:
 
 
 def test_works_that_wait_do_so_side_by_side() -> None:
-    async def test(starter: Starter) -> None:
+    async def test(starter: EagerTaskStarter) -> None:
         meeting = asyncio.Barrier(4)
 
         async def work() -> None:
@@ -100,7 +100,7 @@ def test_works_that_wait_do_so_side_by_side() -> None:
 
 
 def test_within_another_task_work_has_one_of_its_own_from_the_first_step() -> None:
-    async def test(starter: Starter) -> None:
+    async def test(starter: EagerTaskStarter) -> None:
         seen: list[asyncio.Task[Any] | None] = []
         ours = asyncio.current_task()
 
@@ -119,7 +119,7 @@ def test_within_another_task_work_has_one_of_its_own_from_the_first_step() -> No
 
 
 def test_work_that_starts_other_work_in_its_first_step_keeps_its_task() -> None:
-    async def test(starter: Starter) -> None:
+    async def test(starter: EagerTaskStarter) -> None:
         seen: list[tuple[str, asyncio.Task[Any] | None]] = []
         begun: list[asyncio.Task[None]] = []
 
@@ -140,7 +140,7 @@ def test_work_that_starts_other_work_in_its_first_step_keeps_its_task() -> None:
 
 
 def test_every_work_has_a_context_of_its_own() -> None:
-    async def test(starter: Starter) -> None:
+    async def test(starter: EagerTaskStarter) -> None:
         seen: list[str] = []
 
         async def work(name: str, wait: bool) -> None:
@@ -160,7 +160,7 @@ def test_every_work_has_a_context_of_its_own() -> None:
 
 
 def test_timeouts_and_groups_entered_in_the_first_step_hold_later() -> None:
-    async def test(starter: Starter) -> None:
+    async def test(starter: EagerTaskStarter) -> None:
         said: list[str] = []
 
         async def fail() -> None:
@@ -188,7 +188,7 @@ def test_timeouts_and_groups_entered_in_the_first_step_hold_later() -> None:
 
 
 def test_a_group_entered_in_the_first_step_is_told_of_a_child() -> None:
-    async def test(starter: Starter) -> None:
+    async def test(starter: EagerTaskStarter) -> None:
         said: list[str] = []
 
         async def fail() -> None:
@@ -211,7 +211,7 @@ def test_a_group_entered_in_the_first_step_is_told_of_a_child() -> None:
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 3])
 def test_cancelling_reaches_work_that_waits(turns: int) -> None:
-    async def test(starter: Starter) -> None:
+    async def test(starter: EagerTaskStarter) -> None:
         said: list[str] = []
 
         async def work() -> None:
@@ -233,7 +233,7 @@ def test_cancelling_reaches_work_that_waits(turns: int) -> None:
 
 
 def test_cancelling_at_once_reaches_work_that_waits() -> None:
-    async def test(starter: Starter) -> None:
+    async def test(starter: EagerTaskStarter) -> None:
         said: list[str] = []
 
         async def work() -> None:
@@ -256,7 +256,7 @@ def test_cancelling_at_once_reaches_work_that_waits() -> None:
 
 
 def test_work_that_cancels_itself_is_cancelled_where_it_next_waits() -> None:
-    async def test(starter: Starter) -> None:
+    async def test(starter: EagerTaskStarter) -> None:
         said: list[str] = []
 
         async def work() -> None:
@@ -279,7 +279,7 @@ def test_work_that_cancels_itself_is_cancelled_where_it_next_waits() -> None:
 
 @pytest.mark.parametrize("regrets", [False, True])
 def test_work_that_cancels_itself_and_ends_spoils_nothing_for_the_next(regrets: bool) -> None:
-    async def test(starter: Starter) -> None:
+    async def test(starter: EagerTaskStarter) -> None:
         said: list[str] = []
 
         async def rude() -> None:
@@ -302,7 +302,7 @@ def test_work_that_cancels_itself_and_ends_spoils_nothing_for_the_next(regrets: 
 
 
 def test_what_work_raises_is_its_tasks(caplog: pytest.LogCaptureFixture) -> None:
-    async def test(starter: Starter) -> None:
+    async def test(starter: EagerTaskStarter) -> None:
         async def work() -> None:
             await asyncio.sleep(0)
             raise KeyError("lost")
@@ -316,7 +316,7 @@ def test_what_work_raises_is_its_tasks(caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_closing_leaves_what_was_started_alone() -> None:
-    async def test(starter: Starter) -> None:
+    async def test(starter: EagerTaskStarter) -> None:
         done: list[str] = []
 
         async def work() -> None:
@@ -333,7 +333,7 @@ def test_closing_leaves_what_was_started_alone() -> None:
 
 def test_a_starter_that_is_closed_leaves_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        starter = Starter()
+        starter = EagerTaskStarter()
         starter.close()
         await ready(starter)
         starter.close()

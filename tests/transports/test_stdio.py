@@ -17,8 +17,8 @@ import pytest
 
 from dovetail.protocol.exchange import Exchange
 from dovetail.transports.lines import serve_connection
-from dovetail.transports.stdio import open_lines
-from transports.scene import Held, Stand, modern, said, settled, until
+from dovetail.transports.stdio import open_stdio
+from transports.scene import FakeService, PausedWork, run_pending_callbacks, stateless_request, text_result, wait_until
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="platform: pipes cannot be polled")
 
@@ -51,7 +51,7 @@ class Ends:
             data += self.read()
             return data.count(b"\n") >= count
 
-        await until(enough)
+        await wait_until(enough)
         return [json.loads(one) for one in data.splitlines()]
 
 
@@ -77,9 +77,9 @@ pytestmark = posix
 
 async def test_a_conversation_over_what_can_be_polled(ends: tuple[Ends, int, int]) -> None:
     client, source, sink = ends
-    lines = await open_lines(Stand(), source, sink)
+    lines = await open_stdio(FakeService(), source, sink)
     serving = asyncio.create_task(serve_connection(lines, 1.0))
-    client.send(*(modern(id=number, text="x" * 1000) for number in range(20)))
+    client.send(*(stateless_request(id=number, text="x" * 1000) for number in range(20)))
     assert {one["id"] for one in await client.answers(20)} == set(range(20))
     os.close(client.writes)
     client.writes = -1
@@ -88,14 +88,14 @@ async def test_a_conversation_over_what_can_be_polled(ends: tuple[Ends, int, int
 
 async def test_a_client_that_closes_its_end_gets_what_was_running(ends: tuple[Ends, int, int]) -> None:
     client, source, sink = ends
-    held = Held()
-    lines = await open_lines(Stand(held), source, sink)
+    held = PausedWork()
+    lines = await open_stdio(FakeService(held), source, sink)
     serving = asyncio.create_task(serve_connection(lines, 10.0))
-    client.send(modern(text="a"))
-    await until(lambda: held.began)
+    client.send(stateless_request(text="a"))
+    await wait_until(lambda: held.started)
     os.close(client.writes)
     client.writes = -1
-    await until(lines.done.done)
+    await wait_until(lines.done.done)
     held.release("a")
     (answer,) = await client.answers(1)
     assert answer["result"]["content"][0]["text"] == "a"
@@ -104,12 +104,12 @@ async def test_a_client_that_closes_its_end_gets_what_was_running(ends: tuple[En
 
 async def test_a_client_that_reads_no_more_ends_the_connection(ends: tuple[Ends, int, int]) -> None:
     client, source, sink = ends
-    lines = await open_lines(Stand(), source, sink)
+    lines = await open_stdio(FakeService(), source, sink)
     os.close(client.reads)
     client.reads = -1
     for _ in range(3):
-        client.send(modern())
-        await settled()
+        client.send(stateless_request())
+        await run_pending_callbacks()
     async with asyncio.timeout(10):
         await lines.done
     await lines.close(0)
@@ -119,14 +119,14 @@ async def test_a_client_that_does_not_read_is_not_read_from(ends: tuple[Ends, in
     client, source, sink = ends
 
     async def work(exchange: Exchange) -> Any:
-        return said("x" * 4_000_000)
+        return text_result("x" * 4_000_000)
 
-    stand = Stand(work)
-    lines = await open_lines(stand, source, sink)
-    client.send(modern(id=0))
-    await until(lambda: bool(select.select([client.reads], [], [], 0)[0]))  # the answer has begun to come
-    client.send(modern(id=1))
-    await settled(50)
+    stand = FakeService(work)
+    lines = await open_stdio(stand, source, sink)
+    client.send(stateless_request(id=0))
+    await wait_until(lambda: bool(select.select([client.reads], [], [], 0)[0]))  # the answer has begun to come
+    client.send(stateless_request(id=1))
+    await run_pending_callbacks(50)
     assert len(stand.seen) == 1
     assert len(await client.answers(2)) == 2
     assert len(stand.seen) == 2
@@ -137,10 +137,10 @@ async def test_a_client_that_never_reads_is_dropped(ends: tuple[Ends, int, int])
     client, source, sink = ends
 
     async def work(exchange: Exchange) -> Any:
-        return said("x" * 4_000_000)
+        return text_result("x" * 4_000_000)
 
-    lines = await open_lines(Stand(work, write_stall=0.05), source, sink)
-    client.send(modern())
+    lines = await open_stdio(FakeService(work, write_stall=0.05), source, sink)
+    client.send(stateless_request())
     async with asyncio.timeout(10):
         await lines.done
     await lines.close(0)
@@ -151,9 +151,9 @@ async def test_a_client_that_never_reads_is_dropped(ends: tuple[Ends, int, int])
 
 async def test_a_conversation_over_files(tmp_path: Path) -> None:
     script, output = tmp_path / "in", tmp_path / "out"
-    script.write_bytes(b"".join(line(modern(id=number, text=str(number))) for number in range(5)))
+    script.write_bytes(b"".join(line(stateless_request(id=number, text=str(number))) for number in range(5)))
     with script.open("rb") as reading, output.open("wb") as writing:
-        lines = await open_lines(Stand(), reading.fileno(), writing.fileno())
+        lines = await open_stdio(FakeService(), reading.fileno(), writing.fileno())
         async with asyncio.timeout(10):
             await serve_connection(lines, 5.0)
     answers = [json.loads(one) for one in output.read_bytes().splitlines()]
@@ -174,8 +174,8 @@ async def test_a_file_closed_under_the_reader_ends_the_reader(tmp_path: Path, mo
             return read(descriptor, size)
 
         monkeypatch.setattr(os, "read", fail)
-        lines = await open_lines(Stand(), closed, writing.fileno())
-        await until(lambda: set(threading.enumerate()) <= threads)
+        lines = await open_stdio(FakeService(), closed, writing.fileno())
+        await wait_until(lambda: set(threading.enumerate()) <= threads)
         await lines.close(0)
     assert not failures
 
@@ -184,10 +184,10 @@ async def test_a_file_closed_under_the_reader_ends_the_reader(tmp_path: Path, mo
 
 PROGRAM = """
 import os, subprocess, sys
-from dovetail.transports.stdio import private_streams
+from dovetail.transports.stdio import isolate_streams
 
 sys.stdout.write("before|")
-with private_streams() as (source, sink):
+with isolate_streams() as (source, sink):
     print("printed")
     os.write(1, b"written to 1\\n")
     subprocess.run([sys.executable, "-c", "print('from a child')"], check=True)

@@ -10,14 +10,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dovetail.protocol import sse
 from dovetail.protocol.limits import Limits
-from dovetail.protocol.sse import Parser
-from dovetail.transports.spool import Budget
-from dovetail.transports.streams import Shelf, Stream
+from dovetail.protocol.sse import SSEParser
+from dovetail.transports.spool import MemoryBudget
+from dovetail.transports.streams import EventLog, EventStream
 
 payloads = st.binary(max_size=60).map(lambda raw: raw.hex().encode())
 
 
-def finish(stream: Stream) -> None:
+def finish(stream: EventStream) -> None:
     """A stream ends at a time, which is a loop's."""
 
     async def end() -> None:
@@ -32,8 +32,8 @@ class Window(RuleBasedStateMachine):
     @initialize(events=st.integers(1, 5), size=st.integers(1, 400))
     def begin(self, events: int, size: int) -> None:
         self.events, self.size = events, size
-        self.shelf = Shelf(Limits(replay_events=events, replay_bytes=size), Budget(0))
-        self.stream = Stream("s", self.shelf)
+        self.shelf = EventLog(Limits(replay_events=events, replay_bytes=size), MemoryBudget(0))
+        self.stream = EventStream("s", self.shelf)
         self.sent: list[tuple[int, bytes]] = []
         self.numbers = 0
         self.gone = 0
@@ -43,7 +43,7 @@ class Window(RuleBasedStateMachine):
         event = self.stream.append(data)
         self.numbers += 1
         self.sent.append((self.numbers, event))
-        (parsed,) = Parser().feed(event)
+        (parsed,) = SSEParser().feed(event)
         assert (parsed.id, parsed.data.encode()) == (f"s-{self.numbers}", data)
         while len(self.sent) > 1 and (
             len(self.sent) > self.events or sum(len(one) for _, one in self.sent) > self.size
@@ -53,7 +53,7 @@ class Window(RuleBasedStateMachine):
     @rule()
     def number(self) -> None:
         self.numbers += 1
-        assert self.stream.number() == f"s-{self.numbers}"
+        assert self.stream.allocate_id() == f"s-{self.numbers}"
 
     @rule()
     def clear(self) -> None:
@@ -62,7 +62,7 @@ class Window(RuleBasedStateMachine):
             self.gone = self.sent[-1][0]
             self.sent.clear()
 
-    @precondition(lambda self: not self.stream.done)
+    @precondition(lambda self: not self.stream.is_done)
     @rule()
     def finish(self) -> None:
         finish(self.stream)
@@ -70,7 +70,7 @@ class Window(RuleBasedStateMachine):
 
     @rule(place=st.integers(-2, 30))
     def fetch(self, place: int) -> None:
-        found = self.stream.after(place)
+        found = self.stream.read_after(place)
         if place > self.numbers or place < self.gone:
             assert found is None
         else:
@@ -78,18 +78,18 @@ class Window(RuleBasedStateMachine):
 
     @invariant()
     def everything_that_was_never_fetched_is_either_kept_or_refused(self) -> None:
-        assert self.stream.last == self.numbers
-        assert self.stream.empty == (not self.sent)
-        assert self.shelf.kept == sum(len(event) for _, event in self.sent)
+        assert self.stream.last_number == self.numbers
+        assert self.stream.is_empty == (not self.sent)
+        assert self.shelf.stored_bytes == sum(len(event) for _, event in self.sent)
 
 
 Window.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestWindow = Window.TestCase
 
 
-def _kept(stream: Stream) -> list[tuple[int, bytes]]:
+def _kept(stream: EventStream) -> list[tuple[int, bytes]]:
     """Return the events that a client can still fetch."""
-    found = (stream.after(place) for place in range(stream.last + 1))
+    found = (stream.read_after(place) for place in range(stream.last_number + 1))
     return next((events for events in found if events is not None), [])
 
 
@@ -99,13 +99,13 @@ class Together(RuleBasedStateMachine):
     @initialize(total=st.integers(1, 800))
     def begin(self, total: int) -> None:
         self.total = total
-        self.shelf = Shelf(Limits(replay_total=total), Budget(0))
-        self.live: list[Stream] = []
-        self.ended: list[Stream] = []
+        self.shelf = EventLog(Limits(replay_total=total), MemoryBudget(0))
+        self.live: list[EventStream] = []
+        self.ended: list[EventStream] = []
 
     @rule()
     def open(self) -> None:
-        self.live.append(Stream(str(len(self.live) + len(self.ended)), self.shelf))
+        self.live.append(EventStream(str(len(self.live) + len(self.ended)), self.shelf))
 
     @precondition(lambda self: self.live)
     @rule(data=payloads, which=st.integers(0))
@@ -116,22 +116,22 @@ class Together(RuleBasedStateMachine):
     @rule(which=st.integers(0))
     def finish(self, which: int) -> None:
         stream = self.live.pop(which % len(self.live))
-        held = {one: not one.empty for one in (*self.live, *self.ended)}
+        held = {one: not one.is_empty for one in (*self.live, *self.ended)}
         finish(stream)
         self.ended.append(stream)
-        assert all(one.empty != held[one] for one in self.live)
-        kept = sum(sum(len(event) for _, event in one.after(0) or []) for one in self.ended if one.after(0))
-        alive = sum(len(event) for one in self.live for _, event in one.after(0) or [])
+        assert all(one.is_empty != held[one] for one in self.live)
+        kept = sum(sum(len(event) for _, event in one.read_after(0) or []) for one in self.ended if one.read_after(0))
+        alive = sum(len(event) for one in self.live for _, event in one.read_after(0) or [])
         assert kept + alive <= self.total or not kept
 
     @invariant()
     def what_is_kept_is_counted(self) -> None:
         every = (*self.live, *self.ended)
-        assert self.shelf.kept == sum(len(event) for one in every for _, event in _kept(one))
+        assert self.shelf.stored_bytes == sum(len(event) for one in every for _, event in _kept(one))
 
     @invariant()
     def those_that_ended_first_went_first(self) -> None:
-        emptied = [one.empty for one in self.ended if one.last]
+        emptied = [one.is_empty for one in self.ended if one.last_number]
         assert emptied == sorted(emptied, reverse=True)
 
 
@@ -139,21 +139,21 @@ Together.TestCase.settings = settings(max_examples=40, stateful_step_count=30)
 TestTogether = Together.TestCase
 
 
-def stream(**limits: Any) -> Stream:
-    return Stream("s", Shelf(Limits(**limits), Budget(0)))
+def stream(**limits: Any) -> EventStream:
+    return EventStream("s", EventLog(Limits(**limits), MemoryBudget(0)))
 
 
 def test_an_event_larger_than_the_window_is_kept_alone() -> None:
     one = stream(replay_bytes=10)
     one.append(b"small")
     large = one.append(b"x" * 1000)
-    assert one.after(1) == [(2, large)]
-    assert one.after(0) is None
+    assert one.read_after(1) == [(2, large)]
+    assert one.read_after(0) is None
 
 
 def test_a_stream_that_keeps_nothing_is_forgotten() -> None:
-    home: dict[str, Stream] = {}
-    one = home["s"] = Stream("s", Shelf(Limits(), Budget(0)), home)
+    home: dict[str, EventStream] = {}
+    one = home["s"] = EventStream("s", EventLog(Limits(), MemoryBudget(0)), home)
     one.append(b"a")
     assert home == {"s": one}
     one.clear()
@@ -163,35 +163,35 @@ def test_a_stream_that_keeps_nothing_is_forgotten() -> None:
 
 def test_the_first_id_brings_everything_that_follows() -> None:
     one = stream()
-    assert one.number() == "s-1"
+    assert one.allocate_id() == "s-1"
     events = [one.append(b"a"), one.append(b"b")]
-    assert one.after(1) == [(2, events[0]), (3, events[1])]
-    assert one.after(3) == []
-    assert one.after(4) is None
+    assert one.read_after(1) == [(2, events[0]), (3, events[1])]
+    assert one.read_after(3) == []
+    assert one.read_after(4) is None
 
 
 @pytest.mark.parametrize("primed", [True, False], ids=["primed", "bare"])
 async def test_a_stream_of_one_event_is_as_if_it_had_been_told_and_ended(primed: bool) -> None:
     whole, told = stream(), stream()
-    sent = whole.complete(b"a", primed=primed)
-    first = sse.event(b"", told.number()) if primed else b""
+    sent = whole.store_complete(b"a", has_priming_event=primed)
+    first = sse.encode_event(b"", told.allocate_id()) if primed else b""
     assert sent == first + told.append(b"a")
     told.finish()
-    assert whole.done
-    assert whole.last == told.last
-    assert [whole.after(place) for place in range(4)] == [told.after(place) for place in range(4)]
+    assert whole.is_done
+    assert whole.last_number == told.last_number
+    assert [whole.read_after(place) for place in range(4)] == [told.read_after(place) for place in range(4)]
     whole.clear()
-    assert whole.empty
+    assert whole.is_empty
 
 
 def test_whoever_waits_is_woken_by_an_event_and_by_the_end() -> None:
     one = stream()
-    assert not one.wake.is_set()
+    assert not one.wakeup.is_set()
     one.append(b"a")
-    assert one.wake.is_set()
-    one.wake.clear()
+    assert one.wakeup.is_set()
+    one.wakeup.clear()
     finish(one)
-    assert one.wake.is_set()
+    assert one.wakeup.is_set()
 
 
 async def test_a_stream_ends_once() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.transports.suspending import Suspending
+from dovetail.transports.suspending import SuspendNotifier
 
 
 class Wait:
@@ -31,7 +31,7 @@ class Told:
 
 def driven(work: Coroutine[Any, Any, Any], told: Any) -> Coroutine[Any, Any, Any]:
     async def outer() -> Any:
-        return await Suspending(work, told)
+        return await SuspendNotifier(work, told)
 
     return outer()
 
@@ -193,7 +193,7 @@ async def test_it_awaits_futures_tasks_and_sleeps() -> None:
             group.create_task(asyncio.sleep(0))
         return value
 
-    assert await Suspending(work(), told) == 3
+    assert await SuspendNotifier(work(), told) == 3
     assert told.steps == ["told"]
 
 
@@ -208,7 +208,7 @@ async def test_a_cancelled_task_cancels_the_work_and_stays_cancelled() -> None:
             raise
 
     async def outer() -> None:
-        await Suspending(work(), told)
+        await SuspendNotifier(work(), told)
 
     task = asyncio.create_task(outer())
     await asyncio.sleep(0)
@@ -231,5 +231,5 @@ async def test_told_may_start_something_that_ends_the_work() -> None:
 
     task = asyncio.current_task()
     assert task is not None
-    assert await Suspending(work(), lambda: asyncio.get_running_loop().call_soon(task.cancel)) == "stopped"
+    assert await SuspendNotifier(work(), lambda: asyncio.get_running_loop().call_soon(task.cancel)) == "stopped"
     assert task.cancelling() == 0

@@ -10,15 +10,15 @@ import time
 
 import pytest
 
-from dovetail.transports.watchdog import Watchdog, hung_up
-from transports.scene import until
+from dovetail.transports.watchdog import LoopWatchdog, hung_up
+from transports.scene import wait_until
 
 
-def brisk(blocked_after: float = 0.05, report_every: float = 10.0) -> Watchdog:
-    return Watchdog(interval=0.005, blocked_after=blocked_after, report_every=report_every)
+def brisk(blocked_after: float = 0.05, report_every: float = 10.0) -> LoopWatchdog:
+    return LoopWatchdog(interval=0.005, blocked_after=blocked_after, report_every=report_every)
 
 
-def started(dog: Watchdog) -> threading.Thread:
+def started(dog: LoopWatchdog) -> threading.Thread:
     """Start it; its thread."""
     before = set(threading.enumerate())
     dog.start()
@@ -45,7 +45,7 @@ async def test_a_loop_that_turns_is_left_alone(caplog: pytest.LogCaptureFixture)
     dog = brisk(blocked_after=5.0)  # a busy machine is not a blocked loop
     dog.start()
     first = dog.last_turn
-    await until(lambda: dog.last_turn - first > 0.05)
+    await wait_until(lambda: dog.last_turn - first > 0.05)
     dog.stop()
     assert not caplog.records
 
@@ -86,14 +86,14 @@ def test_hang_ups_are_seen() -> None:
 
 PROGRAM = """
 import asyncio, os, sys, threading, time
-from dovetail.transports.watchdog import Watchdog
+from dovetail.transports.watchdog import LoopWatchdog
 
 async def main():
-    dog = Watchdog(interval=0.01, blocked_after=0.05)
+    dog = LoopWatchdog(interval=0.01, blocked_after=0.05)
     dog.start(0 if "hang-up" in sys.argv else None)
     if "hang-up" not in sys.argv:
         for seconds, code in ((50.0, 1), (0.1, 7), (30.0, 3)):  # the earliest end counts
-            dog.end_within(seconds, code)
+            dog.exit_within(seconds, code)
     print("ready", flush=True)
     time.sleep(60)
 

@@ -13,14 +13,14 @@ import pytest
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.limits import Limits
 from dovetail.transports.asgi import Endpoint
-from dovetail.transports.web import WebServer, bound_socket, configure
-from transports.scene import Held, Stand, mirrored, modern, said, until
+from dovetail.transports.web import UvicornServer, bind_socket, create_uvicorn_config
+from transports.scene import FakeService, PausedWork, mirror_headers, stateless_request, text_result, wait_until
 
 
 class Site:
     """A running server, and connections to it."""
 
-    def __init__(self, app: Endpoint, server: WebServer, port: int) -> None:
+    def __init__(self, app: Endpoint, server: UvicornServer, port: int) -> None:
         self.app, self.server, self.port = app, server, port
         self.writers: list[asyncio.StreamWriter] = []
 
@@ -40,14 +40,14 @@ class Site:
 
 
 @asynccontextmanager
-async def site(stand: Stand | None = None, **options: Any) -> AsyncIterator[Site]:
-    stand = stand or Stand(**options)
+async def site(stand: FakeService | None = None, **options: Any) -> AsyncIterator[Site]:
+    stand = stand or FakeService(**options)
     app = Endpoint(stand)
-    listener = bound_socket("127.0.0.1", 0)
-    server = WebServer(configure(app, stand.limits), lambda times: None, app.close)
+    listener = bind_socket("127.0.0.1", 0)
+    server = UvicornServer(create_uvicorn_config(app, stand.limits), lambda times: None, app.close)
     serving = asyncio.create_task(server.serve([listener]))
     try:
-        await until(lambda: server.started)
+        await wait_until(lambda: server.started)
         here = Site(app, server, listener.getsockname()[1])
         yield here
         for writer in here.writers:
@@ -64,7 +64,7 @@ def head(message: Any, **extra: str) -> bytes:
         "host": "localhost",
         "content-type": "application/json",
         "content-length": str(len(body)),
-        **mirrored(message),
+        **mirror_headers(message),
         **extra,
     }
     return ("POST /mcp HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items())).encode()
@@ -100,7 +100,7 @@ async def test_requests_follow_each_other_on_one_connection() -> None:
     async with site() as here:
         reader, writer = await here.connect()
         for text in ("a", "b", "c"):
-            writer.write(whole(modern(text=text)))
+            writer.write(whole(stateless_request(text=text)))
             found, message = await answer(reader)
             assert (found, message["result"]["content"][0]["text"]) == (200, text)
 
@@ -108,7 +108,7 @@ async def test_requests_follow_each_other_on_one_connection() -> None:
 async def test_a_head_in_many_pieces_is_a_head() -> None:
     async with site() as here:
         reader, writer = await here.connect()
-        data = whole(modern(text="a"))
+        data = whole(stateless_request(text="a"))
         for start in range(0, len(data), 20):
             writer.write(data[start : start + 20])
             await writer.drain()
@@ -127,7 +127,7 @@ async def test_a_head_in_many_pieces_is_a_head() -> None:
 async def test_a_head_has_a_size(extra: dict[str, str], expected: int) -> None:
     async with site(header=100, header_block=800) as here:
         reader, writer = await here.connect()
-        writer.write(whole(modern(), **extra))
+        writer.write(whole(stateless_request(), **extra))
         assert await status(reader) == expected
         if expected != 200:
             await closed(reader)
@@ -153,10 +153,10 @@ async def test_a_head_has_a_time(sent: bytes) -> None:
 async def test_the_next_head_has_a_time_too() -> None:
     async with site(header_time=0.05) as here:
         reader, writer = await here.connect()
-        writer.write(whole(modern()))
+        writer.write(whole(stateless_request()))
         assert (await answer(reader))[0] == 200
         await asyncio.sleep(0.1)  # between two requests nobody hurries
-        writer.write(whole(modern()))
+        writer.write(whole(stateless_request()))
         assert (await answer(reader))[0] == 200
         writer.write(b"POST /mcp")
         assert await status(reader) == 408
@@ -166,18 +166,18 @@ async def test_the_next_head_has_a_time_too() -> None:
 async def test_a_body_has_a_time(part: int) -> None:
     async with site(body_time=0.05) as here:
         reader, writer = await here.connect()
-        data = whole(modern())
+        data = whole(stateless_request())
         writer.write(data[: data.index(b"\r\n\r\n") + 4 + part])
         assert await status(reader) == 408
         await closed(reader)
 
 
 async def test_work_that_takes_long_is_not_a_slow_body() -> None:
-    held = Held()
-    async with site(Stand(held, body_time=0.02, header_time=0.02)) as here:
+    held = PausedWork()
+    async with site(FakeService(held, body_time=0.02, header_time=0.02)) as here:
         reader, writer = await here.connect()
-        writer.write(whole(modern(text="a")))
-        await until(lambda: held.began)
+        writer.write(whole(stateless_request(text="a")))
+        await wait_until(lambda: held.started)
         await asyncio.sleep(0.06)
         held.release("a")
         assert (await answer(reader))[0] == 200
@@ -185,22 +185,22 @@ async def test_work_that_takes_long_is_not_a_slow_body() -> None:
 
 async def test_a_client_that_does_not_read_is_dropped() -> None:
     async def work(exchange: Exchange) -> Any:
-        return said("x" * 8_000_000)
+        return text_result("x" * 8_000_000)
 
-    async with site(Stand(work, write_stall=0.05)) as here:
+    async with site(FakeService(work, write_stall=0.05)) as here:
         _, writer = await here.connect(small=True)
-        writer.write(whole(modern()))
-        await until(lambda: here.connections == 1)
-        await until(lambda: here.connections == 0)
+        writer.write(whole(stateless_request()))
+        await wait_until(lambda: here.connections == 1)
+        await wait_until(lambda: here.connections == 0)
 
 
 async def test_a_client_that_reads_slowly_is_not() -> None:
     async def work(exchange: Exchange) -> Any:
-        return said("x" * 2_000_000)
+        return text_result("x" * 2_000_000)
 
-    async with site(Stand(work, write_stall=5.0)) as here:
+    async with site(FakeService(work, write_stall=5.0)) as here:
         reader, writer = await here.connect(small=True)
-        writer.write(whole(modern()))
+        writer.write(whole(stateless_request()))
         await asyncio.sleep(0.1)
         found, message = await answer(reader)
         assert (found, len(message["result"]["content"][0]["text"])) == (200, 2_000_000)
@@ -210,11 +210,11 @@ async def test_a_client_that_reads_slowly_is_not() -> None:
 
 
 async def test_what_runs_is_finished_before_the_server_stops() -> None:
-    held = Held()
-    async with site(Stand(held)) as here:
+    held = PausedWork()
+    async with site(FakeService(held)) as here:
         reader, writer = await here.connect()
-        writer.write(whole(modern(text="a")))
-        await until(lambda: held.began)
+        writer.write(whole(stateless_request(text="a")))
+        await wait_until(lambda: held.started)
         here.server.should_exit = True
         held.release("a")
         assert (await answer(reader))[0] == 200
@@ -223,9 +223,9 @@ async def test_what_runs_is_finished_before_the_server_stops() -> None:
 async def test_a_request_that_is_not_all_here_is_sent_away_when_the_server_stops() -> None:
     async with site() as here:
         reader, writer = await here.connect()
-        data = whole(modern())
+        data = whole(stateless_request())
         writer.write(data[:-3])
-        await until(lambda: here.app.stats().buffered_bytes > 0)
+        await wait_until(lambda: here.app.stats().buffered_bytes > 0)
         here.server.should_exit = True
         assert await status(reader) == 503
         await closed(reader)
@@ -240,7 +240,7 @@ async def test_every_signal_is_told_and_none_is_fatal() -> None:
     async def drain() -> None:
         return
 
-    server = WebServer(configure(Endpoint(Stand()), Limits()), times.append, drain)
+    server = UvicornServer(create_uvicorn_config(Endpoint(FakeService()), Limits()), times.append, drain)
     raised: list[int] = []
     before = {number: signal.signal(number, lambda number, _: raised.append(number)) for number in STOPS}
     try:
@@ -257,7 +257,7 @@ async def test_every_signal_is_told_and_none_is_fatal() -> None:
 
 
 def test_uvicorn_is_kept_from_logging_and_from_telling_its_name() -> None:
-    config = configure(Endpoint, Limits(drain=3.0), ssl_certfile=None)
+    config = create_uvicorn_config(Endpoint, Limits(drain=3.0), ssl_certfile=None)
     assert (config.access_log, config.log_config, config.server_header) == (False, None, False)
     assert config.timeout_graceful_shutdown == 4
 
@@ -266,18 +266,18 @@ def test_uvicorn_is_kept_from_logging_and_from_telling_its_name() -> None:
 
 
 def test_a_port_that_is_taken_is_a_plain_error() -> None:
-    with bound_socket("127.0.0.1", 0) as listener:
+    with bind_socket("127.0.0.1", 0) as listener:
         with pytest.raises(OSError, match=r"\S"):
-            bound_socket("127.0.0.1", listener.getsockname()[1])
+            bind_socket("127.0.0.1", listener.getsockname()[1])
         with socket.create_connection(listener.getsockname(), timeout=10):
             pass  # whoever comes early waits
 
 
 def test_addresses_of_both_families() -> None:
-    with bound_socket("127.0.0.1", 0) as listener:
+    with bind_socket("127.0.0.1", 0) as listener:
         assert listener.family == socket.AF_INET
     try:
-        with bound_socket("::1", 0) as listener:
+        with bind_socket("::1", 0) as listener:
             assert listener.family == socket.AF_INET6
     except OSError:
         pytest.skip("platform: no IPv6")

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import InvalidParams, ParseError
-from dovetail.wire.codec import MAX_DEPTH, MAX_DIGITS, MAX_MEMBERS, canonical, convert, decode, encode, plain
+from dovetail.wire.codec import MAX_DEPTH, MAX_DIGITS, MAX_MEMBERS, convert, decode, encode, encode_canonical, to_plain
 from dovetail.wire.shape import Struct
 
 numbers = st.integers(-(10**MAX_DIGITS) + 1, 10**MAX_DIGITS - 1) | st.floats(allow_nan=False, allow_infinity=False)
@@ -300,7 +300,7 @@ def test_what_is_written_reads_back(value: Any) -> None:
 def test_equal_values_have_one_canonical_form(value: dict[str, Any], random: Any) -> None:
     names = list(value)
     random.shuffle(names)
-    assert canonical({name: value[name] for name in names}) == canonical(value)
+    assert encode_canonical({name: value[name] for name in names}) == encode_canonical(value)
 
 
 # Typed values
@@ -317,11 +317,11 @@ def test_convert_names_the_place_that_does_not_fit() -> None:
         convert({"name": "K2", "height": "high"}, Place)
     assert "high" not in caught.value.message
     with pytest.raises(InvalidParams, match="answer"):
-        convert([], Place, what="answer")
+        convert([], Place, label="answer")
 
 
 def test_plain_spells_a_value_as_the_wire_does() -> None:
-    assert plain({"when": date(2026, 7, 28), 1: Place("K2")}) == {
+    assert to_plain({"when": date(2026, 7, 28), 1: Place("K2")}) == {
         "when": "2026-07-28",
         "1": {"name": "K2", "height": 0},
     }

@@ -11,8 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import ParseError, ResultError
-from dovetail.transports.lines import Framer
-from dovetail.wire.incoming import MAX_MEMBERS, Incoming, answered, body, decode_text, plain, read
+from dovetail.transports.lines import LineSplitter
+from dovetail.wire.incoming import (
+    MAX_MEMBERS,
+    RawMessage,
+    decode_body,
+    decode_text,
+    find_answered_ids,
+    read_messages,
+    to_plain,
+)
 from dovetail.wire.shape import UNSET
 from dovetail.wire.tools import CallToolResult, ListToolsResult
 
@@ -23,23 +31,23 @@ values = st.recursive(
 )
 
 
-def one(data: bytes | str) -> Incoming:
-    (found,) = read(data)
+def one(data: bytes | str) -> RawMessage:
+    (found,) = read_messages(data)
     return found
 
 
 def test_the_envelope_is_read_and_the_body_left() -> None:
     found = one(b'{"jsonrpc":"2.0","id":7,"result":{"a":1},"extra":true}')
-    assert (found.id, found.method, found.answers) == (7, None, True)
-    assert plain(found.result) == {"a": 1}
+    assert (found.id, found.method, found.is_response) == (7, None, True)
+    assert to_plain(found.result) == {"a": 1}
     failed = one(b'{"id":"x","error":{"code":-1}}')
-    assert failed.answers
+    assert failed.is_response
     assert failed.error is not None
     assert (failed.error.code, failed.error.message) == (-1, "")
     asked = one(b'{"id":1,"method":"ping"}')
-    assert not asked.answers
+    assert not asked.is_response
     assert asked.params is UNSET
-    assert not one(b"{}").answers
+    assert not one(b"{}").is_response
 
 
 @pytest.mark.parametrize(
@@ -49,25 +57,25 @@ def test_the_envelope_is_read_and_the_body_left() -> None:
 )  # fmt: skip
 def test_what_is_no_message(data: bytes) -> None:
     with pytest.raises(ParseError):
-        read(data)
+        read_messages(data)
 
 
 def test_a_batch_is_several() -> None:
-    assert [found.id for found in read(b' [{"id":1,"result":1},{"id":2,"result":{}}]')] == [1, 2]
-    assert read(b"[]") == []
+    assert [found.id for found in read_messages(b' [{"id":1,"result":1},{"id":2,"result":{}}]')] == [1, 2]
+    assert read_messages(b"[]") == []
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_messages_or_refused(data: bytes) -> None:
     try:
-        found = read(data)
+        found = read_messages(data)
     except ParseError:
         return
     for message in found:
         for raw in (message.result, message.params):
             if raw is not UNSET:
                 try:
-                    plain(raw)
+                    to_plain(raw)
                 except ResultError:
                     continue
 
@@ -76,12 +84,12 @@ def test_any_bytes_are_messages_or_refused(data: bytes) -> None:
 def test_any_cut_of_the_bytes_gives_the_same_messages(result: Any, cuts: list[int], tail: Any) -> None:
     sent: list[Any] = [{"jsonrpc": "2.0", "id": number, "result": value} for number, value in enumerate((result, tail))]
     data = b"".join(json.dumps(message).encode() + b"\n" for message in sent)
-    framer, lines = Framer(10_000), list[bytes | None]()
+    framer, lines = LineSplitter(10_000), list[bytes | None]()
     places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
     for start, end in pairwise(places):
         lines += framer.feed(data[start:end])
     found = [one(line) for line in lines if line is not None]
-    assert [(message.id, plain(message.result)) for message in found] == [(0, result), (1, tail)]
+    assert [(message.id, to_plain(message.result)) for message in found] == [(0, result), (1, tail)]
 
 
 @given(
@@ -94,7 +102,7 @@ def test_a_byte_that_is_no_text_costs_only_itself(text: str, at: int, byte: int)
     place = at % (len(inner) + 1)
     broken = inner[:place] + bytes([byte]) + inner[place:]
     message = one(b'{"id":1,"result":{"content":[{"type":"text","text":"' + broken + b'"}]}}')
-    (block,) = body(message.result, CallToolResult, "it").content
+    (block,) = decode_body(message.result, CallToolResult, "it").content
     assert block.text == broken.decode("utf-8", "replace")  # pyright: ignore[reportAttributeAccessIssue]
     assert one(b'{"id":1,"method":"' + broken + b'"}').method is not None
 
@@ -105,7 +113,7 @@ def test_too_many_members_are_refused_before_they_are_built(item: bytes) -> None
     tracemalloc.start()
     try:
         with pytest.raises(ParseError, match=str(MAX_MEMBERS)):
-            read(data)
+            read_messages(data)
         assert tracemalloc.get_traced_memory()[1] < 16 * 1024 * 1024
     finally:
         tracemalloc.stop()
@@ -116,24 +124,24 @@ def test_too_many_members_are_refused_before_they_are_built(item: bytes) -> None
 @pytest.mark.parametrize("text", [",", '",', "\\,", '\\",,'])
 def test_commas_within_texts_are_no_members(text: str) -> None:
     long = text * (MAX_MEMBERS + 10)
-    assert plain(one(json.dumps({"id": 1, "result": long}).encode()).result) == long
+    assert to_plain(one(json.dumps({"id": 1, "result": long}).encode()).result) == long
 
 
 def test_quotes_without_end_are_no_reason_to_look_for_ever() -> None:
     with pytest.raises(ParseError):
-        read(b'{"id":1,"result":["' + b"," * MAX_MEMBERS + b'"' * 5 * MAX_MEMBERS)
+        read_messages(b'{"id":1,"result":["' + b"," * MAX_MEMBERS + b'"' * 5 * MAX_MEMBERS)
 
 
 def test_a_body_of_the_wrong_shape_is_named() -> None:
     with pytest.raises(ResultError, match=r"the list.*\$\.tools"):
-        body(msgspec.Raw(b'{"tools":[{"name":1}]}'), ListToolsResult, "the list")
+        decode_body(msgspec.Raw(b'{"tools":[{"name":1}]}'), ListToolsResult, "the list")
     with pytest.raises(ResultError):
-        body(msgspec.Raw(b'{"a":'), ListToolsResult, "x")
+        decode_body(msgspec.Raw(b'{"a":'), ListToolsResult, "x")
     with pytest.raises(ResultError):
-        plain(b"{")
+        to_plain(b"{")
     with pytest.raises(ResultError):
-        body(msgspec.Raw(b"[" * 100_000 + b"]" * 100_000), ListToolsResult, "x")
-    assert plain(UNSET) == {}
+        decode_body(msgspec.Raw(b"[" * 100_000 + b"]" * 100_000), ListToolsResult, "x")
+    assert to_plain(UNSET) == {}
 
 
 def test_json_within_a_text() -> None:
@@ -168,9 +176,9 @@ def test_json_within_a_text() -> None:
     ],
 )  # fmt: skip
 def test_whose_answer_a_broken_response_was_meant_to_be(data: bytes, ids: list[int]) -> None:
-    assert answered(data) == ids
+    assert find_answered_ids(data) == ids
 
 
 @given(st.binary(max_size=200) | values.map(lambda value: json.dumps(value).encode()))
 def test_looking_for_the_id_of_anything_ends_well(data: bytes) -> None:
-    assert all(type(id) is int for id in answered(data))
+    assert all(type(id) is int for id in find_answered_ids(data))

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from dovetail.errors import Busy, InvalidRequest, MethodNotFound, ResourceNotFound
 from dovetail.wire import jsonrpc
 from dovetail.wire.codec import decode, encode
-from dovetail.wire.jsonrpc import MAX_ID, MAX_METHOD, Kind, kind, readable_id
+from dovetail.wire.jsonrpc import MAX_ID_BYTES, MAX_METHOD_CHARS, MessageKind, classify, read_id
 
-KINDS = get_args(Kind)
+KINDS = get_args(MessageKind)
 
 scalars = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8)
@@ -21,7 +21,7 @@ anything = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
 )
 ids = st.integers(-(2**63), 2**64 - 1) | st.text(max_size=20)
-names = st.text(min_size=1, max_size=MAX_METHOD)
+names = st.text(min_size=1, max_size=MAX_METHOD_CHARS)
 objects = st.dictionaries(st.text(max_size=8), anything, max_size=3)
 # Objects that are nearly messages: the members are right or wrong, present or absent, in every combination.
 errors = st.fixed_dictionaries(
@@ -31,8 +31,8 @@ near = st.fixed_dictionaries(
     {},
     optional={
         "jsonrpc": st.just("2.0") | anything,
-        "id": ids | anything | st.text(min_size=MAX_ID, max_size=MAX_ID + 8),
-        "method": names | anything | st.text(min_size=MAX_METHOD, max_size=MAX_METHOD + 8),
+        "id": ids | anything | st.text(min_size=MAX_ID_BYTES, max_size=MAX_ID_BYTES + 8),
+        "method": names | anything | st.text(min_size=MAX_METHOD_CHARS, max_size=MAX_METHOD_CHARS + 8),
         "params": objects | anything,
         "result": anything,
         "error": errors | anything,
@@ -43,7 +43,7 @@ near = st.fixed_dictionaries(
 @given(near | anything)
 def test_any_value_has_a_kind_or_is_refused(message: Any) -> None:
     try:
-        found = kind(message)
+        found = classify(message)
     except InvalidRequest as exc:
         refusal = exc
     else:
@@ -64,19 +64,22 @@ def test_any_value_has_a_kind_or_is_refused(message: Any) -> None:
 
 @given(near | anything)
 def test_a_readable_id_is_one_that_can_be_sent_back(message: Any) -> None:
-    found = readable_id(message)
+    found = read_id(message)
     if found is None:
         return
     assert message["id"] is found
     assert type(found) in (int, str)
-    assert type(found) is int or len(found.encode()) <= MAX_ID
+    assert type(found) is int or len(found.encode()) <= MAX_ID_BYTES
 
 
 @given(ids, names, st.none() | objects)
 def test_requests_and_notices_are_of_their_kind(id: int | str, method: str, params: dict[str, Any] | None) -> None:
-    request, notice = decode(jsonrpc.request(id, method, params)), decode(jsonrpc.notice(method, params))
-    assert kind(request) == "request"
-    assert kind(notice) == "notice"
+    request, notice = (
+        decode(jsonrpc.encode_request(id, method, params)),
+        decode(jsonrpc.encode_notification(method, params)),
+    )
+    assert classify(request) == "request"
+    assert classify(notice) == "notice"
     expected = {"jsonrpc": "2.0", "method": method} | ({} if params is None else {"params": params})
     assert notice == expected
     assert request == expected | {"id": id}
@@ -84,15 +87,15 @@ def test_requests_and_notices_are_of_their_kind(id: int | str, method: str, para
 
 @given(ids, objects)
 def test_a_result_carries_the_encoded_body_unchanged(id: int | str, body: dict[str, Any]) -> None:
-    message = decode(jsonrpc.result(id, encode(body)))
-    assert kind(message) == "result"
+    message = decode(jsonrpc.encode_result(id, encode(body)))
+    assert classify(message) == "result"
     assert message == {"jsonrpc": "2.0", "id": id, "result": body}
 
 
 @given(st.none() | ids, st.integers(-40000, 40000), st.text(max_size=20), st.none() | anything)
 def test_a_failure_is_an_error_with_or_without_an_id(id: int | str | None, code: int, message: str, data: Any) -> None:
-    found = decode(jsonrpc.failure(id, code, message, data))
-    assert kind(found) == "error"
+    found = decode(jsonrpc.encode_error(id, code, message, data))
+    assert classify(found) == "error"
     error = {"code": code, "message": message} | ({} if data is None else {"data": data})
     assert found == {"jsonrpc": "2.0", "error": error} | ({} if id is None else {"id": id})
 
@@ -100,26 +103,26 @@ def test_a_failure_is_an_error_with_or_without_an_id(id: int | str | None, code:
 @given(ids, names, objects)
 def test_every_message_is_one_line(id: int | str, method: str, params: dict[str, Any]) -> None:
     built = [
-        jsonrpc.request(id, method, params),
-        jsonrpc.notice(method, params),
-        jsonrpc.result(id, encode(params)),
-        jsonrpc.failure(id, 1, method, params),
+        jsonrpc.encode_request(id, method, params),
+        jsonrpc.encode_notification(method, params),
+        jsonrpc.encode_result(id, encode(params)),
+        jsonrpc.encode_error(id, 1, method, params),
     ]
     assert not [one for one in built if b"\n" in one or b"\r" in one]
 
 
 def test_a_refusal_is_what_the_exception_says() -> None:
-    assert json.loads(jsonrpc.refusal(7, MethodNotFound("x/y"))) == {
+    assert json.loads(jsonrpc.encode_protocol_error(7, MethodNotFound("x/y"))) == {
         "jsonrpc": "2.0",
         "id": 7,
         "error": {"code": -32601, "message": "Method not found: x/y"},
     }
-    assert json.loads(jsonrpc.refusal("a", ResourceNotFound("a:b")))["error"] == {
+    assert json.loads(jsonrpc.encode_protocol_error("a", ResourceNotFound("a:b")))["error"] == {
         "code": -32602,
         "message": "Resource not found",
         "data": {"uri": "a:b"},
     }
-    assert json.loads(jsonrpc.refusal(None, Busy("later", 2.5))) == {
+    assert json.loads(jsonrpc.encode_protocol_error(None, Busy("later", 2.5))) == {
         "jsonrpc": "2.0",
         "error": {"code": 429, "message": "later", "data": {"retryAfterMs": 2500}},
     }
@@ -135,7 +138,7 @@ ERROR = {"code": -1, "message": "no"}
         ({**BASE, "id": 1, "method": "m"}, "request"),
         ({**BASE, "id": 0, "method": "m", "params": {}}, "request"),
         ({**BASE, "id": "", "method": "m", "params": None}, "request"),
-        ({**BASE, "id": "x" * MAX_ID, "method": "m" * MAX_METHOD}, "request"),
+        ({**BASE, "id": "x" * MAX_ID_BYTES, "method": "m" * MAX_METHOD_CHARS}, "request"),
         ({**BASE, "id": -1, "method": "m", "unknown": [1]}, "request"),
         ({**BASE, "method": "m"}, "notice"),
         ({**BASE, "id": 1, "result": {}}, "result"),
@@ -146,7 +149,7 @@ ERROR = {"code": -1, "message": "no"}
     ],
 )
 def test_messages(message: dict[str, Any], expected: str) -> None:
-    assert kind(message) == expected
+    assert classify(message) == expected
 
 
 @pytest.mark.parametrize(
@@ -163,11 +166,11 @@ def test_messages(message: dict[str, Any], expected: str) -> None:
         {**BASE, "id": True, "method": "m"},
         {**BASE, "id": 1.0, "method": "m"},
         {**BASE, "id": [], "method": "m"},
-        {**BASE, "id": "é" * (MAX_ID // 2 + 1), "method": "m"},
+        {**BASE, "id": "é" * (MAX_ID_BYTES // 2 + 1), "method": "m"},
         {**BASE, "id": 1, "method": ""},
         {**BASE, "id": 1, "method": 5},
         {**BASE, "id": 1, "method": None},
-        {**BASE, "id": 1, "method": "m" * (MAX_METHOD + 1)},
+        {**BASE, "id": 1, "method": "m" * (MAX_METHOD_CHARS + 1)},
         {**BASE, "id": 1, "method": "m", "params": []},
         {**BASE, "id": 1, "method": "m", "params": "p"},
         {**BASE, "id": 1, "method": "m", "result": {}},
@@ -185,11 +188,11 @@ def test_messages(message: dict[str, Any], expected: str) -> None:
 )
 def test_what_is_no_message(message: Any) -> None:
     with pytest.raises(InvalidRequest):
-        kind(message)
+        classify(message)
 
 
 def test_a_refused_message_is_answered_under_its_id_where_that_is_one() -> None:
-    assert readable_id({"id": 3, "method": 5}) == 3
-    assert readable_id({"id": "three"}) == "three"
-    assert readable_id({"id": "x" * (MAX_ID + 1)}) is None
-    assert [readable_id(one) for one in ({}, {"id": True}, {"id": None}, {"id": 1.5}, [], "id", None)] == [None] * 7
+    assert read_id({"id": 3, "method": 5}) == 3
+    assert read_id({"id": "three"}) == "three"
+    assert read_id({"id": "x" * (MAX_ID_BYTES + 1)}) is None
+    assert [read_id(one) for one in ({}, {"id": True}, {"id": None}, {"id": 1.5}, [], "id", None)] == [None] * 7

@@ -5,14 +5,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail.wire.logs import LEVELS, LoggingLevel, LoggingMessageParams, SetLevelParams, severity
+from dovetail.wire.logs import LEVELS, LoggingLevel, LoggingMessageParams, SetLevelParams, get_severity
 
 
 def test_levels_rise_from_debug_to_emergency() -> None:
     assert LEVELS == ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
     assert typing.get_args(LoggingLevel) == LEVELS
-    assert all(severity(lower) < severity(higher) for lower, higher in itertools.pairwise(LEVELS))
-    assert (severity("debug"), severity("emergency")) == (0, 7)
+    assert all(get_severity(lower) < get_severity(higher) for lower, higher in itertools.pairwise(LEVELS))
+    assert (get_severity("debug"), get_severity("emergency")) == (0, 7)
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.wire import meta
-from dovetail.wire.meta import reserved, valid_key
+from dovetail.wire.meta import is_reserved, is_valid_key
 
 LETTERS = string.ascii_letters
 ALPHANUMERICS = string.ascii_letters + string.digits
@@ -45,18 +45,18 @@ def spelled_out(key: str) -> bool:
 
 @given(name=names)
 def test_a_name_alone_is_valid(name: str) -> None:
-    assert valid_key(name)
-    assert not reserved(name)
+    assert is_valid_key(name)
+    assert not is_reserved(name)
 
 
 @given(prefix=prefixes, name=names)
 def test_labels_a_slash_and_a_name_are_valid(prefix: str, name: str) -> None:
-    assert valid_key(f"{prefix}/{name}")
+    assert is_valid_key(f"{prefix}/{name}")
 
 
 @given(key=st.text(st.sampled_from("aZ09-_./é \n"), max_size=12) | st.text(max_size=8))
 def test_valid_is_what_the_grammar_says(key: str) -> None:
-    assert valid_key(key) == spelled_out(key)
+    assert is_valid_key(key) == spelled_out(key)
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def test_valid_is_what_the_grammar_says(key: str) -> None:
     ],
 )
 def test_invalid_keys(key: str) -> None:
-    assert not valid_key(key)
+    assert not is_valid_key(key)
 
 
 @pytest.mark.parametrize("key", ["", "a/", "x", "9", "a.b-c.d1/x_y.z-0", "A/B", "a--b/c__d"])
 def test_valid_keys(key: str) -> None:
-    assert valid_key(key)
+    assert is_valid_key(key)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_valid_keys(key: str) -> None:
     ],
 )
 def test_the_protocols_own_prefixes_are_reserved(key: str) -> None:
-    assert reserved(key)
+    assert is_reserved(key)
 
 
 @pytest.mark.parametrize(
@@ -98,21 +98,21 @@ def test_the_protocols_own_prefixes_are_reserved(key: str) -> None:
     ],
 )
 def test_other_prefixes_are_free(key: str) -> None:
-    assert not reserved(key)
+    assert not is_reserved(key)
 
 
 @given(
     first=labels, own=st.sampled_from(["mcp", "modelcontextprotocol"]), rest=st.lists(labels, max_size=2), name=names
 )
 def test_the_second_label_decides(first: str, own: str, rest: list[str], name: str) -> None:
-    assert reserved(".".join([first, own, *rest]) + "/" + name)
+    assert is_reserved(".".join([first, own, *rest]) + "/" + name)
 
 
 def test_the_protocols_keys_obey_the_protocols_rule() -> None:
     keys = {name: key for name, key in vars(meta).items() if name.isupper() and not name.startswith("_")}
     assert len(keys) == 10
-    assert all(valid_key(key) for key in keys.values())
-    prefixed = {name for name, key in keys.items() if reserved(key)}
+    assert all(is_valid_key(key) for key in keys.values())
+    prefixed = {name for name, key in keys.items() if is_reserved(key)}
     assert set(keys) - prefixed == {"PROGRESS_TOKEN", "TRACEPARENT", "TRACESTATE", "BAGGAGE"}
 
 
@@ -120,6 +120,6 @@ def test_the_protocols_keys_obey_the_protocols_rule() -> None:
 def test_a_huge_key_is_judged_at_once(piece: str) -> None:
     # Five million characters: linear work takes milliseconds, quadratic work would trip the suite's timeout.
     key = piece * (5_000_000 // len(piece)) + "\n"
-    assert not valid_key(key)
-    assert not valid_key("a/" + key)
-    assert not reserved("x" + key)
+    assert not is_valid_key(key)
+    assert not is_valid_key("a/" + key)
+    assert not is_reserved("x" + key)

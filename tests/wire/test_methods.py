@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dovetail.wire.methods import BATCHES, METHODS, REQUESTS, Method
-from dovetail.wire.revisions import DRAFT, HANDSHAKE, NEWEST, PUBLISHED, REVISIONS
-from dovetail.wire.shape import Cacheable
+from dovetail.wire.methods import BATCH_REVISIONS, METHODS, REQUESTS, Method
+from dovetail.wire.revisions import DRAFT, HANDSHAKE_REVISIONS, NEWEST_REVISION, PUBLISHED_REVISIONS, REVISIONS
+from dovetail.wire.shape import CacheableResult
 from official_schemas import each_schema, load_schema, needs_schema
 
 # Answered in every handshake revision because the project was asked for it; no published revision names it.
@@ -22,7 +22,7 @@ SIDES = {
     "ServerNotification": ("server", False),
 }
 
-each_revision = each_schema(PUBLISHED)
+each_revision = each_schema(PUBLISHED_REVISIONS)
 
 
 @functools.cache
@@ -45,12 +45,12 @@ def senders(row: Method) -> set[str]:
 
 @each_revision
 def test_every_published_method_is_in_the_table_and_no_other(revision: str) -> None:
-    ours = {name for name, row in METHODS.items() if row.exists(revision)} - OURS
+    ours = {name for name, row in METHODS.items() if row.exists_in(revision)} - OURS
     theirs = set(official(revision)) - NOT_SERVED
     # In the newest revision the client is asked inside a result, so its methods stand in no union there.
     asked = (
         {name for name, row in METHODS.items() if row.sender == "server" and row.result}
-        if revision == NEWEST
+        if revision == NEWEST_REVISION
         else set()
     )
     assert ours - asked == theirs - asked
@@ -65,22 +65,22 @@ def test_the_sides_and_kinds_are_those_of_the_schema(revision: str) -> None:
             assert sides <= senders(row), name
 
 
-@needs_schema(NEWEST)
+@needs_schema(NEWEST_REVISION)
 def test_methods_answered_with_a_lifetime_or_a_question_are_those_of_the_newest_schema() -> None:
-    schema = load_schema(NEWEST)["$defs"]
+    schema = load_schema(NEWEST_REVISION)["$defs"]
     for name, row in METHODS.items():
-        if row.result is None or row.sender == "server" or not row.exists(NEWEST):
+        if row.result is None or row.sender == "server" or not row.exists_in(NEWEST_REVISION):
             continue
         described = schema[row.result.__name__.replace("ListenResult", "SubscriptionsListenResult")]
-        assert row.cacheable == ("ttlMs" in json.dumps(described)), name
-        assert row.cacheable == issubclass(row.result, Cacheable), name
+        assert row.is_cacheable == ("ttlMs" in json.dumps(described)), name
+        assert row.is_cacheable == issubclass(row.result, CacheableResult), name
 
 
 def test_mirrored_parameters_are_parameters() -> None:
     for row in METHODS.values():
-        if row.header is not None:
-            assert row.header in row.params.__struct_encode_fields__
-            assert row.asks
+        if row.name_parameter is not None:
+            assert row.name_parameter in row.params.__struct_encode_fields__
+            assert row.may_require_input
             assert {"requestState", "inputResponses"} <= set(row.params.__struct_encode_fields__)
 
 
@@ -89,29 +89,29 @@ def test_the_lookup_is_the_table_cut_to_one_revision(revision: str) -> None:
     expected = {
         name: row
         for name, row in METHODS.items()
-        if row.exists(revision) and row.result is not None and row.sender != "server"
+        if row.exists_in(revision) and row.result is not None and row.sender != "server"
     }
     assert REQUESTS[revision] == expected
 
 
 def test_handshake_and_stateless_methods_exclude_each_other() -> None:
     for gone in ("initialize", "ping", "shutdown", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"):
-        assert gone not in REQUESTS[NEWEST]
-        assert all(gone in REQUESTS[one] for one in (*HANDSHAKE, DRAFT))
+        assert gone not in REQUESTS[NEWEST_REVISION]
+        assert all(gone in REQUESTS[one] for one in (*HANDSHAKE_REVISIONS, DRAFT))
     for new in ("server/discover", "subscriptions/listen"):
-        assert new in REQUESTS[NEWEST]
-        assert not any(new in REQUESTS[one] for one in (*HANDSHAKE, DRAFT))
+        assert new in REQUESTS[NEWEST_REVISION]
+        assert not any(new in REQUESTS[one] for one in (*HANDSHAKE_REVISIONS, DRAFT))
 
 
 def test_the_dialect_has_rows_of_its_own_and_all_of_the_newest_handshake_revision() -> None:
-    own = {name for name, row in METHODS.items() if row.exists(DRAFT) and not row.exists(HANDSHAKE[-1])}
+    own = {name for name, row in METHODS.items() if row.exists_in(DRAFT) and not row.exists_in(HANDSHAKE_REVISIONS[-1])}
     assert own == {
         "elicitation/createDialog",
         "notifications/elicitation/dialog_opened",
         "notifications/elicitation/dialog_closed",
     }
-    assert all(row.exists(DRAFT) for row in METHODS.values() if row.exists(HANDSHAKE[-1]))
+    assert all(row.exists_in(DRAFT) for row in METHODS.values() if row.exists_in(HANDSHAKE_REVISIONS[-1]))
 
 
 def test_only_one_revision_has_batches() -> None:
-    assert {"2025-03-26"} == BATCHES
+    assert {"2025-03-26"} == BATCH_REVISIONS

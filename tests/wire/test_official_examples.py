@@ -245,4 +245,4 @@ def test_the_callers_particulars_in_meta_come_back_equal() -> None:
             for key in found.keys() & kinds.keys():
                 assert_same(found[key], again(found[key], kinds[key]))
     assert {meta.CLIENT_INFO, meta.CLIENT_CAPABILITIES, meta.PROTOCOL_VERSION, meta.SUBSCRIPTION_ID} <= seen
-    assert all(meta.valid_key(key) for key in seen)
+    assert all(meta.is_valid_key(key) for key in seen)

@@ -67,7 +67,7 @@ HANDSHAKE = REVISIONS[:4]
 MODERN = (R26,)
 
 # Where in the schemas a struct is described, and in which revisions.
-DESCRIBED: list[tuple[type[shape.Wire], str, tuple[str, ...]]] = [
+DESCRIBED: list[tuple[type[shape.WireStruct], str, tuple[str, ...]]] = [
     (content.Annotations, "Annotations", SINCE_25_03),
     (content.Icon, "Icon", SINCE_25_11),
     (content.TextContent, "TextContent", ALL),
@@ -137,7 +137,7 @@ DESCRIBED: list[tuple[type[shape.Wire], str, tuple[str, ...]]] = [
     (InputRequiredResult, "InputRequiredResult", MODERN),
     (shape.PaginatedParams, "ListToolsRequest/properties/params", ALL),
     (shape.Params, "InitializedNotification/properties/params", HANDSHAKE),
-    (shape.Empty, "EmptyResult", ALL),
+    (shape.EmptyResult, "EmptyResult", ALL),
 ]
 
 # The experimental tasks of 2025-11-25 are not served, so what only they need is not modelled.
@@ -187,12 +187,12 @@ def objects(revision: str, place: str) -> list[dict[str, Any]]:
     return list(alternatives(revision, node))
 
 
-def members(struct: type[shape.Wire]) -> set[str]:
+def members(struct: type[shape.WireStruct]) -> set[str]:
     tag_field = struct.__struct_config__.tag_field
     return set(struct.__struct_encode_fields__) | ({tag_field} if tag_field else set())
 
 
-def required(struct: type[shape.Wire]) -> set[str]:
+def required(struct: type[shape.WireStruct]) -> set[str]:
     return {field.encode_name for field in msgspec.structs.fields(struct) if field.required}
 
 
@@ -225,13 +225,13 @@ def test_the_window_is_the_schemas(revision: str) -> None:
 
 
 @each_case
-def test_no_official_member_is_missing(struct: type[shape.Wire], place: str, revision: str) -> None:
+def test_no_official_member_is_missing(struct: type[shape.WireStruct], place: str, revision: str) -> None:
     for node in objects(revision, place):
         assert set(node.get("properties", {})) - NOT_SERVED <= members(struct)
 
 
 @each_struct
-def test_no_member_is_invented(struct: type[shape.Wire]) -> None:
+def test_no_member_is_invented(struct: type[shape.WireStruct]) -> None:
     official = {
         name
         for place, revision in BY_STRUCT[struct]
@@ -242,7 +242,7 @@ def test_no_member_is_invented(struct: type[shape.Wire]) -> None:
 
 
 @each_struct
-def test_required_is_what_every_revision_requires(struct: type[shape.Wire]) -> None:
+def test_required_is_what_every_revision_requires(struct: type[shape.WireStruct]) -> None:
     demands = [
         set(node.get("required", [])) for place, revision in BY_STRUCT[struct] for node in objects(revision, place)
     ]
@@ -252,12 +252,12 @@ def test_required_is_what_every_revision_requires(struct: type[shape.Wire]) -> N
 
 # What a peer of one revision may be sent. Newer things are translated by the downgrade before they leave.
 
-BLOCKS: dict[str, tuple[type[shape.Wire], ...]] = {
+BLOCKS: dict[str, tuple[type[shape.WireStruct], ...]] = {
     R24: (content.TextContent, content.ImageContent, content.EmbeddedResource),
     R25_03: (content.TextContent, content.ImageContent, content.AudioContent, content.EmbeddedResource),
     **dict.fromkeys(SINCE_25_06, typing.get_args(content.ContentBlock)),
 }
-SAMPLING_BLOCKS: dict[str, tuple[type[shape.Wire], ...]] = {
+SAMPLING_BLOCKS: dict[str, tuple[type[shape.WireStruct], ...]] = {
     R24: (content.TextContent, content.ImageContent),
     R25_03: (content.TextContent, content.ImageContent, content.AudioContent),
     R25_06: (content.TextContent, content.ImageContent, content.AudioContent),
@@ -314,7 +314,7 @@ def answers(revision: str) -> st.SearchStrategy[Any]:
     return st.dictionaries(words, value if revision == R25_06 else value | st.lists(words, max_size=2), max_size=2)
 
 
-def blocks(kinds: dict[str, tuple[type[shape.Wire], ...]], revision: str) -> st.SearchStrategy[Any]:
+def blocks(kinds: dict[str, tuple[type[shape.WireStruct], ...]], revision: str) -> st.SearchStrategy[Any]:
     return st.one_of([value_of(kind, revision) for kind in kinds[revision]])
 
 
@@ -368,7 +368,7 @@ BY_NAME: dict[str, Any] = {
     "input_responses": replies,
     "meta": lambda _: objects_of_anything,
 }
-BY_FIELD: dict[tuple[type[shape.Wire], str], Any] = {
+BY_FIELD: dict[tuple[type[shape.WireStruct], str], Any] = {
     (ResourceTemplateReference, "uri"): lambda _: templates,
     (LoggingMessageParams, "data"): lambda _: anything,
     (ElicitResult, "content"): answers,
@@ -382,7 +382,7 @@ BY_FIELD: dict[tuple[type[shape.Wire], str], Any] = {
 NOTICES = (LoggingMessageParams, ProgressParams, CancelledParams, AcknowledgedParams, ResourceUpdatedParams)
 
 
-def stamps(struct: type[shape.Wire], revision: str) -> dict[str, st.SearchStrategy[Any]]:
+def stamps(struct: type[shape.WireStruct], revision: str) -> dict[str, st.SearchStrategy[Any]]:
     """What the era adds to every message of a revision."""
     if issubclass(struct, shape.Params) and struct not in NOTICES and revision == R26:
         particulars = {
@@ -401,7 +401,7 @@ def stamps(struct: type[shape.Wire], revision: str) -> dict[str, st.SearchStrate
             found |= {"result_type": st.none()}
         else:
             found |= {"result_type": st.just("input_required" if struct is InputRequiredResult else "complete")}
-        if issubclass(struct, shape.Cacheable):
+        if issubclass(struct, shape.CacheableResult):
             lifetimes = (st.integers(0, 2**53), st.sampled_from(["public", "private"]))
             none = (st.none(), st.none())
             found["ttl_ms"], found["cache_scope"] = lifetimes if revision == R26 else none
@@ -427,7 +427,7 @@ def of_type(hint: Any, revision: str) -> st.SearchStrategy[Any]:
             return st.dictionaries(words, of_type(arguments[1], revision), max_size=2)
         case _ if origin is dict:
             return objects_of_anything
-        case _ if isinstance(hint, type) and issubclass(hint, shape.Wire):
+        case _ if isinstance(hint, type) and issubclass(hint, shape.WireStruct):
             return value_of(hint, revision)
         case _:
             return {
@@ -439,7 +439,7 @@ def of_type(hint: Any, revision: str) -> st.SearchStrategy[Any]:
             }[hint]
 
 
-def of_field(struct: type[shape.Wire], name: str, hint: Any, revision: str) -> st.SearchStrategy[Any]:
+def of_field(struct: type[shape.WireStruct], name: str, hint: Any, revision: str) -> st.SearchStrategy[Any]:
     special = BY_FIELD.get((struct, name)) or BY_NAME.get(name)
     if special is None:
         return of_type(hint, revision)
@@ -448,7 +448,7 @@ def of_field(struct: type[shape.Wire], name: str, hint: Any, revision: str) -> s
 
 
 @functools.cache
-def value_of(struct: type[shape.Wire], revision: str) -> st.SearchStrategy[Any]:
+def value_of(struct: type[shape.WireStruct], revision: str) -> st.SearchStrategy[Any]:
     """Values of a struct that a peer of this revision may be sent."""
     hints = typing.get_type_hints(struct)
     fields = {name: of_field(struct, name, hints[name], revision) for name in struct.__struct_fields__}
@@ -480,7 +480,7 @@ def validator(revision: str, place: str) -> Any:
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(data=st.data())
 def test_what_we_can_build_is_valid_and_comes_back(
-    struct: type[shape.Wire], place: str, revision: str, data: st.DataObject
+    struct: type[shape.WireStruct], place: str, revision: str, data: st.DataObject
 ) -> None:
     value = data.draw(value_of(struct, revision))
     encoded = msgspec.json.encode(value)

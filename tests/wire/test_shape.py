@@ -5,14 +5,24 @@ import msgspec
 import pytest
 
 import dovetail.wire
-from dovetail.wire.shape import UNSET, Cacheable, Empty, PaginatedParams, Params, Result, UnsetType, Wire, field
+from dovetail.wire.shape import (
+    UNSET,
+    CacheableResult,
+    EmptyResult,
+    PaginatedParams,
+    Params,
+    Result,
+    UnsetType,
+    WireStruct,
+    field,
+)
 
 
-def every_struct() -> list[type[Wire]]:
+def every_struct() -> list[type[WireStruct]]:
     for module in pkgutil.iter_modules(dovetail.wire.__path__):
         importlib.import_module(f"dovetail.wire.{module.name}")
-    found: list[type[Wire]] = []
-    waiting = [Wire]
+    found: list[type[WireStruct]] = []
+    waiting = [WireStruct]
     while waiting:
         struct = waiting.pop()
         found.append(struct)
@@ -42,7 +52,7 @@ def test_null_is_accepted_for_what_may_be_absent() -> None:
 
 
 def test_unknown_members_are_ignored() -> None:
-    assert msgspec.json.decode(b'{"fromTheFuture":1}', type=Empty) == Empty()
+    assert msgspec.json.decode(b'{"fromTheFuture":1}', type=EmptyResult) == EmptyResult()
 
 
 def test_a_missing_required_member_is_refused_by_its_wire_name() -> None:
@@ -64,7 +74,7 @@ def test_structs_are_keyword_only_in_every_generation() -> None:
 
 
 def test_structs_cannot_be_changed_and_a_stamp_is_a_copy() -> None:
-    result = Cacheable()
+    result = CacheableResult()
     with pytest.raises(AttributeError):
         result.ttl_ms = 5  # pyright: ignore[reportAttributeAccessIssue]
     stamped = msgspec.structs.replace(result, result_type="complete", ttl_ms=0, cache_scope="private")
@@ -73,21 +83,21 @@ def test_structs_cannot_be_changed_and_a_stamp_is_a_copy() -> None:
 
 
 def test_results_say_nothing_of_their_type_until_stamped() -> None:
-    assert msgspec.json.encode(Result()) == msgspec.json.encode(Empty()) == b"{}"
+    assert msgspec.json.encode(Result()) == msgspec.json.encode(EmptyResult()) == b"{}"
 
 
 @pytest.mark.parametrize("scope", ["shared", "", None, 1])
 def test_only_the_two_cache_scopes_exist(scope: object) -> None:
     text = msgspec.json.encode({"cacheScope": scope})
     if scope is None:
-        assert msgspec.json.decode(text, type=Cacheable).cache_scope is None
+        assert msgspec.json.decode(text, type=CacheableResult).cache_scope is None
     else:
         with pytest.raises(msgspec.ValidationError):
-            msgspec.json.decode(text, type=Cacheable)
+            msgspec.json.decode(text, type=CacheableResult)
 
 
 @pytest.mark.parametrize("struct", every_struct(), ids=lambda struct: struct.__name__)
-def test_every_struct_keeps_the_house_settings(struct: type[Wire]) -> None:
+def test_every_struct_keeps_the_house_settings(struct: type[WireStruct]) -> None:
     config = struct.__struct_config__
     assert config.frozen
     assert config.omit_defaults
@@ -98,20 +108,20 @@ def test_every_struct_keeps_the_house_settings(struct: type[Wire]) -> None:
 
 
 @pytest.mark.parametrize("struct", every_struct(), ids=lambda struct: struct.__name__)
-def test_no_default_can_swallow_something_said(struct: type[Wire]) -> None:
+def test_no_default_can_swallow_something_said(struct: type[WireStruct]) -> None:
     for member in msgspec.structs.fields(struct):
         assert member.default_factory is msgspec.NODEFAULT, member.name
         assert not isinstance(member.default, (list, dict)), member.name
 
 
 @pytest.mark.parametrize("struct", every_struct(), ids=lambda struct: struct.__name__)
-def test_meta_is_always_spelled_with_an_underscore(struct: type[Wire]) -> None:
+def test_meta_is_always_spelled_with_an_underscore(struct: type[WireStruct]) -> None:
     names = dict(zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True))
     assert names.get("meta", "_meta") == "_meta"
 
 
 def test_field_gives_a_wire_name() -> None:
-    class Named(Wire):
+    class Named(WireStruct):
         kind: str = field(name="$kind")
 
     assert msgspec.json.encode(Named(kind="x")) == b'{"$kind":"x"}'

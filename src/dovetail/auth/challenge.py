@@ -7,11 +7,11 @@ from typing import Final
 from dovetail.wire.shape import Struct
 
 # A word alone (a scheme, or what some schemes have in place of parameters), or a parameter with its value.
-_PIECE: Final = re.compile(
+_CHALLENGE_PART: Final = re.compile(
     r"""([A-Za-z0-9!#$%&'*+.^_`|~-]++)(?:\s*+=\s*+(?:"((?:[^"\\]++|\\.)*+)"|([^\s,"]*+)))?""", re.DOTALL
 )
-_MOST: Final = 16 * 1024
-_OURS: Final = ("bearer", "dpop")
+_MAX_HEADER_CHARS: Final = 16 * 1024
+_SUPPORTED_SCHEMES: Final = ("bearer", "dpop")
 
 
 class Challenge(Struct, frozen=True):
@@ -29,31 +29,31 @@ class Challenge(Struct, frozen=True):
         return tuple(dict.fromkeys((self.scope or "").split()))
 
 
-def parse(header: str, nonce: str | None = None) -> Challenge:
+def parse_challenge(header: str, nonce: str | None = None) -> Challenge:
     """The challenge in a WWW-Authenticate header; an empty one where there is none to understand.
 
     Of several the first counts, and what it leaves out is taken from the others.
     """
     schemes: list[str] = []
     fields: dict[str, str] = {}
-    for scheme, name, value in _params(header[:_MOST]):
-        if scheme in _OURS:
+    for scheme, name, value in _iter_parameters(header[:_MAX_HEADER_CHARS]):
+        if scheme in _SUPPORTED_SCHEMES:
             schemes.append(scheme)
             if name:
                 fields.setdefault(name, value)
-    chosen = schemes[0] if schemes else "bearer"
-    return Challenge(chosen, fields.get("scope"), fields.get("error"), fields.get("resource_metadata"), nonce)
+    first_scheme = schemes[0] if schemes else "bearer"
+    return Challenge(first_scheme, fields.get("scope"), fields.get("error"), fields.get("resource_metadata"), nonce)
 
 
-def _params(header: str) -> Iterator[tuple[str, str, str]]:
+def _iter_parameters(header: str) -> Iterator[tuple[str, str, str]]:
     """Every scheme, alone and with each of its parameters; parameters before the first are Bearer's."""
     scheme = "bearer"
-    for found in _PIECE.finditer(header):
-        word, quoted, plain = found.groups()
+    for match in _CHALLENGE_PART.finditer(header):
+        token, quoted, unquoted = match.groups()
         if quoted is not None:
-            yield scheme, word.lower(), re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL)
-        elif plain is not None:
-            yield scheme, word.lower(), plain
+            yield scheme, token.lower(), re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL)
+        elif unquoted is not None:
+            yield scheme, token.lower(), unquoted
         else:
-            scheme = word.lower()
+            scheme = token.lower()
             yield scheme, "", ""

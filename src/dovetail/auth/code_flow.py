@@ -12,38 +12,38 @@ from urllib.parse import urlencode, urlsplit
 from dovetail.auth import proofs
 from dovetail.auth.challenge import Challenge
 from dovetail.auth.documents import (
-    AuthorizationServer,
-    ProtectedResource,
-    assumed_server,
-    origin,
-    resource_document,
-    secure,
-    server_document,
-    web_address,
+    AuthorizationServerMetadata,
+    ProtectedResourceMetadata,
+    discover_fallback_server,
+    fetch_resource_metadata,
+    fetch_server_metadata,
+    get_origin,
+    is_secure_url,
+    parse_web_url,
 )
-from dovetail.auth.flow import Flow, RedirectUri, Visit
-from dovetail.auth.login import Login, Registered
-from dovetail.auth.registration import identify
-from dovetail.auth.settings import OAuth, signer_of, words
+from dovetail.auth.flow import Flow, OpenBrowser, ReserveRedirectURI
+from dovetail.auth.login import ClientRegistration, SavedLogin
+from dovetail.auth.registration import identify_client
+from dovetail.auth.settings import OAuth, get_signer, split_scopes
 from dovetail.auth.tokens import request_token
 from dovetail.errors import LoginFailed, clip
 
-_FORGOTTEN: Final = (
+_SAME_ORIGIN_HINT: Final = (
     "it should be at the same address as the server: if both are yours, serve one beside the other, "
     "app.run(..., otherwise=authority)"
 )
 
 
-def log_in(server_url: str, challenge: Challenge, settings: OAuth, known: Login | None) -> Flow[Login]:
+def log_in(server_url: str, challenge: Challenge, settings: OAuth, saved_login: SavedLogin | None) -> Flow[SavedLogin]:
     """A login at the server of this URL; what is known of an earlier one saves registering again."""
-    document, server = yield from discover(server_url, challenge, known, settings.issuer)
+    document, server = yield from discover(server_url, challenge, saved_login, settings.issuer)
     _check_code_flow(server)
-    earlier = known.client if known is not None else None
-    redirect_uri: str = yield RedirectUri(earlier.redirect_uris if earlier is not None else ())
-    scopes = choose_scopes(challenge, document, server, settings, known)
-    client = yield from identify(server, settings, earlier, redirect_uri, scopes or ())
-    key = proof_key(settings.dpop, challenge, document, known)
-    resource = document.resource if document is not None else _canonical(server_url)
+    saved_client = saved_login.client if saved_login is not None else None
+    redirect_uri: str = yield ReserveRedirectURI(saved_client.redirect_uris if saved_client is not None else ())
+    scopes = choose_scopes(challenge, document, server, settings, saved_login)
+    client = yield from identify_client(server, settings, saved_client, redirect_uri, scopes or ())
+    key = choose_proof_key(settings.dpop, challenge, document, saved_login)
+    resource = document.resource if document is not None else _canonicalize_url(server_url)
     code, verifier = yield from _authorize(server, client, redirect_uri, resource, scopes)
     fields = {
         "grant_type": "authorization_code",
@@ -52,41 +52,43 @@ def log_in(server_url: str, challenge: Challenge, settings: OAuth, known: Login 
         "code_verifier": verifier,
         "resource": resource,
     }
-    token = yield from request_token(server, client, fields, key=key, signer=signer_of(settings))
-    asked = scopes or []
-    return Login(resource=resource, server=server, client=client, token=token, scopes=asked, key=key)
+    token = yield from request_token(server, client, fields, key=key, signer=get_signer(settings))
+    requested_scopes = scopes or []
+    return SavedLogin(resource=resource, server=server, client=client, token=token, scopes=requested_scopes, key=key)
 
 
 def discover(
-    server_url: str, challenge: Challenge, known: Login | None, wanted: str | None
-) -> Flow[tuple[ProtectedResource | None, AuthorizationServer]]:
+    server_url: str, challenge: Challenge, saved_login: SavedLogin | None, preferred_issuer: str | None
+) -> Flow[tuple[ProtectedResourceMetadata | None, AuthorizationServerMetadata]]:
     """Who guards the server, found by every rule there is."""
-    document = yield from resource_document(server_url, challenge.resource_metadata)
+    document = yield from fetch_resource_metadata(server_url, challenge.resource_metadata)
     if document is None:
-        return None, (yield from assumed_server(server_url))
-    issuer = _choose_issuer(document, known, wanted)
-    server = yield from server_document(issuer)
+        return None, (yield from discover_fallback_server(server_url))
+    issuer = _choose_issuer(document, saved_login, preferred_issuer)
+    server = yield from fetch_server_metadata(issuer)
     if server is None:
         raise LoginFailed(f"the authorization server {clip(issuer)} publishes no metadata").at(
-            hint=_FORGOTTEN if origin(urlsplit(issuer)) == origin(urlsplit(server_url)) else None
+            hint=_SAME_ORIGIN_HINT if get_origin(urlsplit(issuer)) == get_origin(urlsplit(server_url)) else None
         )
     return document, server
 
 
-def _choose_issuer(document: ProtectedResource, known: Login | None, wanted: str | None) -> str:
-    listed = document.authorization_servers
-    if not listed:
+def _choose_issuer(
+    document: ProtectedResourceMetadata, saved_login: SavedLogin | None, preferred_issuer: str | None
+) -> str:
+    issuers = document.authorization_servers
+    if not issuers:
         raise LoginFailed("the server's metadata names no authorization server")
-    preferred = [wanted, known.server.issuer if known is not None else None]
-    issuer = next((one for one in preferred if one in listed), None) or listed[0]
-    if web_address(issuer) is None:
+    candidates = [preferred_issuer, saved_login.server.issuer if saved_login is not None else None]
+    issuer = next((candidate for candidate in candidates if candidate in issuers), None) or issuers[0]
+    if parse_web_url(issuer) is None:
         raise LoginFailed(f"the authorization server {clip(issuer)} is no web address")
     return issuer
 
 
-def _check_code_flow(server: AuthorizationServer) -> None:
+def _check_code_flow(server: AuthorizationServerMetadata) -> None:
     endpoint = server.authorization_endpoint
-    if endpoint is None or not secure(endpoint):
+    if endpoint is None or not is_secure_url(endpoint):
         raise LoginFailed("the authorization server names no authorization endpoint that is safe to open")
     # spec: handshake/authorization#authorization-code-protection
     if not server.assumed and "S256" not in (server.code_challenge_methods_supported or ()):
@@ -95,50 +97,55 @@ def _check_code_flow(server: AuthorizationServer) -> None:
 
 def choose_scopes(
     challenge: Challenge,
-    document: ProtectedResource | None,
-    server: AuthorizationServer,
+    document: ProtectedResourceMetadata | None,
+    server: AuthorizationServerMetadata,
     settings: Any,
-    known: Login | None,
+    saved_login: SavedLogin | None,
 ) -> list[str] | None:
     """What to ask for: what the challenge says, else what the resource lists, with all that was asked before.
 
     spec: authorization#scope-selection-strategy, authorization#step-up-authorization-flow
     """
     if getattr(settings, "only", False):
-        return words(settings.scopes) or None
-    listed = document.scopes_supported if document is not None else None
-    wanted = list(challenge.scopes) if challenge.scope is not None else list(listed or ())
-    scopes = [*(known.scopes if known is not None else ()), *wanted, *words(settings.scopes)]
-    offline = getattr(settings, "offline", False) and "offline_access" in (server.scopes_supported or ())
-    if offline and (scopes or listed is not None or challenge.scope is not None):
+        return split_scopes(settings.scopes) or None
+    supported = document.scopes_supported if document is not None else None
+    requested = list(challenge.scopes) if challenge.scope is not None else list(supported or ())
+    scopes = [*(saved_login.scopes if saved_login is not None else ()), *requested, *split_scopes(settings.scopes)]
+    wants_offline = getattr(settings, "offline", False) and "offline_access" in (server.scopes_supported or ())
+    if wants_offline and (scopes or supported is not None or challenge.scope is not None):
         scopes.append("offline_access")
     return list(dict.fromkeys(scopes)) or None
 
 
-def proof_key(
-    wanted: bool | None, challenge: Challenge, document: ProtectedResource | None, known: Login | None
+def choose_proof_key(
+    is_required: bool | None,
+    challenge: Challenge,
+    document: ProtectedResourceMetadata | None,
+    saved_login: SavedLogin | None,
 ) -> dict[str, Any] | None:
     """The key tokens are to be bound to, if they are: as the user wants it, else as the server does."""
-    if wanted is None:
-        wanted = challenge.scheme == "dpop" or (document is not None and document.dpop_bound_access_tokens_required)
-    if not wanted:
+    if is_required is None:
+        is_required = challenge.scheme == "dpop" or (
+            document is not None and document.dpop_bound_access_tokens_required
+        )
+    if not is_required:
         return None
-    return known.key if known is not None and known.key is not None else proofs.new_key()
+    return saved_login.key if saved_login is not None and saved_login.key is not None else proofs.generate_key()
 
 
-def _canonical(url: str) -> str:
+def _canonicalize_url(url: str) -> str:
     parts = urlsplit(url)
     return parts._replace(scheme=parts.scheme.lower(), netloc=parts.netloc.lower(), fragment="").geturl()
 
 
 def _authorize(
-    server: AuthorizationServer,
-    client: Registered,
+    server: AuthorizationServerMetadata,
+    client: ClientRegistration,
     redirect_uri: str,
     resource: str,
     scopes: Sequence[str] | None,
 ) -> Flow[tuple[str, str]]:
-    verifier, challenge = proofs.challenge_pair()
+    verifier, challenge = proofs.create_pkce_pair()
     state = secrets.token_urlsafe(24)
     query = {
         "response_type": "code",
@@ -154,37 +161,41 @@ def _authorize(
         if "offline_access" in scopes:
             query["prompt"] = "consent"
     endpoint = server.authorization_endpoint or ""
-    answer: Mapping[str, str] = yield Visit(f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}", state)
-    return read_redirect(answer, state, server), verifier
+    redirect_params: Mapping[str, str] = yield OpenBrowser(
+        f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}", state
+    )
+    return read_redirect(redirect_params, state, server), verifier
 
 
-def read_redirect(answer: Mapping[str, str], state: str, server: AuthorizationServer) -> str:
+def read_redirect(params: Mapping[str, str], state: str, server: AuthorizationServerMetadata) -> str:
     """The code in what came back by redirect. spec: authorization#authorization-response-validation"""
-    if not hmac.compare_digest(answer.get("state", "").encode(), state.encode()):
+    if not hmac.compare_digest(params.get("state", "").encode(), state.encode()):
         raise LoginFailed("the redirect that came back does not belong to this login")
-    issuer = answer.get("iss")
+    issuer = params.get("iss")
     if issuer is None and server.authorization_response_iss_parameter_supported:
         raise LoginFailed("the redirect does not say which authorization server it comes from, though it should")
     if issuer is not None and issuer != server.issuer:
         raise LoginFailed("the redirect comes from another authorization server than the one that was asked")
-    if "error" in answer:
-        words = answer.get("error_description")
-        error = LoginFailed(f"the login was refused: {clip(answer['error'], 64)}{': ' + clip(words) if words else ''}")
-        error.reason = answer["error"]
+    if "error" in params:
+        description = params.get("error_description")
+        error = LoginFailed(
+            f"the login was refused: {clip(params['error'], 64)}{': ' + clip(description) if description else ''}"
+        )
+        error.reason = params["error"]
         raise error
-    if not answer.get("code"):
+    if not params.get("code"):
         raise LoginFailed("the redirect brought no code")
-    return answer["code"]
+    return params["code"]
 
 
-def bound(login: Login, server_url: str, settings: Any) -> bool:
+def is_login_for(login: SavedLogin, server_url: str, settings: Any) -> bool:
     """Whether a stored login is for this server, and for the client the user speaks of now."""
-    ours, theirs = urlsplit(_canonical(server_url)), web_address(login.resource)
-    if theirs is None or origin(ours) != origin(theirs):
+    server_parts, resource_parts = urlsplit(_canonicalize_url(server_url)), parse_web_url(login.resource)
+    if resource_parts is None or get_origin(server_parts) != get_origin(resource_parts):
         return False
     return all(
-        wanted is None or wanted == found
-        for wanted, found in (
+        expected is None or expected == actual
+        for expected, actual in (
             (getattr(settings, "client_id", None), login.client.client_id),
             (getattr(settings, "issuer", None), login.server.issuer),
         )

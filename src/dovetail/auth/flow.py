@@ -11,18 +11,20 @@ from urllib.parse import quote, urlencode
 
 from dovetail.errors import LoginFailed, clip
 from dovetail.wire.codec import encode
-from dovetail.wire.incoming import plain
+from dovetail.wire.incoming import to_plain
 from dovetail.wire.shape import Struct, field
 
 T = TypeVar("T")
 
-FORM = "application/x-www-form-urlencoded"
-JSON = "application/json"
+FORM_CONTENT_TYPE = "application/x-www-form-urlencoded"
+JSON_MEDIA_TYPE = "application/json"
 
-_LATER = frozenset({408, 421, 423, 425, 429})  # of those that blame the request, the ones about this moment alone
+_RETRYABLE_STATUS_CODES = frozenset(
+    {408, 421, 423, 425, 429}
+)  # of those that blame the request, the ones about this moment alone
 
 
-class HttpCall(Struct, frozen=True, kw_only=True):
+class HTTPRequest(Struct, frozen=True, kw_only=True):
     """Make this request; the answer is an HttpAnswer. Redirects are not followed."""
 
     method: str = "GET"
@@ -31,30 +33,30 @@ class HttpCall(Struct, frozen=True, kw_only=True):
     body: bytes = b""
 
 
-class HttpAnswer(Struct, frozen=True):
+class HTTPResponse(Struct, frozen=True):
     """What came back; header names are lower case. Status 0: nothing did, and why."""
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
-    why: str = ""
+    error: str = ""
     hint: str | None = None  # what to try then
 
     @property
-    def absent(self) -> bool:
+    def is_absent(self) -> bool:
         """Whether it says that what was asked for is not there, or not to be had: later it would say the same."""
-        return 400 <= self.status < 500 and self.status not in _LATER
+        return 400 <= self.status < 500 and self.status not in _RETRYABLE_STATUS_CODES
 
     def json(self) -> dict[str, Any] | None:
         """The object in the body, if it is one."""
         try:
-            found = plain(self.body)
+            value = to_plain(self.body)
         except Exception:
             return None
-        return found if isinstance(found, dict) else None
+        return value if isinstance(value, dict) else None
 
 
-class Visit(Struct, frozen=True):
+class OpenBrowser(Struct, frozen=True):
     """Send the user to this URL; the answer is the query of the redirect that comes back with this state, as a dict."""
 
     url: str
@@ -66,14 +68,14 @@ class ShowCode(Struct, frozen=True):
 
     url: str
     code: str
-    complete: str | None = None
+    complete_url: str | None = None
 
 
-class RedirectUri(Struct, frozen=True):
+class ReserveRedirectURI(Struct, frozen=True):
     """Which redirect URI will reach us? The answer is a string, one of those known if that can be; we listen from then
     on."""
 
-    known: Sequence[str] = ()
+    registered_uris: Sequence[str] = ()
 
 
 class Now(Struct, frozen=True):
@@ -86,74 +88,85 @@ class Pause(Struct, frozen=True):
     seconds: float
 
 
-class Alone(Struct, frozen=True):
+class AcquireLock(Struct, frozen=True):
     """Go on only when no other flow of the same owner is past this point; until this one ends, none will be."""
 
 
-class Stranger(Struct, frozen=True):
+class FetchUntrusted(Struct, frozen=True):
     """Fetch a document whose address somebody unknown named; the answer is an HttpAnswer. Never from this network."""
 
     url: str
 
 
-class SignIn(Struct, frozen=True):
+class VerifyPassword(Struct, frozen=True):
     """Is this a user, and is this their password? The answer is their subject, or None."""
 
     name: str
     password: str
 
 
-class StillUser(Struct, frozen=True):
+class CheckUserActive(Struct, frozen=True):
     """Is there still a user of this subject? The answer is True, or False."""
 
     subject: str
 
 
-Wish = HttpCall | Visit | ShowCode | RedirectUri | Now | Pause | Alone | Stranger | SignIn | StillUser
-Flow = Generator[Wish, Any, T]
+FlowAction = (
+    HTTPRequest
+    | OpenBrowser
+    | ShowCode
+    | ReserveRedirectURI
+    | Now
+    | Pause
+    | AcquireLock
+    | FetchUntrusted
+    | VerifyPassword
+    | CheckUserActive
+)
+Flow = Generator[FlowAction, Any, T]
 
 
-def get(url: str, headers: Mapping[str, str] | None = None) -> Flow[HttpAnswer]:
+def fetch(url: str, headers: Mapping[str, str] | None = None) -> Flow[HTTPResponse]:
     """Fetch a document."""
-    return (yield HttpCall(url=url, headers={"accept": JSON, **(headers or {})}))
+    return (yield HTTPRequest(url=url, headers={"accept": JSON_MEDIA_TYPE, **(headers or {})}))
 
 
-def post_form(url: str, fields: Mapping[str, str], headers: Mapping[str, str] | None = None) -> Flow[HttpAnswer]:
+def post_form(url: str, fields: Mapping[str, str], headers: Mapping[str, str] | None = None) -> Flow[HTTPResponse]:
     """Send a form."""
     return (
-        yield HttpCall(
+        yield HTTPRequest(
             method="POST",
             url=url,
-            headers={"content-type": FORM, "accept": JSON, **(headers or {})},
+            headers={"content-type": FORM_CONTENT_TYPE, "accept": JSON_MEDIA_TYPE, **(headers or {})},
             body=urlencode(fields).encode(),
         )
     )
 
 
-def basic(name: str, secret: str) -> str:
+def build_basic_auth(name: str, secret: str) -> str:
     """What an Authorization header says of a name and a secret. RFC 6749, section 2.3.1"""
-    pair = f"{quote(name, safe='')}:{quote(secret, safe='')}"
-    return "Basic " + b64encode(pair.encode()).decode("ascii")
+    credentials = f"{quote(name, safe='')}:{quote(secret, safe='')}"
+    return "Basic " + b64encode(credentials.encode()).decode("ascii")
 
 
-def post_json(url: str, document: Any) -> Flow[HttpAnswer]:
+def post_json(url: str, document: Any) -> Flow[HTTPResponse]:
     """Send a document."""
-    headers = {"content-type": JSON, "accept": JSON}
-    return (yield HttpCall(method="POST", url=url, headers=headers, body=encode(document)))
+    headers = {"content-type": JSON_MEDIA_TYPE, "accept": JSON_MEDIA_TYPE}
+    return (yield HTTPRequest(method="POST", url=url, headers=headers, body=encode(document)))
 
 
-def failure(step: str, answer: HttpAnswer) -> LoginFailed:
+def login_error(step: str, response: HTTPResponse) -> LoginFailed:
     """What an authorization server's refusal says; its code and words, never the whole body."""
-    said = answer.json() or {}
-    code, words = said.get("error"), said.get("error_description")
-    if answer.status == 0:
-        why = f": {answer.why}" if answer.why else ""
-        return LoginFailed(f"{step}: the authorization server cannot be reached{why}").at(hint=answer.hint)
-    text = f"{step}: the authorization server answered with status {answer.status}"
-    if isinstance(code, str):
-        text += f", {clip(code, 64)}"
-    if isinstance(words, str):
-        text += f": {clip(words, 200)}"
-    error = LoginFailed(text).at(status=answer.status)
-    error.reason = code if isinstance(code, str) else None
+    data = response.json() or {}
+    error_code, description = data.get("error"), data.get("error_description")
+    if response.status == 0:
+        reason = f": {response.error}" if response.error else ""
+        return LoginFailed(f"{step}: the authorization server cannot be reached{reason}").at(hint=response.hint)
+    message = f"{step}: the authorization server answered with status {response.status}"
+    if isinstance(error_code, str):
+        message += f", {clip(error_code, 64)}"
+    if isinstance(description, str):
+        message += f": {clip(description, 200)}"
+    error = LoginFailed(message).at(status=response.status)
+    error.reason = error_code if isinstance(error_code, str) else None
     return error

@@ -7,15 +7,15 @@ from typing import Any, Final
 
 import msgspec
 
-from dovetail.auth.documents import AuthorizationServer
-from dovetail.auth.settings import Discreet
+from dovetail.auth.documents import AuthorizationServerMetadata
+from dovetail.auth.settings import RedactedStruct
 from dovetail.wire.shape import field
 
 # A token is renewed this long before it ends, so that it does not end on the way.
-EARLY: Final = 30.0
+RENEW_MARGIN_S: Final = 30.0
 
 
-class Registered(Discreet, frozen=True, kw_only=True):
+class ClientRegistration(RedactedStruct, frozen=True, kw_only=True):
     """A client as one authorization server knows it."""
 
     issuer: str
@@ -28,7 +28,7 @@ class Registered(Discreet, frozen=True, kw_only=True):
     refused: bool = False  # no login came of it any more: the server may have forgotten it
 
 
-class Token(Discreet, frozen=True, kw_only=True):
+class Token(RedactedStruct, frozen=True, kw_only=True):
     """An access token and what goes with it; `expires_at` in seconds since the epoch."""
 
     access_token: str
@@ -36,23 +36,23 @@ class Token(Discreet, frozen=True, kw_only=True):
     expires_at: float | None = None
     refresh_token: str | None = None
     scope: str | None = None
-    early: float = EARLY
+    early: float = RENEW_MARGIN_S
 
-    def fresh(self, now: float) -> bool:
+    def is_fresh(self, now: float) -> bool:
         """Whether it need not be renewed yet."""
         return self.expires_at is None or now < self.expires_at - self.early
 
-    def usable(self, now: float) -> bool:
+    def is_usable(self, now: float) -> bool:
         """Whether it can still be used."""
         return self.expires_at is None or now < self.expires_at
 
 
-class Login(Discreet, frozen=True, kw_only=True):
+class SavedLogin(RedactedStruct, frozen=True, kw_only=True):
     """Everything needed to go on with one server after a restart."""
 
     resource: str
-    server: AuthorizationServer
-    client: Registered
+    server: AuthorizationServerMetadata
+    client: ClientRegistration
     token: Token | None = None
     scopes: list[str] = field(default_factory=list)  # everything ever asked for
     key: dict[str, Any] | None = None  # the DPoP key, as a JWK
@@ -62,7 +62,7 @@ class Login(Discreet, frozen=True, kw_only=True):
         return msgspec.json.encode(self)
 
     @classmethod
-    def load(cls, data: bytes) -> "Login | None":
+    def load(cls, data: bytes) -> "SavedLogin | None":
         """What `dump` stored; None if it is something else."""
         try:
             return msgspec.json.decode(data, type=cls)

@@ -11,99 +11,106 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from dovetail.auth import keys as signing
-from dovetail.auth.claims import Rejected, Unavailable, moment
-from dovetail.auth.keys import ASYMMETRIC, Key
-from dovetail.auth.proofs import digest
+from dovetail.auth.claims import TokenRejected, VerificationUnavailable, parse_timestamp
+from dovetail.auth.keys import ASYMMETRIC_ALGORITHMS, PublicKey
+from dovetail.auth.proofs import sha256_base64url
 
-ALGORITHMS: Final = tuple(one for one in ASYMMETRIC if one != "EdDSA")
+DPOP_ALGORITHMS: Final = tuple(algorithm for algorithm in ASYMMETRIC_ALGORITHMS if algorithm != "EdDSA")
 
-_WINDOW: Final = 60.0  # seconds a proof may be old, or early
+_MAX_PROOF_AGE_S: Final = 60.0  # seconds a proof may be old, or early
 MAX_REMEMBERED_PROOFS: Final = 100_000
-_LONGEST_ID: Final = 256
-_SLOT: Final = 300.0  # seconds after which another nonce is given out
+_MAX_JTI_CHARS: Final = 256
+_NONCE_INTERVAL_S: Final = 300.0  # seconds after which another nonce is given out
 
 
-class UseNonce(Rejected):
+class NonceRequired(TokenRejected):
     """The proof must repeat a nonce of ours."""
 
 
-class Possession:
+class DPoPChecker:
     """Checks proofs, and remembers those it has seen."""
 
-    def __init__(self, *, nonces: bool = False, secret: str | bytes | None = None) -> None:
-        material = secret.encode() if isinstance(secret, str) else secret
-        if material is not None and len(material) < 16:
+    def __init__(self, *, require_nonce: bool = False, secret: str | bytes | None = None) -> None:
+        secret_bytes = secret.encode() if isinstance(secret, str) else secret
+        if secret_bytes is not None and len(secret_bytes) < 16:
             raise ValueError("a secret needs at least 16 bytes")
-        self._nonces = nonces
-        self._secret = secrets.token_bytes(32) if material is None else material
-        self._seen: dict[bytes, float] = {}
+        self._require_nonce = require_nonce
+        self._secret = secrets.token_bytes(32) if secret_bytes is None else secret_bytes
+        self._used_proofs: dict[bytes, float] = {}
 
     def check(self, proof: str | None, *, method: str, url: str, token: str | None, now: float) -> str:
         """The thumbprint of the key whose holder made this proof for this request, just now and never before."""
         if not proof:
-            raise Rejected("a DPoP proof is required")
-        header = signing.head(proof)
-        key = _key(header)
-        claims = signing.verified(proof, signing.fitting([key], {"alg": header.get("alg")}, ALGORITHMS), header["alg"])
-        if claims.get("htm") != method or not _same(claims.get("htu"), url):
-            raise Rejected("the DPoP proof is for another request")
-        made, name = moment(claims, "iat"), claims.get("jti")
-        if made is None or not abs(now - made) <= _WINDOW:
-            raise Rejected("the DPoP proof is not of this moment")
-        if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_ID:
-            raise Rejected("the DPoP proof has no usable jti")
-        if token is not None and claims.get("ath") != digest(token):
-            raise Rejected("the DPoP proof is for another token")
-        if self._nonces and claims.get("nonce") not in (self.nonce(now), self.nonce(now - _SLOT)):
-            raise UseNonce("the DPoP proof must repeat the nonce")
+            raise TokenRejected("a DPoP proof is required")
+        header = signing.read_header(proof)
+        key = _read_proof_key(header)
+        claims = signing.verify_signature(
+            proof, signing.select_keys([key], {"alg": header.get("alg")}, DPOP_ALGORITHMS), header["alg"]
+        )
+        if claims.get("htm") != method or not _is_same_url(claims.get("htu"), url):
+            raise TokenRejected("the DPoP proof is for another request")
+        issued_at, proof_id = parse_timestamp(claims, "iat"), claims.get("jti")
+        if issued_at is None or not abs(now - issued_at) <= _MAX_PROOF_AGE_S:
+            raise TokenRejected("the DPoP proof is not of this moment")
+        if not isinstance(proof_id, str) or not 0 < len(proof_id) <= _MAX_JTI_CHARS:
+            raise TokenRejected("the DPoP proof has no usable jti")
+        if token is not None and claims.get("ath") != sha256_base64url(token):
+            raise TokenRejected("the DPoP proof is for another token")
+        if self._require_nonce and claims.get("nonce") not in (
+            self.current_nonce(now),
+            self.current_nonce(now - _NONCE_INTERVAL_S),
+        ):
+            raise NonceRequired("the DPoP proof must repeat the nonce")
         thumbprint = key.thumbprint()
-        self._once(f"{thumbprint} {name}", now)
+        self._check_unused(f"{thumbprint} {proof_id}", now)
         return thumbprint
 
-    def nonce(self, now: float) -> str:
+    def current_nonce(self, now: float) -> str:
         """The nonce of this moment; it needs no memory."""
-        return hmac.digest(self._secret, b"dpop nonce %d" % int(now // _SLOT), "sha256").hex()[:32]
+        return hmac.digest(self._secret, b"dpop nonce %d" % int(now // _NONCE_INTERVAL_S), "sha256").hex()[:32]
 
-    def _once(self, name: str, now: float) -> None:
-        mark = hashlib.sha256(name.encode()).digest()
-        if self._seen.get(mark, now) > now:
-            raise Rejected("the DPoP proof was used before")
-        if len(self._seen) >= MAX_REMEMBERED_PROOFS:
-            self._seen = {one: until for one, until in self._seen.items() if until > now}
-        if len(self._seen) >= MAX_REMEMBERED_PROOFS:
-            raise Unavailable("too many DPoP proofs at once")
-        self._seen[mark] = now + 2 * _WINDOW
+    def _check_unused(self, proof_id: str, now: float) -> None:
+        proof_hash = hashlib.sha256(proof_id.encode()).digest()
+        if self._used_proofs.get(proof_hash, now) > now:
+            raise TokenRejected("the DPoP proof was used before")
+        if len(self._used_proofs) >= MAX_REMEMBERED_PROOFS:
+            self._used_proofs = {
+                used_hash: expires_at for used_hash, expires_at in self._used_proofs.items() if expires_at > now
+            }
+        if len(self._used_proofs) >= MAX_REMEMBERED_PROOFS:
+            raise VerificationUnavailable("too many DPoP proofs at once")
+        self._used_proofs[proof_hash] = now + 2 * _MAX_PROOF_AGE_S
 
 
-def confirmed(claims: Any, thumbprint: str | None) -> None:
+def check_confirmation(claims: Any, thumbprint: str | None) -> None:
     """A token bound to a key is shown with proof of that key, and one that is not with none. RFC 9449, section 7.1"""
-    bound = claims.get("cnf")
-    if bound is None:
+    confirmation = claims.get("cnf")
+    if confirmation is None:
         if thumbprint is not None:
-            raise Rejected("the token is not bound to a key")
+            raise TokenRejected("the token is not bound to a key")
         return
-    wanted = bound.get("jkt") if isinstance(bound, dict) else None
-    if not isinstance(wanted, str):
-        raise Rejected("the token is bound in a way that cannot be checked here")
-    if thumbprint is None or not hmac.compare_digest(wanted.encode(), thumbprint.encode()):
-        raise Rejected("the token is bound to a key, of which there is no proof")
+    expected = confirmation.get("jkt") if isinstance(confirmation, dict) else None
+    if not isinstance(expected, str):
+        raise TokenRejected("the token is bound in a way that cannot be checked here")
+    if thumbprint is None or not hmac.compare_digest(expected.encode(), thumbprint.encode()):
+        raise TokenRejected("the token is bound to a key, of which there is no proof")
 
 
-def _key(header: dict[str, Any]) -> Key:
+def _read_proof_key(header: dict[str, Any]) -> PublicKey:
     jwk = header.get("jwk")
     if str(header.get("typ", "")).lower() != "dpop+jwt" or not isinstance(jwk, dict) or "d" in jwk or "k" in jwk:
-        raise Rejected("the DPoP proof is none")
-    key = Key({name: value for name, value in jwk.items() if name not in ("alg", "kid", "use", "key_ops")})
-    if not key.strong:
-        raise Rejected("the DPoP proof is signed with a key that is not accepted")
+        raise TokenRejected("the DPoP proof is none")
+    key = PublicKey({name: value for name, value in jwk.items() if name not in ("alg", "kid", "use", "key_ops")})
+    if not key.is_strong:
+        raise TokenRejected("the DPoP proof is signed with a key that is not accepted")
     return key
 
 
-def _same(said: Any, url: str) -> bool:
-    return isinstance(said, str) and _plain(said) == _plain(url)
+def _is_same_url(claimed_url: Any, url: str) -> bool:
+    return isinstance(claimed_url, str) and _normalize_url(claimed_url) == _normalize_url(url)
 
 
-def _plain(url: str) -> tuple[str, str, int | None, str]:
+def _normalize_url(url: str) -> tuple[str, str, int | None, str]:
     """An address without query and fragment, its host in lower case, its port said. RFC 9449, section 4.3"""
     try:
         parts = urlsplit(url)

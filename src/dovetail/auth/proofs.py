@@ -14,23 +14,23 @@ from dovetail.errors import LoginFailed
 
 DPOP_ALGORITHM = "ES256"
 
-_SUGGESTED = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512", "Ed25519": "Ed25519"}
+_ALGORITHM_BY_CURVE = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512", "Ed25519": "Ed25519"}
 
 
-def challenge_pair() -> tuple[str, str]:
+def create_pkce_pair() -> tuple[str, str]:
     """A PKCE verifier and its S256 challenge."""
     verifier = secrets.token_urlsafe(48)
-    return verifier, digest(verifier)
+    return verifier, sha256_base64url(verifier)
 
 
-def new_key() -> dict[str, Any]:
+def generate_key() -> dict[str, Any]:
     """A fresh private key for DPoP, as a JWK."""
     from joserfc.jwk import ECKey
 
     return dict(ECKey.generate_key("P-256").as_dict(private=True))
 
 
-def dpop(
+def create_dpop_proof(
     key: dict[str, Any], method: str, url: str, now: float, *, nonce: str | None = None, token: str | None = None
 ) -> str:
     """Proof that we hold the key, for one request. RFC 9449, section 4.2"""
@@ -48,16 +48,16 @@ def dpop(
     if nonce is not None:
         claims["nonce"] = nonce
     if token is not None:
-        claims["ath"] = digest(token)
+        claims["ath"] = sha256_base64url(token)
     return jwt.encode(header, claims, signer, algorithms=[DPOP_ALGORITHM])
 
 
-def client_assertion(signer: Signer, client_id: str, audience: str, now: float) -> str:
+def create_client_assertion(signer: Signer, client_id: str, audience: str, now: float) -> str:
     """Proof who a client is, signed with its private key. LoginFailed if the key cannot be used."""
     from joserfc import jwt
     from joserfc.errors import JoseError
 
-    key, suggested = _private(signer.private_key)
+    key, suggested = _load_private_key(signer.private_key)
     algorithm = signer.algorithm or suggested
     claims = {
         "iss": client_id,
@@ -73,20 +73,20 @@ def client_assertion(signer: Signer, client_id: str, audience: str, now: float) 
         raise LoginFailed(f"the private key cannot sign with {algorithm}").at(hint="leave algorithm= out") from None
 
 
-def _private(pem: str) -> tuple[Any, str]:
+def _load_private_key(pem: str) -> tuple[Any, str]:
     """A private key and the algorithm it suggests."""
     from joserfc.errors import JoseError
     from joserfc.jwk import ECKey, OKPKey, RSAKey
 
-    for kind in (ECKey, RSAKey, OKPKey):
+    for key_class in (ECKey, RSAKey, OKPKey):
         try:
-            key = kind.import_key(pem)
+            key = key_class.import_key(pem)
         except (JoseError, ValueError, TypeError):
             continue
         if key.is_private:
-            return key, "RS256" if kind is RSAKey else _SUGGESTED.get(str(key.get("crv")), "ES256")
+            return key, "RS256" if key_class is RSAKey else _ALGORITHM_BY_CURVE.get(str(key.get("crv")), "ES256")
     raise LoginFailed("the private key cannot be read").at(hint="give a private key in PEM: EC, RSA or Ed25519")
 
 
-def digest(text: str) -> str:
+def sha256_base64url(text: str) -> str:
     return urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode("ascii")

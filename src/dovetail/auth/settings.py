@@ -8,40 +8,40 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from dovetail.auth.documents import secure, web_address
+from dovetail.auth.documents import is_secure_url, parse_web_url
 from dovetail.protocol.http import LOOPBACK
 from dovetail.wire.shape import Struct
 
-_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
-_PRIVATE: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
-_METHODS: Final = ("none", "client_secret_basic", "client_secret_post")
+_TOKEN_PATTERN: Final = re.compile(r"[\x21-\x7e]+")
+_PRIVATE_KEY_PEM: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
+_AUTH_METHODS: Final = ("none", "client_secret_basic", "client_secret_post")
 
 
-class Discreet(Struct, frozen=True):
+class RedactedStruct(Struct, frozen=True):
     """Something that holds secrets, and so shows no more than its name."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"
 
 
-class Bearer(Discreet, frozen=True):
+class Bearer(RedactedStruct, frozen=True):
     """A token you already have."""
 
     token: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.token, str) or not _TOKEN.fullmatch(self.token):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(self.token, str) or not _TOKEN_PATTERN.fullmatch(self.token):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError("Bearer takes the token alone: one word of plain characters, without 'Bearer' before it")
 
 
-class Signer(Discreet, frozen=True):
+class Signer(RedactedStruct, frozen=True):
     """A private key by which a client proves who it is, and how it signs; None: as the key suggests."""
 
     private_key: str
     algorithm: str | None = None
 
 
-class OAuth(Discreet, frozen=True, kw_only=True):
+class OAuth(RedactedStruct, frozen=True, kw_only=True):
     """Log in with a browser: everything is found out; give what you know.
 
     client_id, client_secret, issuer: a client you registered by hand, and where.
@@ -80,17 +80,17 @@ class OAuth(Discreet, frozen=True, kw_only=True):
             raise ValueError("private_key= belongs to a client: give its client_id= or client_metadata_url= too")
         if self.private_key is not None and self.client_secret is not None:
             raise ValueError("a client proves who it is by client_secret= or by private_key=, not by both")
-        if self.redirect_uri is not None and self.paste is None and not _listened_for(self.redirect_uri):
+        if self.redirect_uri is not None and self.paste is None and not _is_loopback_uri(self.redirect_uri):
             raise ValueError(
                 f"redirect_uri must be http://127.0.0.1:…, http://localhost:… or http://[::1]:…, not "
                 f"{self.redirect_uri!r}: nothing here would hear of another; paste= brings its answer back by hand"
             )
-        _check_function("open_browser", self.open_browser, "of the URL")
-        _check_function("paste", self.paste, "of the URL that returns where the browser ended, such as input")
+        _check_callable("open_browser", self.open_browser, "of the URL")
+        _check_callable("paste", self.paste, "of the URL that returns where the browser ended, such as input")
         _check_key(self.private_key)
 
 
-class DeviceLogin(Discreet, frozen=True, kw_only=True):
+class DeviceLogin(RedactedStruct, frozen=True, kw_only=True):
     """Log in on another device: a code is shown, entered there, and waited for."""
 
     client_id: str | None = None
@@ -107,10 +107,10 @@ class DeviceLogin(Discreet, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_client(self)
-        _check_function("show", self.show, "of the URL and the code")
+        _check_callable("show", self.show, "of the URL and the code")
 
 
-class ClientCredentials(Discreet, frozen=True, kw_only=True):
+class ClientCredentials(RedactedStruct, frozen=True, kw_only=True):
     """Log in as a program, by a secret or by a private key (PEM). With `issuer`, both are shown to no other."""
 
     client_id: str
@@ -126,12 +126,12 @@ class ClientCredentials(Discreet, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if (self.client_secret is None) == (self.private_key is None):
             raise ValueError("ClientCredentials takes one proof: client_secret= or private_key=")
-        _check_method(self.token_auth_method)
-        _check_asked(self)
+        _check_auth_method(self.token_auth_method)
+        _check_scopes_and_issuer(self)
         _check_key(self.private_key)
 
 
-class EnterpriseLogin(Discreet, frozen=True, kw_only=True):
+class EnterpriseLogin(RedactedStruct, frozen=True, kw_only=True):
     """Log in by the company's identity provider: its ID token is exchanged for a grant the server accepts.
 
     id_token: the ID token, or a function (plain or async) that returns a fresh one whenever it is needed.
@@ -151,12 +151,12 @@ class EnterpriseLogin(Discreet, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_token("id_token", self.id_token)
-        _check_asked(self)
-        if not secure(self.idp_token_endpoint):
+        _check_scopes_and_issuer(self)
+        if not is_secure_url(self.idp_token_endpoint):
             raise ValueError("idp_token_endpoint must be https: tokens travel there")
 
 
-class WorkloadIdentity(Discreet, frozen=True, kw_only=True):
+class WorkloadIdentity(RedactedStruct, frozen=True, kw_only=True):
     """Log in by a token the platform issued to this workload.
 
     assertion: the token, or a function (plain or async) that returns a fresh one whenever it is needed.
@@ -172,59 +172,61 @@ class WorkloadIdentity(Discreet, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_token("assertion", self.assertion)
-        _check_asked(self)
+        _check_scopes_and_issuer(self)
 
 
-def signer_of(settings: Any) -> Signer | None:
+def get_signer(settings: Any) -> Signer | None:
     """The private key of a setting, where it has one."""
     key = getattr(settings, "private_key", None)
     return None if key is None else Signer(key, settings.algorithm)
 
 
-def words(scopes: str | Sequence[str]) -> list[str]:
+def split_scopes(scopes: str | Sequence[str]) -> list[str]:
     """Scopes as a list; one text may hold several."""
     return scopes.split() if isinstance(scopes, str) else list(scopes)
 
 
-def _check_asked(settings: Any) -> None:
+def _check_scopes_and_issuer(settings: Any) -> None:
     """Whom to ask for tokens, and for which scopes."""
     scopes, issuer = settings.scopes, settings.issuer
-    if not isinstance(scopes, str | list | tuple | set | frozenset) or not all(isinstance(one, str) for one in scopes):
+    if not isinstance(scopes, str | list | tuple | set | frozenset) or not all(
+        isinstance(scope, str) for scope in scopes
+    ):
         raise TypeError(f"scopes must be a text or a list of texts, not {scopes!r}")
-    if issuer is not None and not (isinstance(issuer, str) and secure(issuer)):
+    if issuer is not None and not (isinstance(issuer, str) and is_secure_url(issuer)):
         raise ValueError(
             f"issuer must be an https URL, or http on this machine, as its metadata says it: not {issuer!r}"
         )
 
 
-def _check_function(name: str, value: Any, what: str) -> None:
+def _check_callable(name: str, value: Any, description: str) -> None:
     if value is not None and not callable(value):
-        raise TypeError(f"{name} must be a function {what}, not {value!r}")
+        raise TypeError(f"{name} must be a function {description}, not {value!r}")
 
 
 def _check_key(key: Any) -> None:
-    if key is not None and not (isinstance(key, str) and _PRIVATE.search(key)):
+    if key is not None and not (isinstance(key, str) and _PRIVATE_KEY_PEM.search(key)):
         raise ValueError(
             "private_key must be a private key in PEM: its text, which begins with -----BEGIN, not its path"
         )
 
 
 def _check_client(settings: OAuth | DeviceLogin) -> None:
-    _check_asked(settings)
+    _check_scopes_and_issuer(settings)
     if settings.client_secret is not None and settings.client_id is None:
         raise ValueError("client_secret= belongs to a client: give its client_id= too")
-    document = settings.client_metadata_url
-    if document is not None:
-        parts = web_address(document)
+    metadata_url = settings.client_metadata_url
+    if metadata_url is not None:
+        parts = parse_web_url(metadata_url)
         if parts is None or parts.scheme != "https" or parts.path in ("", "/"):
             # spec: client-registration#client-id-metadata-documents
             raise ValueError("client_metadata_url must be an https URL with a path: it is the client's name")
-    _check_method(getattr(settings, "token_auth_method", None))
+    _check_auth_method(getattr(settings, "token_auth_method", None))
 
 
-def _check_method(method: str | None) -> None:
-    if method is not None and method not in _METHODS:
-        raise ValueError(f"token_auth_method must be one of {', '.join(_METHODS)}, not {method!r}")
+def _check_auth_method(method: str | None) -> None:
+    if method is not None and method not in _AUTH_METHODS:
+        raise ValueError(f"token_auth_method must be one of {', '.join(_AUTH_METHODS)}, not {method!r}")
 
 
 def _check_token(name: str, value: Any) -> None:
@@ -232,6 +234,6 @@ def _check_token(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be a token, or a function that returns one")
 
 
-def _listened_for(uri: str) -> bool:
+def _is_loopback_uri(uri: str) -> bool:
     parts = urlsplit(uri)
     return parts.scheme == "http" and parts.hostname in LOOPBACK

@@ -5,21 +5,21 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dovetail.auth import proofs
-from dovetail.auth.documents import AuthorizationServer, secure
-from dovetail.auth.flow import Flow, HttpAnswer, Now, basic, failure, post_form
-from dovetail.auth.login import EARLY, Login, Registered, Token
+from dovetail.auth.documents import AuthorizationServerMetadata, is_secure_url
+from dovetail.auth.flow import Flow, HTTPResponse, Now, build_basic_auth, login_error, post_form
+from dovetail.auth.login import RENEW_MARGIN_S, ClientRegistration, SavedLogin, Token
 from dovetail.auth.settings import Signer
 from dovetail.errors import LoginFailed
 from dovetail.wire.shape import replace
 
-FORGOTTEN: Final = ("invalid_client", "unauthorized_client")  # what is said of a client nobody knows
-_USABLE: Final = re.compile(r"[\x21-\x7e]+")
-_LONGEST: Final = 10 * 365 * 86400.0  # what lives longer need not be watched
+UNKNOWN_CLIENT_ERRORS: Final = ("invalid_client", "unauthorized_client")  # what is said of a client nobody knows
+_TOKEN_PATTERN: Final = re.compile(r"[\x21-\x7e]+")
+_MAX_TTL_S: Final = 10 * 365 * 86400.0  # what lives longer need not be watched
 
 
 def request_token(
-    server: AuthorizationServer,
-    client: Registered,
+    server: AuthorizationServerMetadata,
+    client: ClientRegistration,
     fields: Mapping[str, str],
     *,
     key: dict[str, Any] | None = None,
@@ -27,61 +27,63 @@ def request_token(
 ) -> Flow[Token]:
     """A token for this grant; with a DPoP key, one bound to it. The signer proves who a client is that has a key."""
     endpoint = server.token_endpoint
-    if endpoint is None or not secure(endpoint):
+    if endpoint is None or not is_secure_url(endpoint):
         raise LoginFailed("the authorization server names no token endpoint that is safe to use")
-    form, headers = yield from _proved(server, client, fields, signer)
-    answer, _ = yield from ask_token(endpoint, form, headers, key)
-    if answer.status != 200:
-        raise failure("token", answer)
+    form, headers = yield from _authenticate_form(server, client, fields, signer)
+    response, _ = yield from post_token_request(endpoint, form, headers, key)
+    if response.status != 200:
+        raise login_error("token", response)
     now: float = yield Now()
-    return issued(answer, now, key)
+    return parse_issued_token(response, now, key)
 
 
-def ask_token(
+def post_token_request(
     endpoint: str,
     form: Mapping[str, str],
     headers: dict[str, str],
     key: dict[str, Any] | None,
     nonce: str | None = None,
-) -> Flow[tuple[HttpAnswer, str | None]]:
+) -> Flow[tuple[HTTPResponse, str | None]]:
     """What the endpoint answers, and the nonce its next proof repeats; asked once more where it wants another."""
-    answer = yield from _send(endpoint, form, headers, key, nonce)
-    wanted = answer.headers.get("dpop-nonce")
-    if key is not None and wanted and (answer.json() or {}).get("error") == "use_dpop_nonce":
-        answer = yield from _send(endpoint, form, headers, key, wanted)
-    return answer, answer.headers.get("dpop-nonce") or wanted or nonce
+    response = yield from _post_with_proof(endpoint, form, headers, key, nonce)
+    new_nonce = response.headers.get("dpop-nonce")
+    if key is not None and new_nonce and (response.json() or {}).get("error") == "use_dpop_nonce":
+        response = yield from _post_with_proof(endpoint, form, headers, key, new_nonce)
+    return response, response.headers.get("dpop-nonce") or new_nonce or nonce
 
 
-def issued(answer: HttpAnswer, now: float, key: dict[str, Any] | None) -> Token:
+def parse_issued_token(response: HTTPResponse, now: float, key: dict[str, Any] | None) -> Token:
     """The token in a response, bound to the key if there is one."""
-    token = read_token(answer, now)
+    token = parse_token(response, now)
     # RFC 9449, section 5: a token that is not bound to the key was not issued as it was asked for.
     if (token.token_type == "DPoP") != (key is not None):
         raise LoginFailed(f"the token is of type {token.token_type}, which is not what was asked for")
     return token
 
 
-def _proved(
-    server: AuthorizationServer, client: Registered, fields: Mapping[str, str], signer: Signer | None
+def _authenticate_form(
+    server: AuthorizationServerMetadata, client: ClientRegistration, fields: Mapping[str, str], signer: Signer | None
 ) -> Flow[tuple[dict[str, str], dict[str, str]]]:
     if client.method != "private_key_jwt" or signer is None:
-        return prove(client, fields)
+        return add_client_authentication(client, fields)
     now: float = yield Now()
-    return prove(client, fields, proofs.client_assertion(signer, client.client_id, server.issuer, now))
+    return add_client_authentication(
+        client, fields, proofs.create_client_assertion(signer, client.client_id, server.issuer, now)
+    )
 
 
-def _send(
+def _post_with_proof(
     endpoint: str, form: Mapping[str, str], headers: dict[str, str], key: dict[str, Any] | None, nonce: str | None
-) -> Flow[HttpAnswer]:
+) -> Flow[HTTPResponse]:
     if key is None:
         return (yield from post_form(endpoint, form, headers))
     now: float = yield Now()
-    proof = proofs.dpop(key, "POST", endpoint, now, nonce=nonce)
+    proof = proofs.create_dpop_proof(key, "POST", endpoint, now, nonce=nonce)
     return (yield from post_form(endpoint, form, headers | {"dpop": proof}))
 
 
-def prove(
-    client: Registered, fields: Mapping[str, str], assertion: str | None = None
+def add_client_authentication(
+    client: ClientRegistration, fields: Mapping[str, str], assertion: str | None = None
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The form and headers of a request to the token endpoint, by the client's way of proving who it is."""
     form = dict(fields)
@@ -89,14 +91,14 @@ def prove(
         case "client_secret_basic" if client.client_secret is not None:
             # Servers of the official SDK look the client up by the form, however it proves who it is.
             form["client_id"] = client.client_id
-            return form, {"authorization": basic(client.client_id, client.client_secret)}
+            return form, {"authorization": build_basic_auth(client.client_id, client.client_secret)}
         case "client_secret_post" if client.client_secret is not None:
             return form | {"client_id": client.client_id, "client_secret": client.client_secret}, {}
         case "private_key_jwt" if assertion is not None:
-            kind = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+            assertion_type = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
             return form | {
                 "client_id": client.client_id,
-                "client_assertion_type": kind,
+                "client_assertion_type": assertion_type,
                 "client_assertion": assertion,
             }, {}
         case _ if client.client_id:
@@ -105,35 +107,35 @@ def prove(
             return form, {}
 
 
-def read_token(answer: HttpAnswer, now: float) -> Token:
+def parse_token(response: HTTPResponse, now: float) -> Token:
     """The token in a response; LoginFailed if there is none that can be used."""
-    said = answer.json() or {}
-    access, kind = said.get("access_token"), said.get("token_type", "Bearer")
-    if not isinstance(access, str) or not _USABLE.fullmatch(access):
+    data = response.json() or {}
+    access_token, token_type = data.get("access_token"), data.get("token_type", "Bearer")
+    if not isinstance(access_token, str) or not _TOKEN_PATTERN.fullmatch(access_token):
         raise LoginFailed("the token response holds no access token that can be used")
-    if not isinstance(kind, str) or kind.lower() not in ("bearer", "dpop"):
+    if not isinstance(token_type, str) or token_type.lower() not in ("bearer", "dpop"):
         raise LoginFailed("the token is of a type this client does not know")
-    lifetime, refresh, scope = seconds(said.get("expires_in")), said.get("refresh_token"), said.get("scope")
+    lifetime, refresh_token, scope = parse_seconds(data.get("expires_in")), data.get("refresh_token"), data.get("scope")
     return Token(
-        access_token=access,
-        token_type="DPoP" if kind.lower() == "dpop" else "Bearer",
+        access_token=access_token,
+        token_type="DPoP" if token_type.lower() == "dpop" else "Bearer",
         expires_at=None if lifetime is None else now + lifetime,
-        refresh_token=refresh if isinstance(refresh, str) else None,
+        refresh_token=refresh_token if isinstance(refresh_token, str) else None,
         scope=scope if isinstance(scope, str) else None,
-        early=EARLY if lifetime is None else min(EARLY, lifetime / 2),
+        early=RENEW_MARGIN_S if lifetime is None else min(RENEW_MARGIN_S, lifetime / 2),
     )
 
 
-def seconds(said: Any) -> float | None:
+def parse_seconds(value: Any) -> float | None:
     """A time span in a response, within reason; some servers write it as a string."""
-    if isinstance(said, str) and said.isascii() and said.isdigit():
-        said = int(said[:12])
-    if not isinstance(said, int | float) or said != said:
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value[:12])
+    if not isinstance(value, int | float) or value != value:
         return None
-    return float(max(0.0, min(said, _LONGEST)))
+    return float(max(0.0, min(value, _MAX_TTL_S)))
 
 
-def refresh(login: Login, signer: Signer | None = None) -> Flow[Login]:
+def refresh_login(login: SavedLogin, signer: Signer | None = None) -> Flow[SavedLogin]:
     """The login with a fresh token, or without any if the server wants a new login.
 
     A rotated refresh token replaces the old. A client the server no longer knows is not to be used again.
@@ -143,25 +145,25 @@ def refresh(login: Login, signer: Signer | None = None) -> Flow[Login]:
         return login
     fields = {"grant_type": "refresh_token", "refresh_token": token.refresh_token, "resource": login.resource}
     try:
-        fresh = yield from request_token(login.server, login.client, fields, key=login.key, signer=signer)
+        new_token = yield from request_token(login.server, login.client, fields, key=login.key, signer=signer)
     except LoginFailed as exc:
-        if exc.reason in FORGOTTEN:
+        if exc.reason in UNKNOWN_CLIENT_ERRORS:
             return replace(login, token=None, client=replace(login.client, refused=True))
         if exc.reason == "invalid_grant":
             return replace(login, token=None)
         raise
-    kept = fresh.refresh_token or token.refresh_token
-    return replace(login, token=replace(fresh, refresh_token=kept, scope=fresh.scope or token.scope))
+    refresh_token = new_token.refresh_token or token.refresh_token
+    return replace(login, token=replace(new_token, refresh_token=refresh_token, scope=new_token.scope or token.scope))
 
 
-def revoke(login: Login, signer: Signer | None = None) -> Flow[bool]:
+def revoke_login(login: SavedLogin, signer: Signer | None = None) -> Flow[bool]:
     """Tell the authorization server that the token is not used any more; whether it was told. RFC 7009."""
     token, endpoint = login.token, login.server.revocation_endpoint
-    if token is None or endpoint is None or not secure(endpoint):
+    if token is None or endpoint is None or not is_secure_url(endpoint):
         return False
     # The refresh token first: with it, what came of it ends too.
-    kind = "access_token" if token.refresh_token is None else "refresh_token"
-    fields = {"token": token.refresh_token or token.access_token, "token_type_hint": kind}
-    form, headers = yield from _proved(login.server, login.client, fields, signer)
-    answer = yield from post_form(endpoint, form, headers)
-    return answer.status == 200
+    token_type_hint = "access_token" if token.refresh_token is None else "refresh_token"
+    fields = {"token": token.refresh_token or token.access_token, "token_type_hint": token_type_hint}
+    form, headers = yield from _authenticate_form(login.server, login.client, fields, signer)
+    response = yield from post_form(endpoint, form, headers)
+    return response.status == 200

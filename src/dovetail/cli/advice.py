@@ -5,9 +5,9 @@ from typing import Final
 
 from dovetail.errors import AuthError, CannotStart, Forbidden, MCPError, NeedsLogin
 
-_LOGIN: Final = "dovetail auth login, with the same target"
-_SCOPE: Final = re.compile(r'\bscope="([^"\\]*)"')
-_SPELLINGS: Final = tuple(
+_LOGIN_HINT: Final = "dovetail auth login, with the same target"
+_SCOPE_PATTERN: Final = re.compile(r'\bscope="([^"\\]*)"')
+_TRANSLATIONS: Final = tuple(
     (re.compile(pattern), instead)
     for pattern, instead in (
         (r"call_tool\(\.\.\., timeout=seconds\) gives it longer, and .*", "--timeout SECONDS gives it longer"),
@@ -20,7 +20,7 @@ _SPELLINGS: Final = tuple(
         (r"\bera= and revision=", "--era and --revision"),
         (r"\brevision=(?!\w)", "--revision"),
         (r"pass auth=OAuth\(client_id=\.\.\.\)", "give --client-id to dovetail auth login"),
-        (r"get a fresh token, or log in: auth=\"oauth\"", f"{_LOGIN}; or --auth TOKEN"),
+        (r"get a fresh token, or log in: auth=\"oauth\"", f"{_LOGIN_HINT}; or --auth TOKEN"),
         (r"give auth=", "give --auth"),
         (r"pass paste=", "log in with --paste"),
         (r"pass it with its issuer=", "log in with --client-id"),
@@ -33,23 +33,25 @@ _SPELLINGS: Final = tuple(
 )
 
 
-def spelled(words: str) -> str:
+def translate_options(message: str) -> str:
     """Words of the library as somebody at the command line can follow them."""
-    for pattern, instead in _SPELLINGS:
-        words = pattern.sub(instead, words)
-    return words
+    for pattern, replacement in _TRANSLATIONS:
+        message = pattern.sub(replacement, message)
+    return message
 
 
-def advise(exc: MCPError) -> None:
+def translate_error(exc: MCPError) -> None:
     """Let an error say what to try here."""
     challenge = getattr(exc, "challenge", None) or ""
-    scopes = _SCOPE.search(challenge)
+    scope_match = _SCOPE_PATTERN.search(challenge)
     if isinstance(exc, Forbidden) and "insufficient_scope" in challenge:
-        wanted = "".join(f" --scope {one}" for one in scopes[1].split()) if scopes else " --scope S"
-        exc.hint = f"{_LOGIN} and{wanted}; a token of your own must be issued with it"
+        scope_options = (
+            "".join(f" --scope {scope}" for scope in scope_match[1].split()) if scope_match else " --scope S"
+        )
+        exc.hint = f"{_LOGIN_HINT} and{scope_options}; a token of your own must be issued with it"
     elif isinstance(exc, NeedsLogin):
-        exc.hint = f"{_LOGIN}; or --auth TOKEN"
+        exc.hint = f"{_LOGIN_HINT}; or --auth TOKEN"
     elif exc.hint:
-        exc.hint = spelled(exc.hint) or None
+        exc.hint = translate_options(exc.hint) or None
     if isinstance(exc, CannotStart | AuthError) and exc.args:
-        exc.args = (spelled(str(exc.args[0])), *exc.args[1:])
+        exc.args = (translate_options(str(exc.args[0])), *exc.args[1:])

@@ -7,11 +7,18 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from dovetail.auth.login import Login
+from dovetail.auth.login import SavedLogin
 from dovetail.cli import exits, logins, text
-from dovetail.cli.speaking import client_for, finished
-from dovetail.cli.targets import Asked, Seconds, asked, client_options, options, url_of
-from dovetail.login.stores import FileStore
+from dovetail.cli.speaking import create_client, run_to_exit_code
+from dovetail.cli.targets import (
+    PositiveNumber,
+    TargetOptions,
+    build_client_options,
+    get_target_url,
+    read_target_options,
+    target_options,
+)
+from dovetail.login.stores import FileTokenStore
 
 
 @click.group("auth")
@@ -23,22 +30,22 @@ def command() -> None:
 
 
 @command.command("login")
-@options(talk=("json",))
+@target_options(session=("json",))
 @click.option("--client-id", help="The client you registered.")
 @click.option("--client-secret", envvar="DOVETAIL_CLIENT_SECRET", help="Its secret; or set DOVETAIL_CLIENT_SECRET.")
 @click.option("--scope", "scopes", multiple=True, help="Asked for besides those the server names.")
-@click.option("--device", "how", flag_value="device", help="Enter a code on another device.")
-@click.option("--paste", "how", flag_value="paste", help="Use a browser elsewhere, and paste where it ends.")
-@click.option("--wait", type=Seconds(), default=300.0, show_default=True, help="Seconds you have for it.")
+@click.option("--device", "login_method", flag_value="device", help="Enter a code on another device.")
+@click.option("--paste", "login_method", flag_value="paste", help="Use a browser elsewhere, and paste where it ends.")
+@click.option("--wait", type=PositiveNumber(), default=300.0, show_default=True, help="Seconds you have for it.")
 @click.pass_context
 def login(
     ctx: click.Context,
     client_id: str | None,
     client_secret: str | None,
     scopes: tuple[str, ...],
-    how: str | None,
+    login_method: str | None,
     wait: float,
-    **given: Any,
+    **params: Any,
 ) -> int:
     """Log in at a server, with a browser.
 
@@ -49,123 +56,129 @@ def login(
     dovetail auth login https://example.com/mcp
     dovetail auth login https://example.com/mcp --scope files:write
     """
-    line = asked(ctx, **given)
-    url = _address(line)
+    options = read_target_options(ctx, **params)
+    url = _get_url(options)
     if client_id is None and ctx.get_parameter_source("client_secret") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--client-secret is of a client: give --client-id too")
-    before, store = logins.found(url), logins.Renewed()
-    wanted = [*(logins.granted(before) if before is not None else ()), *scopes]
-    named = {"client_id": client_id, "client_secret": client_secret}
-    wish = logins.wished(how or "browser", **named, scopes=wanted, timeout=wait, store=store)
+    saved_login, store = logins.load_login(url), logins.NewLoginStore()
+    requested_scopes = [*(logins.get_granted_scopes(saved_login) if saved_login is not None else ()), *scopes]
+    credentials = {"client_id": client_id, "client_secret": client_secret}
+    auth = logins.create_login_auth(
+        login_method or "browser", **credentials, scopes=requested_scopes, timeout=wait, store=store
+    )
 
     async def run() -> None:
-        async with client_for(url, client_options(line, None) | {"auth": wish}):
+        async with create_client(url, build_client_options(options, None) | {"auth": auth}):
             pass
 
-    code = finished(run, line.json)
-    if code != exits.OK:
+    code = run_to_exit_code(run, options.json)
+    if code != exits.EXIT_OK:
         return code
-    _tell(line, store.login, url, "the server asks for no login")
-    missing = logins.lacking(store.login, scopes) if store.login is not None else []
+    _print_login(options, store.login, url, "the server asks for no login")
+    missing = logins.find_missing_scopes(store.login, scopes) if store.login is not None else []
     if missing:
-        text.fail(f"not granted: {' '.join(missing)}")
-    return exits.DENIED if missing else exits.OK
+        text.print_error(f"not granted: {' '.join(missing)}")
+    return exits.EXIT_DENIED if missing else exits.EXIT_OK
 
 
 @command.command("status")
-@options(talk=("json",))
+@target_options(session=("json",))
 @click.pass_context
-def status(ctx: click.Context, **given: Any) -> int:
+def status(ctx: click.Context, **params: Any) -> int:
     """Show the login kept for a server, or all of them; exits with 4 if there is none that can be used.
 
     \b
     dovetail auth status
     dovetail auth status https://example.com/mcp
     """
-    line = asked(ctx, **given)
-    if line.words:
-        url = _address(line)
-        kept = logins.found(url)
-        _tell(line, kept, url, "not logged in")
-        return exits.OK if kept is not None and _state(kept) != "over" else exits.AUTH
-    everyone = logins.everyone()
-    rows = [_facts(one) for one in everyone]
-    if line.json:
-        click.echo(text.document(rows))
+    options = read_target_options(ctx, **params)
+    if options.args:
+        url = _get_url(options)
+        saved_login = logins.load_login(url)
+        _print_login(options, saved_login, url, "not logged in")
+        return exits.EXIT_OK if saved_login is not None and _describe_state(saved_login) != "over" else exits.EXIT_AUTH
+    saved_logins = logins.load_all_logins()
+    rows = [_describe_login(saved_login) for saved_login in saved_logins]
+    if options.json:
+        click.echo(text.format_json(rows))
     else:
-        cells = [(one["server"], one["state"], one["issuer"]) for one in rows]
-        click.echo(text.table(cells, ("server", "login", "by")) or "no login is kept")
-    return exits.OK if any(_state(one) != "over" for one in everyone) else exits.AUTH
+        cells = [(row["server"], row["state"], row["issuer"]) for row in rows]
+        click.echo(text.format_table(cells, ("server", "login", "by")) or "no login is kept")
+    return (
+        exits.EXIT_OK
+        if any(_describe_state(saved_login) != "over" for saved_login in saved_logins)
+        else exits.EXIT_AUTH
+    )
 
 
 @command.command("logout")
-@options(talk=("json",))
+@target_options(session=("json",))
 @click.pass_context
-def logout(ctx: click.Context, **given: Any) -> int:
+def logout(ctx: click.Context, **params: Any) -> int:
     """Forget the login kept for a server, and tell its authorization server, if that wants to know.
 
     \b
     dovetail auth logout https://example.com/mcp
     """
-    from dovetail.login.driver import driver_for
+    from dovetail.login.driver import create_authorizer
     from dovetail.protocol.limits import Timeouts
-    from dovetail.transports.door import fetcher
+    from dovetail.transports.door import create_http_client
 
-    line = asked(ctx, **given)
-    url = _address(line)
-    if logins.found(url) is None:
-        FileStore().delete(url)  # one that cannot be read is of no use either
-        text.fail(f"not logged in at {url}")
-        return exits.AUTH
+    options = read_target_options(ctx, **params)
+    url = _get_url(options)
+    if logins.load_login(url) is None:
+        FileTokenStore().delete(url)  # one that cannot be read is of no use either
+        text.print_error(f"not logged in at {url}")
+        return exits.EXIT_AUTH
 
     async def run() -> None:
-        make = functools.partial(fetcher, None, None, True, None, Timeouts().connect)
-        told = await driver_for(url, "oauth", make).log_out()
-        said = "and the authorization server was told" if told else "the authorization server was not told"
-        click.echo(text.document({"revoked": told}) if line.json else f"logged out at {url}; {said}")
+        create_client = functools.partial(create_http_client, None, None, True, None, Timeouts().connect)
+        was_revoked = await create_authorizer(url, "oauth", create_client).log_out()
+        note = "and the authorization server was told" if was_revoked else "the authorization server was not told"
+        click.echo(text.format_json({"revoked": was_revoked}) if options.json else f"logged out at {url}; {note}")
 
-    return finished(run, line.json)
+    return run_to_exit_code(run, options.json)
 
 
-def _address(line: Asked) -> str:
-    target, _ = line.split()
-    url = url_of(target)
+def _get_url(options: TargetOptions) -> str:
+    target, _ = options.split_target()
+    url = get_target_url(target)
     if url is None:
         raise click.UsageError("only a server at a URL has logins")
     return url
 
 
-def _tell(line: Asked, kept: Login | None, url: str, otherwise: str) -> None:
-    if line.json:
-        click.echo(text.document(None if kept is None else _facts(kept)))
-    elif kept is None:
-        click.echo(f"{url}: {otherwise}")
+def _print_login(options: TargetOptions, saved_login: SavedLogin | None, url: str, missing_message: str) -> None:
+    if options.json:
+        click.echo(text.format_json(None if saved_login is None else _describe_login(saved_login)))
+    elif saved_login is None:
+        click.echo(f"{url}: {missing_message}")
     else:
-        facts = _facts(kept)
-        scopes = f", for {text.line(' '.join(facts['scopes']))}" if facts["scopes"] else ""
-        click.echo(f"{url}: logged in by {text.line(facts['issuer'])}{scopes}; {facts['state']}")
+        facts = _describe_login(saved_login)
+        scopes = f", for {text.escape_line(' '.join(facts['scopes']))}" if facts["scopes"] else ""
+        click.echo(f"{url}: logged in by {text.escape_line(facts['issuer'])}{scopes}; {facts['state']}")
 
 
-def _facts(kept: Login) -> dict[str, Any]:
+def _describe_login(saved_login: SavedLogin) -> dict[str, Any]:
     """What may be shown of a login: nothing that would let a reader use it."""
-    token = kept.token
+    token = saved_login.token
     return {
-        "server": kept.resource,
-        "issuer": kept.server.issuer,
-        "client": kept.client.client_id,
-        "scopes": logins.granted(kept) if token is not None else [],
+        "server": saved_login.resource,
+        "issuer": saved_login.server.issuer,
+        "client": saved_login.client.client_id,
+        "scopes": logins.get_granted_scopes(saved_login) if token is not None else [],
         "expires": token.expires_at if token is not None else None,
-        "state": _state(kept),
+        "state": _describe_state(saved_login),
     }
 
 
-def _state(kept: Login) -> str:
-    token, now = kept.token, time.time()
+def _describe_state(saved_login: SavedLogin) -> str:
+    token, now = saved_login.token, time.time()
     if token is None:
         return "over"
     if token.refresh_token is not None:
         return "renewed when needed"
     if token.expires_at is None:
         return "good"
-    left = token.expires_at - now
-    return f"good for {left / 60:.0f} more minutes" if left > 0 else "over"
+    remaining = token.expires_at - now
+    return f"good for {remaining / 60:.0f} more minutes" if remaining > 0 else "over"

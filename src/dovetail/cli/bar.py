@@ -4,31 +4,31 @@ import sys
 
 from dovetail.cli import text
 
-_LENGTH = 24
+_BAR_CHARS = 24
 
 
-class Bar:
+class ProgressBar:
     """A bar on stderr; nothing at all where nobody looks."""
 
     def __init__(self) -> None:
-        self._seen = sys.stderr.isatty()
-        self._drawn = False
+        self._is_terminal = sys.stderr.isatty()
+        self._is_drawn = False
 
-    def show(self, done: float, total: float | None = None, message: str | None = None) -> None:
+    def draw(self, done: float, total: float | None = None, message: str | None = None) -> None:
         """Draw how far it is."""
-        if not self._seen:
+        if not self._is_terminal:
             return
-        filled = int(_LENGTH * min(1.0, max(0.0, done / total))) if total else 0
-        bar = f"[{'#' * filled}{'.' * (_LENGTH - filled)}] " if total else ""
-        share = f"{done:g} of {total:g}" if total else f"{done:g}"
-        told = f"{bar}{share} {text.line(message or '')}".rstrip()
-        sys.stderr.write(f"\r\x1b[K{told[: text.terminal_width() - 1]}")
+        filled = int(_BAR_CHARS * min(1.0, max(0.0, done / total))) if total else 0
+        bar = f"[{'#' * filled}{'.' * (_BAR_CHARS - filled)}] " if total else ""
+        progress = f"{done:g} of {total:g}" if total else f"{done:g}"
+        status = f"{bar}{progress} {text.escape_line(message or '')}".rstrip()
+        sys.stderr.write(f"\r\x1b[K{status[: text.get_terminal_width() - 1]}")
         sys.stderr.flush()
-        self._drawn = True
+        self._is_drawn = True
 
     def clear(self) -> None:
         """Leave the line as it was."""
-        if self._drawn:
+        if self._is_drawn:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
-            self._drawn = False
+            self._is_drawn = False

@@ -10,22 +10,24 @@ import click
 from dovetail.cli import exits, text
 from dovetail.cli.arguments import read_arguments
 from dovetail.cli.call import find_tool
-from dovetail.cli.speaking import Spoken, converse
-from dovetail.cli.targets import Seconds, asked, options
+from dovetail.cli.speaking import CommandRun, run_command
+from dovetail.cli.targets import PositiveNumber, read_target_options, target_options
 from dovetail.errors import MCPError
 
-_SHARES = (50, 90, 99)
+_PERCENTILES = (50, 90, 99)
 
 
 @click.command("bench")
-@options("[TOOL]", "[NAME=VALUE]...")
+@target_options("[TOOL]", "[NAME=VALUE]...")
 @click.option("-c", "--concurrency", type=click.IntRange(1), default=10, show_default=True, help="Calls at a time.")
 @click.option("-n", "--requests", type=click.IntRange(1), help="Stop after this many.")
-@click.option("-d", "--duration", type=Seconds(), default=5.0, show_default=True, help="Stop after these seconds.")
-@click.option("--rate", type=Seconds(), help="At most so many calls a second.")
+@click.option(
+    "-d", "--duration", type=PositiveNumber(), default=5.0, show_default=True, help="Stop after these seconds."
+)
+@click.option("--rate", type=PositiveNumber(), help="At most so many calls a second.")
 @click.pass_context
 def command(
-    ctx: click.Context, concurrency: int, requests: int | None, duration: float, rate: float | None, **given: Any
+    ctx: click.Context, concurrency: int, requests: int | None, duration: float, rate: float | None, **params: Any
 ) -> int:
     """Put a server under load for a moment: calls of a tool, or signs of life; exits with 5 if one fails.
 
@@ -37,98 +39,102 @@ def command(
     dovetail bench https://example.com/mcp -c 50 -d 10
     """
 
-    async def work(spoken: Spoken) -> int:
-        client = spoken.client
-        if spoken.words:
-            name, *words = spoken.words
-            arguments = read_arguments(words, (await find_tool(spoken, name)).input_schema)
+    async def execute(command_run: CommandRun) -> int:
+        client = command_run.client
+        if command_run.args:
+            name, *args = command_run.args
+            arguments = read_arguments(args, (await find_tool(command_run, name)).input_schema)
 
-            async def once() -> bool:
+            async def send_request() -> bool:
                 return not (await client.call_tool(name, arguments)).is_error
         else:
 
-            async def once() -> bool:
+            async def send_request() -> bool:
                 await client.ping()
                 return True
 
-        load = Load(once, concurrency, requests, None if requests else duration, rate)
-        await once()  # what is only done the first time is not what is measured
-        await load.run(spoken.bar.show)
-        figures = load.figures()
-        spoken.print(figures, lambda: _shown(figures))
-        return exits.TOOL if figures["errors"] else exits.OK
+        load_test = LoadTest(send_request, concurrency, requests, None if requests else duration, rate)
+        await send_request()  # what is only done the first time is not what is measured
+        await load_test.run(command_run.progress_bar.draw)
+        figures = load_test.summarize()
+        command_run.print_result(figures, lambda: _format_figures(figures))
+        return exits.EXIT_TOOL_ERROR if figures["errors"] else exits.EXIT_OK
 
-    return converse(asked(ctx, **given), work)
+    return run_command(read_target_options(ctx, **params), execute)
 
 
-class Load:
+class LoadTest:
     """Calls by several workers until there were enough, or the time is over."""
 
     def __init__(
-        self, once: Any, concurrency: int, requests: int | None, duration: float | None, rate: float | None
+        self, send_request: Any, concurrency: int, requests: int | None, duration: float | None, rate: float | None
     ) -> None:
-        self._once = once
+        self._send_request = send_request
         self._concurrency = concurrency
         self._requests = requests
         self._duration = duration
-        self._pause = 1 / rate if rate else 0.0
-        self._begun = 0
-        self._times: list[float] = []
+        self._interval_s = 1 / rate if rate else 0.0
+        self._started_count = 0
+        self._durations: list[float] = []
         self._errors: dict[str, int] = {}
-        self._took = 0.0
+        self._elapsed_s = 0.0
 
-    async def run(self, show: Any) -> None:
+    async def run(self, show_progress: Any) -> None:
         """Do it; `show` is told how far it is."""
-        start = time.perf_counter()
+        started_at = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             for _ in range(self._concurrency):
-                group.create_task(self._work(start, show))
-        self._took = time.perf_counter() - start
+                group.create_task(self._run_worker(started_at, show_progress))
+        self._elapsed_s = time.perf_counter() - started_at
 
-    async def _work(self, start: float, show: Any) -> None:
-        while self._more(start):
-            turn, self._begun = self._begun, self._begun + 1
-            wait = start + turn * self._pause - time.perf_counter()
-            if wait > 0:
-                await asyncio.sleep(wait)
-                if not self._timely(start):
+    async def _run_worker(self, started_at: float, show_progress: Any) -> None:
+        while self._should_continue(started_at):
+            index, self._started_count = self._started_count, self._started_count + 1
+            delay = started_at + index * self._interval_s - time.perf_counter()
+            if delay > 0:
+                await asyncio.sleep(delay)
+                if not self._has_time_left(started_at):
                     return
-            begun = time.perf_counter()
+            request_started_at = time.perf_counter()
             try:
-                good = await self._once()
+                is_ok = await self._send_request()
             except MCPError as exc:
-                self._failed(type(exc).__name__)
+                self._count_error(type(exc).__name__)
             else:
-                if not good:
-                    self._failed("the tool failed")
-            self._times.append(time.perf_counter() - begun)
-            if len(self._times) % 100 == 0:
-                show(len(self._times), self._requests)
+                if not is_ok:
+                    self._count_error("the tool failed")
+            self._durations.append(time.perf_counter() - request_started_at)
+            if len(self._durations) % 100 == 0:
+                show_progress(len(self._durations), self._requests)
 
-    def _more(self, start: float) -> bool:
-        return self._timely(start) and (self._requests is None or self._begun < self._requests)
+    def _should_continue(self, started_at: float) -> bool:
+        return self._has_time_left(started_at) and (self._requests is None or self._started_count < self._requests)
 
-    def _timely(self, start: float) -> bool:
-        return self._duration is None or time.perf_counter() - start < self._duration
+    def _has_time_left(self, started_at: float) -> bool:
+        return self._duration is None or time.perf_counter() - started_at < self._duration
 
-    def _failed(self, why: str) -> None:
-        self._errors[why] = self._errors.get(why, 0) + 1
+    def _count_error(self, reason: str) -> None:
+        self._errors[reason] = self._errors.get(reason, 0) + 1
 
-    def figures(self) -> dict[str, Any]:
+    def summarize(self) -> dict[str, Any]:
         """What came of it."""
-        times = sorted(self._times)
-        shares = {f"p{share}": 1000 * times[math.ceil(len(times) * share / 100) - 1] for share in _SHARES if times}
+        durations = sorted(self._durations)
+        percentiles = {
+            f"p{percentile}": 1000 * durations[math.ceil(len(durations) * percentile / 100) - 1]
+            for percentile in _PERCENTILES
+            if durations
+        }
         return {
-            "requests": len(times),
+            "requests": len(durations),
             "errors": self._errors,
-            "seconds": self._took,
-            "per_second": len(times) / self._took if self._took else 0.0,
-            "milliseconds": shares | ({"worst": 1000 * times[-1]} if times else {}),
+            "seconds": self._elapsed_s,
+            "per_second": len(durations) / self._elapsed_s if self._elapsed_s else 0.0,
+            "milliseconds": percentiles | ({"worst": 1000 * durations[-1]} if durations else {}),
         }
 
 
-def _shown(figures: dict[str, Any]) -> str:
-    told = [f"{figures['requests']} calls in {figures['seconds']:.2f} s: {figures['per_second']:.0f} a second"]
-    told += [", ".join(f"{name} {value:.2f} ms" for name, value in figures["milliseconds"].items())]
-    told += [f"failed: {count} times {text.line(why)}" for why, count in figures["errors"].items()]
-    return "\n".join(told)
+def _format_figures(figures: dict[str, Any]) -> str:
+    lines = [f"{figures['requests']} calls in {figures['seconds']:.2f} s: {figures['per_second']:.0f} a second"]
+    lines += [", ".join(f"{name} {value:.2f} ms" for name, value in figures["milliseconds"].items())]
+    lines += [f"failed: {count} times {text.escape_line(reason)}" for reason, count in figures["errors"].items()]
+    return "\n".join(lines)

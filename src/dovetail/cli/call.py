@@ -9,28 +9,28 @@ from typing import Any, Final
 import click
 
 from dovetail.cli import exits, text
-from dovetail.cli.arguments import meant, read_arguments
-from dovetail.cli.speaking import Spoken, converse
-from dovetail.cli.targets import asked, options
-from dovetail.client.values import value_of
+from dovetail.cli.arguments import read_arguments, suggest_names
+from dovetail.cli.speaking import CommandRun, run_command
+from dovetail.cli.targets import read_target_options, target_options
+from dovetail.client.values import extract_value
 from dovetail.errors import PeerError, ResultError, ToolError
 from dovetail.wire.content import EmbeddedResource, ResourceLink, TextContent
 from dovetail.wire.shape import UNSET
 from dovetail.wire.tools import CallToolResult, Tool
 
-_NOT_THERE: Final = (-32601, -32602, -32003)  # what servers say of a tool they do not have
-_MASKED: Final = " has the details under "
+_UNKNOWN_TOOL_CODES: Final = (-32601, -32602, -32003)  # what servers say of a tool they do not have
+_MASKED_ERROR_TEXT: Final = " has the details under "
 
 
 @click.command("call")
-@options("TOOL", "[NAME=VALUE]...")
-@click.option("-i", "--input", "document", metavar="JSON", help="All arguments as one object; @FILE; - for stdin.")
+@target_options("TOOL", "[NAME=VALUE]...")
+@click.option("-i", "--input", "input_json", metavar="JSON", help="All arguments as one object; @FILE; - for stdin.")
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False), help="Write the image, sound, bytes or else text here."
 )
 @click.option("--force", is_flag=True, help="Write over files that are there.")
 @click.pass_context
-def command(ctx: click.Context, document: str | None, output: str | None, force: bool, **given: Any) -> int:
+def command(ctx: click.Context, input_json: str | None, output: str | None, force: bool, **params: Any) -> int:
     """Call a tool.
 
     Values are read as the tool's schema asks; NAME:=JSON gives one as JSON, NAME=@FILE the text of a file. Questions of
@@ -45,87 +45,87 @@ def command(ctx: click.Context, document: str | None, output: str | None, force:
     if output is not None:
         text.refuse_overwriting(output, force)
 
-    async def work(spoken: Spoken) -> int:
-        if not spoken.words:
+    async def execute(command_run: CommandRun) -> int:
+        if not command_run.args:
             raise click.UsageError("which tool?")
-        name, *words = spoken.words
-        known = {tool.name: tool for tool in await spoken.client.list_tools()}
-        arguments = read_arguments(words, known[name].input_schema if name in known else {}, document)
+        name, *args = command_run.args
+        tools = {tool.name: tool for tool in await command_run.client.list_tools()}
+        arguments = read_arguments(args, tools[name].input_schema if name in tools else {}, input_json)
         try:
-            result = await spoken.client.call_tool(name, arguments, progress=spoken.bar.show)
+            result = await command_run.client.call_tool(name, arguments, progress=command_run.progress_bar.draw)
         except PeerError as exc:
             # What a list leaves out may be there for a token with more scopes, so the server is asked.
-            if name in known or exc.code not in _NOT_THERE:
+            if name in tools or exc.code not in _UNKNOWN_TOOL_CODES:
                 raise
-            raise _no_tool(name, known) from None
-        spoken.bar.clear()
-        if spoken.json:
-            click.echo(text.document(result))
+            raise _unknown_tool_error(name, tools) from None
+        command_run.progress_bar.clear()
+        if command_run.json:
+            click.echo(text.format_json(result))
         elif result.is_error:
-            click.echo(text.safe(shown(result)), err=True)
+            click.echo(text.escape_text(format_result(result)), err=True)
         else:
-            _pour(shown(result))
-        if result.is_error and name not in known:  # some servers call a tool that is not there a failure of it
-            click.echo(f"The server lists no tool {name!r}.{meant(name, known)}", err=True)
-        if result.is_error and spoken.muted and _MASKED in shown(result):
-            text.note("-v shows the server's log")
+            _print_result(format_result(result))
+        if result.is_error and name not in tools:  # some servers call a tool that is not there a failure of it
+            click.echo(f"The server lists no tool {name!r}.{suggest_names(name, tools)}", err=True)
+        if result.is_error and command_run.is_stderr_hidden and _MASKED_ERROR_TEXT in format_result(result):
+            text.print_note("-v shows the server's log")
         if output is not None and not result.is_error:
-            _write(result, output, force)
-        return exits.TOOL if result.is_error else exits.OK
+            _write_output(result, output, force)
+        return exits.EXIT_TOOL_ERROR if result.is_error else exits.EXIT_OK
 
-    return converse(asked(ctx, **given), work)
+    return run_command(read_target_options(ctx, **params), execute)
 
 
-def _pour(said: str) -> None:
+def _print_result(content: str) -> None:
     """The text as it is; but what comes after it begins a line."""
-    text.pour(said if said.endswith("\n") or sys.stdout.isatty() else said + "\n")
+    text.write_content(content if content.endswith("\n") or sys.stdout.isatty() else content + "\n")
 
 
-def _write(result: CallToolResult, output: str, force: bool) -> None:
+def _write_output(result: CallToolResult, output: str, force: bool) -> None:
     """Each piece of bytes into a file, the second and further ones numbered; the text if there are none."""
-    found = [piece for block in result.content if (piece := _bytes(block)) is not None]
-    place = Path(output)
-    for number, piece in enumerate(found or [shown(result).encode()], 1):
-        file = place if number == 1 else place.with_stem(f"{place.stem}-{number}")
-        text.refuse_overwriting(str(file), force)
-        file.write_bytes(piece)
-        text.note(f"wrote {len(piece)} bytes to {file}")
+    pieces = [piece for block in result.content if (piece := _decode_block(block)) is not None]
+    path = Path(output)
+    for number, piece in enumerate(pieces or [format_result(result).encode()], 1):
+        piece_path = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
+        text.refuse_overwriting(str(piece_path), force)
+        piece_path.write_bytes(piece)
+        text.print_note(f"wrote {len(piece)} bytes to {piece_path}")
 
 
-def _bytes(block: Any) -> bytes | None:
-    inner = block.resource.blob if isinstance(block, EmbeddedResource) else getattr(block, "data", None)
+def _decode_block(block: Any) -> bytes | None:
+    data = block.resource.blob if isinstance(block, EmbeddedResource) else getattr(block, "data", None)
     try:
-        return base64.b64decode(inner, validate=True) if inner is not None else None
+        return base64.b64decode(data, validate=True) if data is not None else None
     except ValueError:
         raise ResultError("the result holds bytes that are not written as base64") from None
 
 
-async def find_tool(spoken: Spoken, name: str) -> Tool:
+async def find_tool(command_run: CommandRun, name: str) -> Tool:
     """A tool by its name."""
-    known = {tool.name: tool for tool in await spoken.client.list_tools()}
-    if name not in known:
-        raise _no_tool(name, known)
-    return known[name]
+    tools = {tool.name: tool for tool in await command_run.client.list_tools()}
+    if name not in tools:
+        raise _unknown_tool_error(name, tools)
+    return tools[name]
 
 
-def _no_tool(name: str, known: Iterable[str]) -> click.UsageError:
-    return click.UsageError(f"the server has no tool {name!r}.{meant(name, known)}")
+def _unknown_tool_error(name: str, tool_names: Iterable[str]) -> click.UsageError:
+    return click.UsageError(f"the server has no tool {name!r}.{suggest_names(name, tool_names)}")
 
 
-def shown(result: CallToolResult) -> str:
+def format_result(result: CallToolResult) -> str:
     """A result for people: its text, else its value; what is no text is told in a line."""
-    parts = [block_shown(block) for block in result.content]
+    parts = [format_block(block) for block in result.content]
     if any(parts):
         return "\n".join(parts)
     if result.structured_content is UNSET:
         return ""
     try:
-        return text.document(value_of(result, wraps=False))
+        return text.format_json(extract_value(result, is_wrapped=False))
     except ToolError as exc:
         return str(exc)
 
 
-def block_shown(block: Any) -> str:
+def format_block(block: Any) -> str:
     """One piece of content for people."""
     match block:
         case TextContent():
@@ -133,7 +133,9 @@ def block_shown(block: Any) -> str:
         case ResourceLink():
             return f"[link to {block.uri}]"
         case EmbeddedResource():
-            inner = block.resource
-            return inner.text if inner.text is not None else f"[{inner.mime_type or 'bytes'} at {inner.uri}]"
+            contents = block.resource
+            return (
+                contents.text if contents.text is not None else f"[{contents.mime_type or 'bytes'} at {contents.uri}]"
+            )
         case _:
             return f"[{block.type}, {block.mime_type}, {len(block.data) * 3 // 4} bytes]"

@@ -9,28 +9,28 @@ from typing import Any
 import click
 
 from dovetail.cli import exits, text
-from dovetail.cli.hosting import consent, host_options, made, telling
-from dovetail.cli.keyboard import Keyboard
-from dovetail.cli.speaking import finished, logged
+from dovetail.cli.hosting import create_consent, create_host, host_options, report_failures
+from dovetail.cli.keyboard import LineReader
+from dovetail.cli.speaking import LogPrinter, run_to_exit_code
 from dovetail.errors import MCPError
 from dovetail.host.agent import Agent, AgentEvent, Answered, Called, Done, Said
-from dovetail.host.models.named import SPELLINGS, named
+from dovetail.host.models.named import MODEL_NAME_HELP, named
 from dovetail.host.policy import Question
-from dovetail.wire.codec import plain
+from dovetail.wire.codec import to_plain
 from dovetail.wire.content import TextContent
 
-_HELP = """\
+_HELP_TEXT = """\
 /tools          what the model can use
 /servers        the servers, and their states
 /policy [TOOL]  the rules; or what they say of a tool, and why
 /usage          what was used so far
 /quit           the end, as is Ctrl-D"""
-_SHORT = 200
+_MAX_SUMMARY_CHARS = 200
 
 
 @click.command("chat")
 @host_options
-@click.option("--model", required=True, envvar="DOVETAIL_MODEL", help=f"{SPELLINGS}; or set DOVETAIL_MODEL.")
+@click.option("--model", required=True, envvar="DOVETAIL_MODEL", help=f"{MODEL_NAME_HELP}; or set DOVETAIL_MODEL.")
 @click.option("-p", "--prompt", help="Say this, and end with the answer.")
 @click.option("--system", help="What the model is told to be.")
 @click.option("--max-turns", type=click.IntRange(1), default=12, show_default=True, help="Replies to one prompt.")
@@ -60,107 +60,113 @@ def command(
     dovetail chat mcp.json --model anthropic:claude-sonnet-5 --policy policy.toml
     echo "What time is it in Oslo?" | dovetail chat mcp.json --model openai:gpt-5.2 --policy policy.toml
     """
-    keyboard = Keyboard()
-    said = _said(prompt)
+    keyboard = LineReader()
+    initial_prompt = _read_prompt(prompt)
     try:
-        mind = named(model)
+        language_model = named(model)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from None
-    host = made(files, policy, journal, servers, consent=consent(keyboard), model=mind)
-    telling(host)
-    agent = Agent(host, mind, system=system, max_turns=max_turns, budget_tokens=budget_tokens)
+    host = create_host(files, policy, journal, servers, consent=create_consent(keyboard), model=language_model)
+    report_failures(host)
+    agent = Agent(host, language_model, system=system, max_turns=max_turns, budget_tokens=budget_tokens)
 
     async def run() -> int:
         with keyboard:
             async with host:
-                if said is not None:
-                    return await _answer(agent, said, as_json)
-                return await _talk(agent, keyboard, as_json)
+                if initial_prompt is not None:
+                    return await _run_prompt(agent, initial_prompt, as_json)
+                return await _run_conversation(agent, keyboard, as_json)
 
-    with logged(verbose):
-        return finished(run, as_json)
+    with LogPrinter(verbose):
+        return run_to_exit_code(run, as_json)
 
 
-def _said(prompt: str | None) -> str | None:
+def _read_prompt(prompt: str | None) -> str | None:
     """The one prompt there is to answer; None for a conversation at the terminal."""
-    if prompt is None and text.somebody():
+    if prompt is None and text.is_interactive():
         return None
-    said = sys.stdin.read() if prompt is None else prompt
-    if not said.strip():
+    content = sys.stdin.read() if prompt is None else prompt
+    if not content.strip():
         raise click.UsageError("there is no prompt: give --prompt, write it to standard input, or sit at a terminal")
-    return said
+    return content
 
 
-async def _talk(agent: Agent, keyboard: Keyboard, as_json: bool) -> int:
-    text.note("/help tells what else there is than talking")
-    while typed := await keyboard.line("> "):
-        said = typed.strip()
-        if said in ("/quit", "/exit"):
+async def _run_conversation(agent: Agent, keyboard: LineReader, as_json: bool) -> int:
+    text.print_note("/help tells what else there is than talking")
+    while line := await keyboard.read_line("> "):
+        message = line.strip()
+        if message in ("/quit", "/exit"):
             break
-        if said.startswith("/"):
-            click.echo(await _told(agent, said), err=True)
-        elif said:
+        if message.startswith("/"):
+            click.echo(await _run_slash_command(agent, message), err=True)
+        elif message:
             try:
-                await _answer(agent, said, as_json)
+                await _run_prompt(agent, message, as_json)
             except MCPError as exc:  # the next prompt may fare better
-                text.fail(str(exc))
-    return exits.OK
+                text.print_error(str(exc))
+    return exits.EXIT_OK
 
 
-async def _answer(agent: Agent, prompt: str, as_json: bool) -> int:
-    code = exits.OK
+async def _run_prompt(agent: Agent, prompt: str, as_json: bool) -> int:
+    code = exits.EXIT_OK
     async with contextlib.aclosing(agent.run(prompt)) as events:
         async for event in events:
             if as_json:
-                click.echo(text.record({"type": event.type, **plain(event)}))
+                click.echo(text.format_json_line({"type": event.type, **to_plain(event)}))
             else:
-                _show(event)
+                _print_event(event)
             if isinstance(event, Done) and event.reason != "finished":
-                text.note(f"stopped: {event.reason}")
-                code = exits.TOOL
+                text.print_note(f"stopped: {event.reason}")
+                code = exits.EXIT_TOOL_ERROR
     return code
 
 
-def _show(event: AgentEvent) -> None:
+def _print_event(event: AgentEvent) -> None:
     match event:
         case Said():
-            click.echo(text.safe(event.text))
+            click.echo(text.escape_text(event.text))
         case Called():
-            text.note(f"→ {event.tool} {_brief(json.dumps(plain(event.arguments), ensure_ascii=False))}")
+            text.print_note(f"→ {event.tool} {_shorten(json.dumps(to_plain(event.arguments), ensure_ascii=False))}")
         case Answered():
-            failed = "refused: " if event.denied else "failed: " if event.result.is_error else ""
-            words = event.denied or " ".join(_words(event.result.content))
-            text.note(f"← {failed}{_brief(words)}")
+            prefix = "refused: " if event.denied else "failed: " if event.result.is_error else ""
+            summary = event.denied or " ".join(_iter_texts(event.result.content))
+            text.print_note(f"← {prefix}{_shorten(summary)}")
         case _:
             pass
 
 
-def _words(content: Any) -> Iterator[str]:
+def _iter_texts(content: Any) -> Iterator[str]:
     for block in content:
         yield block.text if isinstance(block, TextContent) else f"[{block.type}]"
 
 
-def _brief(words: str) -> str:
-    return text.line(words if len(words) <= _SHORT else f"{words[: _SHORT - 1]}…")
+def _shorten(content: str) -> str:
+    return text.escape_line(content if len(content) <= _MAX_SUMMARY_CHARS else f"{content[: _MAX_SUMMARY_CHARS - 1]}…")
 
 
-async def _told(agent: Agent, said: str) -> str:
+async def _run_slash_command(agent: Agent, message: str) -> str:
     host = agent.host
-    word, _, rest = said.partition(" ")
-    match word:
+    name, _, argument = message.partition(" ")
+    match name:
         case "/tools":
             catalog = await host.catalog()
-            rows = [(one.full, str(one.tokens), one.declaration.description or "") for one in catalog.tools]
-            return text.table(rows, ("tool", "tokens", "description")) or "no tools"
+            rows = [
+                (tool_entry.full, str(tool_entry.tokens), tool_entry.declaration.description or "")
+                for tool_entry in catalog.tools
+            ]
+            return text.format_table(rows, ("tool", "tokens", "description")) or "no tools"
         case "/servers":
-            rows = [(one.name, one.state, str(one.reason or one.source)) for one in host.servers]
-            return text.table(rows, ("server", "state", "from, or what is wrong")) or "no servers"
+            rows = [
+                (managed_server.name, managed_server.state, str(managed_server.reason or managed_server.source))
+                for managed_server in host.servers
+            ]
+            return text.format_table(rows, ("server", "state", "from, or what is wrong")) or "no servers"
         case "/policy":
-            server, _, tool = rest.strip().partition(".")
-            return text.safe(host.policy.explain(Question(server=server, tool=tool) if server else None))
+            server, _, tool = argument.strip().partition(".")
+            return text.escape_text(host.policy.explain(Question(server=server, tool=tool) if server else None))
         case "/usage":
-            used = agent.spent
-            money = "" if not used.usd else f", {used.usd:.4f} USD"
-            return f"{used.turns} replies, {used.input} tokens in, {used.output} out{money}"
+            usage = agent.spent
+            cost = "" if not usage.usd else f", {usage.usd:.4f} USD"
+            return f"{usage.turns} replies, {usage.input} tokens in, {usage.output} out{cost}"
         case _:
-            return _HELP
+            return _HELP_TEXT

@@ -5,14 +5,14 @@ from typing import Any
 import click
 
 from dovetail.cli import text
-from dovetail.cli.speaking import Spoken, converse
-from dovetail.cli.targets import asked, options
+from dovetail.cli.speaking import CommandRun, run_command
+from dovetail.cli.targets import read_target_options, target_options
 
 
 @click.command("complete")
-@options("PROMPT-OR-TEMPLATE", "ARGUMENT=TYPED")
+@target_options("PROMPT-OR-TEMPLATE", "ARGUMENT=TYPED")
 @click.pass_context
-def command(ctx: click.Context, **given: Any) -> int:
+def command(ctx: click.Context, **params: Any) -> int:
     """Ask for suggestions for an argument.
 
     \b
@@ -20,12 +20,12 @@ def command(ctx: click.Context, **given: Any) -> int:
     dovetail complete server.py 'city://{name}' name=Os
     """
 
-    async def work(spoken: Spoken) -> None:
-        if len(spoken.words) != 2 or "=" not in spoken.words[1]:
+    async def execute(command_run: CommandRun) -> None:
+        if len(command_run.args) != 2 or "=" not in command_run.args[1]:
             raise click.UsageError("give a prompt or a template, and ARGUMENT=TYPED")
-        place, (name, _, typed) = spoken.words[0], spoken.words[1].partition("=")
-        which: dict[str, Any] = {"template": place} if "://" in place else {"prompt": place}
-        found = await spoken.client.complete(name, typed, **which)
-        spoken.print(found, lambda: "\n".join(text.line(one) for one in found.values))
+        reference, (name, _, prefix) = command_run.args[0], command_run.args[1].partition("=")
+        reference_options: dict[str, Any] = {"template": reference} if "://" in reference else {"prompt": reference}
+        completion = await command_run.client.complete(name, prefix, **reference_options)
+        command_run.print_result(completion, lambda: "\n".join(text.escape_line(value) for value in completion.values))
 
-    return converse(asked(ctx, **given), work)
+    return run_command(read_target_options(ctx, **params), execute)

@@ -18,214 +18,253 @@ from typing import Any, NamedTuple
 
 import click
 
-from dovetail.cli.targets import Asked, client_options
+from dovetail.cli.targets import TargetOptions, build_client_options
 
-_PATIENCE = 5.0
-_REMEMBERED = 60.0
-_PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
-_FILES = (".py", ".jsonl", ".json", ".js", ".mjs", ".ts")
+_REQUEST_TIMEOUT_S = 5.0
+_CACHE_TTL_S = 60.0
+_SHELL_SAFE_PATTERN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
+_TARGET_SUFFIXES = (".py", ".jsonl", ".json", ".js", ".mjs", ".ts")
 
 
-class Word(NamedTuple):
+class Candidate(NamedTuple):
     """A suggestion, and a few words about it."""
 
     text: str
-    told: str = ""
+    description: str = ""
 
 
-def suggest(shell: str, commands: click.Group, told: Mapping[str, str]) -> None:
+def print_candidates(shell: str, commands: click.Group, descriptions: Mapping[str, str]) -> None:
     """Answer a shell: one suggestion a line. `told` is what is said of each command."""
-    line, point = os.environ.get("COMP_LINE", ""), int(os.environ.get("COMP_POINT") or 0)
-    typed = _split(line[:point])[-1]
-    for word in suggestions(line, point, commands, told):
-        text = word.text
+    line, cursor = os.environ.get("COMP_LINE", ""), int(os.environ.get("COMP_POINT") or 0)
+    prefix = _split_line(line[:cursor])[-1]
+    for candidate in list_candidates(line, cursor, commands, descriptions):
+        text = candidate.text
         if shell == "bash":
             # bash takes a word apart at these, and wants only what follows the last of them.
-            text = text[max(typed.rfind("="), typed.rfind(":")) + 1 :]
-        more = f"\t{word.told}" if word.told and shell == "fish" else ""
-        sys.stdout.write(f"{text}{more}\n")
+            text = text[max(prefix.rfind("="), prefix.rfind(":")) + 1 :]
+        suffix = f"\t{candidate.description}" if candidate.description and shell == "fish" else ""
+        sys.stdout.write(f"{text}{suffix}\n")
 
 
-def suggestions(line: str, point: int, commands: click.Group, told: Mapping[str, str]) -> Iterator[Word]:
+def list_candidates(
+    line: str, cursor: int, commands: click.Group, descriptions: Mapping[str, str]
+) -> Iterator[Candidate]:
     """What the word at this point of a line may become."""
-    *before, typed = _split(line[:point])
-    after = _split(line[point:])
-    command = after[after.index("--") + 1 :] if "--" in after else []
-    if "--" not in before:
-        first = [Word(name, said) for name, said in told.items()]
-        for word in _words(commands, first, before[1:], typed, [one for one in command if one]):
-            if word.text.startswith(typed) and _PLAIN.fullmatch(word.text):
-                yield Word(word.text, word.told.split("\n")[0][:80])
+    *preceding, prefix = _split_line(line[:cursor])
+    following = _split_line(line[cursor:])
+    target_command = following[following.index("--") + 1 :] if "--" in following else []
+    if "--" not in preceding:
+        command_candidates = [Candidate(name, description) for name, description in descriptions.items()]
+        for candidate in _complete_line(
+            commands, command_candidates, preceding[1:], prefix, [arg for arg in target_command if arg]
+        ):
+            if candidate.text.startswith(prefix) and _SHELL_SAFE_PATTERN.fullmatch(candidate.text):
+                yield Candidate(candidate.text, candidate.description.split("\n")[0][:80])
 
 
-def _split(line: str) -> list[str]:
+def _split_line(line: str) -> list[str]:
     """The words of a line; the last one is the one being typed, and may be empty."""
-    for end in ("", '"', "'"):
+    for closing_quote in ("", '"', "'"):
         try:
-            words = shlex.split(line + end)
+            tokens = shlex.split(line + closing_quote)
         except ValueError:
             continue
-        return [*words, ""] if not end and (not line or line[-1].isspace()) else words or [""]
+        return [*tokens, ""] if not closing_quote and (not line or line[-1].isspace()) else tokens or [""]
     return [""]
 
 
-def _words(group: click.Group, first: list[Word], before: list[str], typed: str, after: list[str]) -> Iterable[Word]:
-    while before and not before[0].startswith("-"):
-        found = group.get_command(click.Context(group), before[0])
-        if found is None:
+def _complete_line(
+    group: click.Group,
+    command_candidates: list[Candidate],
+    preceding: list[str],
+    prefix: str,
+    target_command: list[str],
+) -> Iterable[Candidate]:
+    while preceding and not preceding[0].startswith("-"):
+        subcommand = group.get_command(click.Context(group), preceding[0])
+        if subcommand is None:
             return []
-        before = before[1:]
-        if not isinstance(found, click.Group):
-            return _of_command(found, before, typed, after)
-        group, first = found, [Word(name, one.get_short_help_str(80)) for name, one in found.commands.items()]
-    return first
+        preceding = preceding[1:]
+        if not isinstance(subcommand, click.Group):
+            return _complete_command(subcommand, preceding, prefix, target_command)
+        group, command_candidates = (
+            subcommand,
+            [
+                Candidate(name, nested_command.get_short_help_str(80))
+                for name, nested_command in subcommand.commands.items()
+            ],
+        )
+    return command_candidates
 
 
-def _of_command(command: click.Command, before: list[str], typed: str, after: list[str]) -> Iterable[Word]:
-    options = [one for one in command.params if isinstance(one, click.Option)]
-    if typed.startswith("-"):
-        return [Word(max(one.opts, key=len), one.help or "") for one in options]
-    if before and (given := next((one for one in options if before[-1] in one.opts and not one.is_flag), None)):
-        return _values(given, typed)
-    ctx = command.make_context(command.name, [*before], obj=after, resilient_parsing=True)
-    words: tuple[str, ...] = ctx.params.get("words") or ()
+def _complete_command(
+    command: click.Command, preceding: list[str], prefix: str, target_command: list[str]
+) -> Iterable[Candidate]:
+    options = [option for option in command.params if isinstance(option, click.Option)]
+    if prefix.startswith("-"):
+        return [Candidate(max(option.opts, key=len), option.help or "") for option in options]
+    if preceding and (
+        current_option := next(
+            (option for option in options if preceding[-1] in option.opts and not option.is_flag), None
+        )
+    ):
+        return _complete_value(current_option, prefix)
+    ctx = command.make_context(command.name, [*preceding], obj=target_command, resilient_parsing=True)
+    args: tuple[str, ...] = ctx.params.get("words") or ()
     if "words" not in ctx.params:
-        return _places(typed)
-    known = {name: value for name, value in ctx.params.items() if name in Asked.__struct_fields__}
-    line = Asked(command=after, **known)
-    place = len(words) if after or line.module else len(words) - 1
-    if place < 0:
-        return [*_places(typed), *_configured()]
-    return _offered(command.name or "", line, words[len(words) - place :], typed)
+        return _list_files(prefix)
+    known_params = {name: value for name, value in ctx.params.items() if name in TargetOptions.__struct_fields__}
+    target_options = TargetOptions(command=target_command, **known_params)
+    argument_count = len(args) if target_command or target_options.module else len(args) - 1
+    if argument_count < 0:
+        return [*_list_files(prefix), *_list_configured_servers()]
+    return _complete_arguments(command.name or "", target_options, args[len(args) - argument_count :], prefix)
 
 
-def _values(option: click.Option, typed: str) -> Iterable[Word]:
+def _complete_value(option: click.Option, prefix: str) -> Iterable[Candidate]:
     if isinstance(option.type, click.Choice):
-        return [Word(str(one)) for one in option.type.choices]
-    return _places(typed, every=True) if isinstance(option.type, click.Path | click.File) else []
+        return [Candidate(str(choice)) for choice in option.type.choices]
+    return _list_files(prefix, all_files=True) if isinstance(option.type, click.Path | click.File) else []
 
 
-def _places(typed: str, *, every: bool = False) -> Iterator[Word]:
+def _list_files(prefix: str, *, all_files: bool = False) -> Iterator[Candidate]:
     """Files that may be a target, and folders on the way to them."""
-    folder, _, start = typed.rpartition("/")
-    head = f"{folder}/" if "/" in typed else ""
+    folder, _, name_prefix = prefix.rpartition("/")
+    folder_prefix = f"{folder}/" if "/" in prefix else ""
     try:
-        found = sorted(os.scandir(head or "."), key=lambda one: one.name)
+        dir_entries = sorted(os.scandir(folder_prefix or "."), key=lambda dir_entry: dir_entry.name)
     except OSError:
         return
-    for one in found:
-        if one.name.startswith(start or ".") == bool(start):
-            if one.is_dir():
-                yield Word(f"{head}{one.name}/")
-            elif every or one.name.endswith(_FILES):
-                yield Word(f"{head}{one.name}")
+    for dir_entry in dir_entries:
+        if dir_entry.name.startswith(name_prefix or ".") == bool(name_prefix):
+            if dir_entry.is_dir():
+                yield Candidate(f"{folder_prefix}{dir_entry.name}/")
+            elif all_files or dir_entry.name.endswith(_TARGET_SUFFIXES):
+                yield Candidate(f"{folder_prefix}{dir_entry.name}")
 
 
-def _configured() -> Iterator[Word]:
+def _list_configured_servers() -> Iterator[Candidate]:
     from dovetail.host.config import read_known
 
-    for one in read_known()[0]:
-        yield Word(one.name, one.source)
+    for entry in read_known()[0]:
+        yield Candidate(entry.name, entry.source)
 
 
 # What a target offers
 
-_SOURCES = {
+_ITEM_KINDS = {
     "call": "tools", "bench": "tools", "prompt": "prompts", "complete": "prompts", "read": "resources",
     "listen": "resources",
 }  # fmt: skip
 
 
-def _offered(command: str, line: Asked, words: tuple[str, ...], typed: str) -> Iterable[Word]:
+def _complete_arguments(
+    command: str, target_options: TargetOptions, args: tuple[str, ...], prefix: str
+) -> Iterable[Candidate]:
     if command == "list":
-        return [Word(one) for one in ("tools", "resources", "templates", "prompts")]
+        return [Candidate(kind) for kind in ("tools", "resources", "templates", "prompts")]
     if command == "diff":
-        return [*_places(typed), *_configured()] if not words else []
+        return [*_list_files(prefix), *_list_configured_servers()] if not args else []
     if command == "replay":
-        return _places(typed)
-    source = _SOURCES.get(command)
-    if source is None:
+        return _list_files(prefix)
+    item_kind = _ITEM_KINDS.get(command)
+    if item_kind is None:
         return []
-    found = _remembered(line).get(source) or {}
-    if not words:
-        return [Word(name, one["told"]) for name, one in found.items()]
-    arguments: dict[str, Any] = (found.get(words[0]) or {}).get("arguments") or {}
-    name, mark, _ = typed.partition("=")
-    if mark:
-        return [Word(f"{name}={value}") for value in arguments.get(name) or ()]
-    used = {word.partition("=")[0] for word in words[1:]}
-    return [Word(f"{one}=") for one in arguments if one not in used]
+    items = _load_items(target_options).get(item_kind) or {}
+    if not args:
+        return [Candidate(name, item["description"]) for name, item in items.items()]
+    arguments: dict[str, Any] = (items.get(args[0]) or {}).get("arguments") or {}
+    name, separator, _ = prefix.partition("=")
+    if separator:
+        return [Candidate(f"{name}={value}") for value in arguments.get(name) or ()]
+    used_names = {arg.partition("=")[0] for arg in args[1:]}
+    return [Candidate(f"{argument}=") for argument in arguments if argument not in used_names]
 
 
-def _remembered(line: Asked) -> dict[str, Any]:
-    place = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dovetail" / "completion"
-    file = place / f"{hashlib.sha256(repr((line, os.getcwd(), _stamp(line))).encode()).hexdigest()[:32]}.json"
+def _load_items(target_options: TargetOptions) -> dict[str, Any]:
+    cache_folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dovetail" / "completion"
+    cache_key = repr((target_options, os.getcwd(), _get_mtime(target_options)))
+    file = cache_folder / f"{hashlib.sha256(cache_key.encode()).hexdigest()[:32]}.json"
     try:
-        if time.time() - file.stat().st_mtime < _REMEMBERED:
+        if time.time() - file.stat().st_mtime < _CACHE_TTL_S:
             return json.loads(file.read_bytes())
     except (OSError, ValueError):
         pass
-    found = asyncio.run(_ask(line))
+    items = asyncio.run(_fetch_items(target_options))
     try:
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for old in place.iterdir():
-            if time.time() - old.stat().st_mtime > _REMEMBERED:
-                old.unlink()
-        file.write_text(json.dumps(found), encoding="utf-8")
+        cache_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for cached_file in cache_folder.iterdir():
+            if time.time() - cached_file.stat().st_mtime > _CACHE_TTL_S:
+                cached_file.unlink()
+        file.write_text(json.dumps(items), encoding="utf-8")
     except OSError:
         pass
-    return found
+    return items
 
 
-def _stamp(line: Asked) -> float:
+def _get_mtime(target_options: TargetOptions) -> float:
     """When a target that is a file was last written."""
     try:
-        return os.stat(line.words[0].partition(":")[0]).st_mtime if line.words else 0.0
+        return os.stat(target_options.args[0].partition(":")[0]).st_mtime if target_options.args else 0.0
     except OSError:
         return 0.0
 
 
-async def _ask(line: Asked) -> dict[str, Any]:
-    from dovetail.cli.list import listed
+async def _fetch_items(target_options: TargetOptions) -> dict[str, Any]:
+    from dovetail.cli.list import list_items
     from dovetail.connect import Client
     from dovetail.errors import MCPError
 
     try:
-        target, _ = line.split()
-        async with asyncio.timeout(_PATIENCE), Client(target, **client_options(line, target)) as client:
+        target, _ = target_options.split_target()
+        async with (
+            asyncio.timeout(_REQUEST_TIMEOUT_S),
+            Client(target, **build_client_options(target_options, target)) as client,
+        ):
             return {
-                "tools": {one.name: _about(one, _of_tool(one)) for one in await listed(client, "tools")},
-                "prompts": {one.name: _about(one, _of_prompt(one)) for one in await listed(client, "prompts")},
-                "resources": {one.uri: _about(one, {}) for one in await listed(client, "resources")},
+                "tools": {
+                    tool.name: _describe_item(tool, _list_tool_arguments(tool))
+                    for tool in await list_items(client, "tools")
+                },
+                "prompts": {
+                    prompt.name: _describe_item(prompt, _list_prompt_arguments(prompt))
+                    for prompt in await list_items(client, "prompts")
+                },
+                "resources": {
+                    resource.uri: _describe_item(resource, {}) for resource in await list_items(client, "resources")
+                },
             }
     except (MCPError, click.UsageError, TimeoutError, OSError, ValueError, TypeError):
         return {}
 
 
-def _about(one: Any, arguments: dict[str, list[str]]) -> dict[str, Any]:
+def _describe_item(item: Any, arguments: dict[str, list[str]]) -> dict[str, Any]:
     from dovetail.cli import text
 
-    return {"told": text.line(one.description or ""), "arguments": arguments}
+    return {"description": text.escape_line(item.description or ""), "arguments": arguments}
 
 
-def _of_tool(tool: Any) -> dict[str, list[str]]:
-    from dovetail.protocol.resolving import named, resolved
+def _list_tool_arguments(tool: Any) -> dict[str, list[str]]:
+    from dovetail.protocol.resolving import get_mapping, resolve_schema
 
     schema = tool.input_schema
-    return {name: [*_choices(rule, schema)] for name, rule in named(resolved(schema, schema)).items()}
+    return {
+        name: [*_iter_choices(property_schema, schema)]
+        for name, property_schema in get_mapping(resolve_schema(schema, schema)).items()
+    }
 
 
-def _choices(given: Any, root: Mapping[str, Any], depth: int = 8) -> Iterator[str]:
-    from dovetail.protocol.resolving import listed, resolved
+def _iter_choices(property_schema: Any, root: Mapping[str, Any], depth: int = 8) -> Iterator[str]:
+    from dovetail.protocol.resolving import get_list, resolve_schema
 
-    rule = resolved(given, root)
-    if rule.get("type") == "boolean":
+    resolved_schema = resolve_schema(property_schema, root)
+    if resolved_schema.get("type") == "boolean":
         yield from ("true", "false")
-    for one in listed(rule, "enum"):
-        yield str(one)
-    for part in listed(rule, "anyOf") if depth else ():
-        yield from _choices(part, root, depth - 1)
+    for value in get_list(resolved_schema, "enum"):
+        yield str(value)
+    for alternative in get_list(resolved_schema, "anyOf") if depth else ():
+        yield from _iter_choices(alternative, root, depth - 1)
 
 
-def _of_prompt(prompt: Any) -> dict[str, list[str]]:
-    return {one.name: [] for one in prompt.arguments or ()}
+def _list_prompt_arguments(prompt: Any) -> dict[str, list[str]]:
+    return {argument.name: [] for argument in prompt.arguments or ()}

@@ -2,7 +2,7 @@
 
 import click
 
-_BASH = """\
+_BASH_SCRIPT = """\
 _dovetail() {
     local IFS=$'\\n'
     COMPREPLY=($(_DOVETAIL_COMPLETE=bash COMP_LINE="$COMP_LINE" COMP_POINT="$COMP_POINT" "$1" 2>/dev/null))
@@ -11,7 +11,7 @@ _dovetail() {
 complete -o nosort -F _dovetail dovetail
 """
 
-_ZSH = """\
+_ZSH_SCRIPT = """\
 #compdef dovetail
 _dovetail() {
     local row
@@ -23,7 +23,7 @@ _dovetail() {
 if [[ $funcstack[1] == _dovetail ]]; then _dovetail "$@"; else compdef _dovetail dovetail; fi
 """
 
-_FISH = """\
+_FISH_SCRIPT = """\
 function __dovetail
     set -l line (commandline | string collect)
     env _DOVETAIL_COMPLETE=fish COMP_LINE=$line COMP_POINT=(commandline -C) dovetail 2>/dev/null
@@ -31,7 +31,7 @@ end
 complete -c dovetail -f -a '(__dovetail)'
 """
 
-SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+SCRIPTS = {"bash": _BASH_SCRIPT, "zsh": _ZSH_SCRIPT, "fish": _FISH_SCRIPT}
 
 
 @click.command("completion")

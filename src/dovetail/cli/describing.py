@@ -9,99 +9,114 @@ from typing import Any
 
 import click
 
-from dovetail.cli.loading import names_object
-from dovetail.cli.targets import Asked, configured, pairs, whole
+from dovetail.cli.loading import has_object_name
+from dovetail.cli.targets import TargetOptions, find_config_entry, make_absolute, parse_pairs
 from dovetail.host.config import Entry
-from dovetail.host.writing import HOSTS
+from dovetail.host.writing import HOST_FORMATS
 from dovetail.wire.shape import replace
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 
-def described(line: Asked, name: str | None, host: str) -> Entry:
+def create_config_entry(options: TargetOptions, name: str | None, host: str) -> Entry:
     """The entry, as this host can use it."""
-    if line.command:
-        found = _entry(name or _stem(line.command), line, command=_program(line.command[0]), args=[*line.command[1:]])
-    elif line.module is not None:
-        words = ["-m", "dovetail.cli", "run", "-m", line.module]
-        where = line.cwd or os.getcwd()
-        found = _entry(name or line.module, line, command=sys.executable, args=words, cwd=where)
-    elif not line.words:
+    if options.command:
+        entry = _create_entry(
+            name or _suggest_name(options.command),
+            options,
+            command=_find_program(options.command[0]),
+            args=[*options.command[1:]],
+        )
+    elif options.module is not None:
+        args = ["-m", "dovetail.cli", "run", "-m", options.module]
+        folder = options.cwd or os.getcwd()
+        entry = _create_entry(name or options.module, options, command=sys.executable, args=args, cwd=folder)
+    elif not options.args:
         raise click.UsageError("which server? Give a file, a URL, a name, or -- and a command.")
     else:
-        found = _of_word(line.words[0], name, line)
-    if line.headers and found.url is None:
+        entry = _create_entry_for_target(options.args[0], name, options)
+    if options.headers and entry.url is None:
         raise click.UsageError("--header is for a URL, not for a command")
-    if (line.env or line.cwd is not None) and found.url is not None:
+    if (options.env or options.cwd is not None) and entry.url is not None:
         raise click.UsageError("--env and --cwd are for a command, not for a URL")
-    if not _NAME.fullmatch(found.name):
-        raise click.UsageError(f"{found.name!r} is no name a host would take; give another with --name")
-    return _bridged(found, host)
+    if not _NAME_PATTERN.fullmatch(entry.name):
+        raise click.UsageError(f"{entry.name!r} is no name a host would take; give another with --name")
+    return _adapt_to_host(entry, host)
 
 
-def _of_word(word: str, name: str | None, line: Asked) -> Entry:
-    if word.startswith(("http://", "https://")):
+def _create_entry_for_target(target_arg: str, name: str | None, options: TargetOptions) -> Entry:
+    if target_arg.startswith(("http://", "https://")):
         from urllib.parse import urlsplit
 
-        return _entry(name or (urlsplit(word).hostname or "").partition(".")[0], line, url=word)
-    path = Path(word.rpartition(":")[0] if names_object(word) else word)
+        return _create_entry(name or (urlsplit(target_arg).hostname or "").partition(".")[0], options, url=target_arg)
+    path = Path(target_arg.rpartition(":")[0] if has_object_name(target_arg) else target_arg)
     if path.suffix in (".js", ".mjs"):
-        return _entry(name or path.stem, line, command=_program("node"), args=[whole(word)])
+        return _create_entry(
+            name or path.stem, options, command=_find_program("node"), args=[make_absolute(target_arg)]
+        )
     if path.suffix == ".py":
-        return _entry(name or path.stem, line, command=sys.executable, args=["-m", "dovetail.cli", "run", whole(word)])
-    found = configured(word)
-    return replace(found, name=name or found.name, **_more(line, found))
+        return _create_entry(
+            name or path.stem,
+            options,
+            command=sys.executable,
+            args=["-m", "dovetail.cli", "run", make_absolute(target_arg)],
+        )
+    entry = find_config_entry(target_arg)
+    return replace(entry, name=name or entry.name, **_get_overrides(options, entry))
 
 
-def _more(line: Asked, entry: Entry) -> dict[str, Any]:
+def _get_overrides(options: TargetOptions, entry: Entry) -> dict[str, Any]:
     """What the command line says besides."""
-    more: dict[str, Any] = {
-        "env": entry.env | dict(_variable(one) for one in line.env),
-        "headers": entry.headers | pairs(line.headers, ":", "--header"),
+    overrides: dict[str, Any] = {
+        "env": entry.env | dict(_parse_variable(variable) for variable in options.env),
+        "headers": entry.headers | parse_pairs(options.headers, ":", "--header"),
     }
-    return more | ({"cwd": str(Path(line.cwd).resolve())} if line.cwd is not None else {})
+    return overrides | ({"cwd": str(Path(options.cwd).resolve())} if options.cwd is not None else {})
 
 
-def _entry(name: str, line: Asked, **facts: Any) -> Entry:
-    entry = Entry(name=name, source="", path=Path(), **facts)
-    return replace(entry, **_more(line, entry))
+def _create_entry(name: str, options: TargetOptions, **fields: Any) -> Entry:
+    entry = Entry(name=name, source="", path=Path(), **fields)
+    return replace(entry, **_get_overrides(options, entry))
 
 
-def _variable(given: str) -> tuple[str, str]:
-    name, mark, value = given.partition("=")
-    return name, value if mark else f"${{{name}}}"
+def _parse_variable(option: str) -> tuple[str, str]:
+    name, separator, value = option.partition("=")
+    return name, value if separator else f"${{{name}}}"
 
 
-def _bridged(entry: Entry, host: str) -> Entry:
+def _adapt_to_host(entry: Entry, host: str) -> Entry:
     """The entry, with what this host does not know told in another way."""
-    dialect = HOSTS[host]
-    changed: dict[str, Any] = {}
-    if entry.url is not None and dialect.url is None:
+    host_format = HOST_FORMATS[host]
+    changes: dict[str, Any] = {}
+    if entry.url is not None and host_format.url_key is None:
         if entry.headers:
-            raise click.UsageError(f"{dialect.title} starts commands only, and a header does not belong into one")
-        changed = {"url": None, "command": sys.executable, "args": ["-m", "dovetail.cli", "run", entry.url]}
-    env = {name: _referred(value, dialect.reference, dialect.title) for name, value in entry.env.items()}
-    return replace(entry, env=env, **changed)
+            raise click.UsageError(f"{host_format.title} starts commands only, and a header does not belong into one")
+        changes = {"url": None, "command": sys.executable, "args": ["-m", "dovetail.cli", "run", entry.url]}
+    env = {
+        name: _convert_reference(value, host_format.reference_format, host_format.title)
+        for name, value in entry.env.items()
+    }
+    return replace(entry, env=env, **changes)
 
 
-def _referred(value: str, reference: str | None, title: str) -> str:
-    found = re.fullmatch(r"\$\{(?:env:)?(\w+)\}", value)
-    if found is None:
+def _convert_reference(value: str, reference: str | None, title: str) -> str:
+    match = re.fullmatch(r"\$\{(?:env:)?(\w+)\}", value)
+    if match is None:
         return value
     if reference is None:
-        raise click.UsageError(f"{title} takes no variables of its user's: give --env {found[1]}=VALUE")
-    return reference % found[1]
+        raise click.UsageError(f"{title} takes no variables of its user's: give --env {match[1]}=VALUE")
+    return reference % match[1]
 
 
-def _program(program: str) -> str:
+def _find_program(program: str) -> str:
     """Where a program is, since a host may look elsewhere; as it is if it is not here."""
     return shutil.which(program) or program
 
 
-def _stem(command: Any) -> str:
+def _suggest_name(command: Any) -> str:
     """What a command is called: the package that a runner is given, else the program."""
     program = Path(command[0]).stem
     if program in ("uvx", "npx", "bunx", "pipx", "node", "python", "python3", "docker"):
-        named = [word for word in command[1:] if not word.startswith("-") and word != "run"]
-        program = named[0] if named else program
+        candidates = [arg for arg in command[1:] if not arg.startswith("-") and arg != "run"]
+        program = candidates[0] if candidates else program
     return Path(program.rpartition("@")[0] or program).stem

@@ -10,21 +10,32 @@ from typing import Any
 import click
 
 from dovetail.cli import text
-from dovetail.cli.loading import names_object
-from dovetail.cli.speaking import finished
-from dovetail.cli.targets import LOCAL, OURS, Asked, Program, asked, options, reached, url_of
+from dovetail.cli.loading import has_object_name
+from dovetail.cli.speaking import run_to_exit_code
+from dovetail.cli.targets import (
+    DOVETAIL_COMMAND,
+    PROCESS_OPTIONS,
+    ProcessSpec,
+    TargetOptions,
+    get_target_url,
+    locate_target,
+    read_target_options,
+    target_options,
+)
 
 
 @click.command("dev")
-@options(reach=LOCAL, talk=())
+@target_options(connection=PROCESS_OPTIONS, session=())
 @click.option("--http", is_flag=True, help="Serve over HTTP.")
 @click.option("--port", type=int, default=8000, show_default=True, help="0 takes a free one.")
 @click.option(
-    "--watch", "places", multiple=True, type=click.Path(exists=True), help="What to look at; else its folder."
+    "--watch", "watched_paths", multiple=True, type=click.Path(exists=True), help="What to look at; else its folder."
 )
 @click.option("-q", "--quiet", is_flag=True, help="Do not show what travels over stdio.")
 @click.pass_context
-def command(ctx: click.Context, http: bool, port: int, places: tuple[str, ...], quiet: bool, **given: Any) -> int:
+def command(
+    ctx: click.Context, http: bool, port: int, watched_paths: tuple[str, ...], quiet: bool, **params: Any
+) -> int:
     """Serve a server while you write it: it starts anew when a file changes, and its client stays connected.
 
     Over stdio the client is told that the lists have changed, what it listened to it still hears, and every message is
@@ -35,81 +46,92 @@ def command(ctx: click.Context, http: bool, port: int, places: tuple[str, ...], 
     dovetail dev server.py --http --port 8000
     dovetail dev --watch src -- node server.js
     """
-    from dovetail.transports.reloading import Files, relay, supervise
-    from dovetail.transports.stdio import private_streams
+    from dovetail.transports.reloading import SourceFiles, relay_stdio, supervise
+    from dovetail.transports.stdio import isolate_streams
 
-    line = asked(ctx, **given)
-    program, beside = _program(line)
-    words, where = program.command, {"env": program.env, "cwd": program.cwd}
-    files = Files([Path(place) for place in places] or [beside])
-    text.note(f"watching {len(files)} files")
+    options = read_target_options(ctx, **params)
+    program, source_folder = _get_process_spec(options)
+    argv, process_options = program.command, {"env": program.env, "cwd": program.cwd}
+    files = SourceFiles([Path(path) for path in watched_paths] or [source_folder])
+    text.print_note(f"watching {len(files)} files")
     if http:
-        from dovetail.transports.web import bound_socket
+        from dovetail.transports.web import bind_socket
 
-        if words[: len(OURS)] != [*OURS]:
+        if argv[: len(DOVETAIL_COMMAND)] != [*DOVETAIL_COMMAND]:
             raise click.UsageError("over HTTP only a file or a module can be served like that")
         try:
-            listener = bound_socket("127.0.0.1", port)
+            listener = bind_socket("127.0.0.1", port)
         except OSError as exc:
             raise click.UsageError(str(exc)) from None
-        supervise(listener, [*words, "--http", "--port", str(listener.getsockname()[1])], files, **where)
+        supervise(listener, [*argv, "--http", "--port", str(listener.getsockname()[1])], files, **process_options)
         return 0
-    shown = None if quiet else Shown().tap
-    with private_streams() as (source, sink), contextlib.suppress(KeyboardInterrupt):
-        return finished(
-            lambda: relay(os.dup(source), sink, words, files, shown, stderr=text.overheard(), **where), False
+    recorder = None if quiet else MessagePrinter().print_message
+    with isolate_streams() as (source, sink), contextlib.suppress(KeyboardInterrupt):
+        return run_to_exit_code(
+            lambda: relay_stdio(
+                os.dup(source), sink, argv, files, recorder, stderr=text.get_stderr_target(), **process_options
+            ),
+            False,
         )
     return 0
 
 
-def _program(line: Asked) -> tuple[Program, Path]:
+def _get_process_spec(options: TargetOptions) -> tuple[ProcessSpec, Path]:
     """What is started as the server, and the folder it is in."""
-    target, words = line.split()
-    if words:
-        raise click.UsageError(f"{words[0]!r} is too much")
-    if isinstance(target, dict) or url_of(target) is not None:
+    target, extra_args = options.split_target()
+    if extra_args:
+        raise click.UsageError(f"{extra_args[0]!r} is too much")
+    if isinstance(target, dict) or get_target_url(target) is not None:
         raise click.UsageError("a server is developed from a file, a module or a command")
-    found = reached(line, target)
-    assert isinstance(found, Program)
-    if line.command or line.module:
-        return found, Path(line.cwd or Path.cwd())
-    file = line.words[0].rpartition(":")[0] if names_object(line.words[0]) else line.words[0]
-    return found, Path(file).resolve().parent
+    process_spec = locate_target(options, target)
+    assert isinstance(process_spec, ProcessSpec)
+    if options.command or options.module:
+        return process_spec, Path(options.cwd or Path.cwd())
+    file = options.args[0].rpartition(":")[0] if has_object_name(options.args[0]) else options.args[0]
+    return process_spec, Path(file).resolve().parent
 
 
-class Shown:
+class MessagePrinter:
     """What travels, one line a message."""
 
     def __init__(self) -> None:
-        self._asked: dict[Any, tuple[str, float]] = {}
+        self._pending_requests: dict[Any, tuple[str, float]] = {}
 
-    def tap(self, to: str, data: bytes, _: Any = ()) -> None:
+    def print_message(self, receiver: str, data: bytes, _: Any = ()) -> None:
         """Show one message."""
-        message = _read(data)
+        message = _parse_message(data)
         if message is None:
-            text.note(f"? {data.decode('utf-8', 'replace')}")
+            text.print_note(f"? {data.decode('utf-8', 'replace')}")
             return
-        mark = "→" if to == "server" else "←"
+        arrow = "→" if receiver == "server" else "←"
         method, id = message.get("method"), json.dumps(message.get("id"))
         if method is not None:
-            self._asked[to, id] = (method, time.perf_counter())
+            self._pending_requests[receiver, id] = (method, time.perf_counter())
             params = message.get("params")
             if isinstance(params, dict):
                 params = {name: value for name, value in params.items() if name != "_meta"}
-            text.note(text.line(f"{mark} {method} {json.dumps(params, ensure_ascii=False) if params else ''}".rstrip()))
+            text.print_note(
+                text.escape_line(
+                    f"{arrow} {method} {json.dumps(params, ensure_ascii=False) if params else ''}".rstrip()
+                )
+            )
             return
-        asked, begun = self._asked.pop(("client" if to == "server" else "server", id), ("", 0.0))
-        took = (time.perf_counter() - begun) * 1000
-        said = message.get("error") or message.get("result")
-        wrong = "error" in message or (isinstance(said, dict) and said.get("isError"))
-        told = text.line(f"{mark} {asked} {took:.1f} ms {json.dumps(said, ensure_ascii=False)}")
-        click.echo(text.style(told, err=True, fg="red" if wrong else None, dim=not wrong), err=True)
+        request_method, started_at = self._pending_requests.pop(
+            ("client" if receiver == "server" else "server", id), ("", 0.0)
+        )
+        duration_ms = (time.perf_counter() - started_at) * 1000
+        body = message.get("error") or message.get("result")
+        is_error = "error" in message or (isinstance(body, dict) and body.get("isError"))
+        summary = text.escape_line(
+            f"{arrow} {request_method} {duration_ms:.1f} ms {json.dumps(body, ensure_ascii=False)}"
+        )
+        click.echo(text.style(summary, err=True, fg="red" if is_error else None, dim=not is_error), err=True)
 
 
-def _read(data: bytes) -> dict[str, Any] | None:
+def _parse_message(data: bytes) -> dict[str, Any] | None:
     """A message; None if it is none."""
     try:
-        found = json.loads(data)
+        message = json.loads(data)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return message if isinstance(message, dict) else None

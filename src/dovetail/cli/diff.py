@@ -5,23 +5,23 @@ from typing import Any
 import click
 
 from dovetail.cli import exits, text
-from dovetail.cli.list import KINDS, listed
+from dovetail.cli.list import ITEM_KINDS, list_items
 from dovetail.cli.recordings import read_recording
-from dovetail.cli.speaking import client_for, finished, logged
-from dovetail.cli.targets import Asked, asked, client_options, options
-from dovetail.protocol.drift import Difference, differences
-from dovetail.protocol.playback import revision_of, turns
-from dovetail.wire.codec import plain
+from dovetail.cli.speaking import LogPrinter, create_client, run_to_exit_code
+from dovetail.cli.targets import TargetOptions, build_client_options, read_target_options, target_options
+from dovetail.protocol.drift import Difference, diff_definitions
+from dovetail.protocol.playback import find_revision, read_exchanges
+from dovetail.wire.codec import to_plain
 from dovetail.wire.shape import replace
 
-_KEYS = {"tools": "name", "resources": "uri", "templates": "uriTemplate", "prompts": "name"}
+_KEY_FIELDS = {"tools": "name", "resources": "uri", "templates": "uriTemplate", "prompts": "name"}
 
 
 @click.command("diff")
-@options("[TARGET]")
+@target_options("[TARGET]")
 @click.option("--strict", is_flag=True, help="Exit with 6 at any difference.")
 @click.pass_context
-def command(ctx: click.Context, strict: bool, **given: Any) -> int:
+def command(ctx: click.Context, strict: bool, **params: Any) -> int:
     """Compare what two targets offer; exits with 6 if something breaks those who rely on the first.
 
     \b
@@ -29,52 +29,61 @@ def command(ctx: click.Context, strict: bool, **given: Any) -> int:
     dovetail diff https://example.com/mcp https://staging.example.com/mcp
     dovetail diff time.jsonl -- uvx mcp-server-time
     """
-    line = asked(ctx, **given)
-    old, new = _sides(line)
+    options = read_target_options(ctx, **params)
+    old, new = _split_targets(options)
 
     async def run() -> int:
-        before, after = await _offered(old), await _offered(new)
-        found = [one for kind in KINDS for one in differences(kind.removesuffix("s"), before[kind], after[kind])]
-        click.echo(text.document(found) if line.json else _shown(found))
-        return exits.CONTRACT if any(strict or one.breaks for one in found) else exits.OK
+        old_items, new_items = await _fetch_items(old), await _fetch_items(new)
+        differences_found = [
+            difference
+            for kind in ITEM_KINDS
+            for difference in diff_definitions(kind.removesuffix("s"), old_items[kind], new_items[kind])
+        ]
+        click.echo(text.format_json(differences_found) if options.json else _format_differences(differences_found))
+        return (
+            exits.EXIT_VALIDATION
+            if any(strict or difference.breaks for difference in differences_found)
+            else exits.EXIT_OK
+        )
 
-    with logged(line.verbose):
-        return finished(run, line.json)
+    with LogPrinter(options.verbose):
+        return run_to_exit_code(run, options.json)
 
 
-def _sides(line: Asked) -> tuple[Asked, Asked]:
+def _split_targets(options: TargetOptions) -> tuple[TargetOptions, TargetOptions]:
     """Both targets, to be spoken to in one revision: that of a recording, where one is compared."""
-    words = line.words
-    recording = next((word for word in words if word.endswith(".jsonl")), None)
-    if recording is not None and line.revision is None and line.era is None:
-        line = replace(line, revision=revision_of(turns(read_recording(recording))))
-    if (line.command or line.module) and len(words) == 1:
-        return replace(line, words=words, command=(), module=None), replace(line, words=())
-    if len(words) == 2 and not (line.command or line.module):
-        return replace(line, words=words[:1]), replace(line, words=words[1:])
+    args = options.args
+    recording = next((arg for arg in args if arg.endswith(".jsonl")), None)
+    if recording is not None and options.revision is None and options.era is None:
+        options = replace(options, revision=find_revision(read_exchanges(read_recording(recording))))
+    if (options.command or options.module) and len(args) == 1:
+        return replace(options, args=args, command=(), module=None), replace(options, args=())
+    if len(args) == 2 and not (options.command or options.module):
+        return replace(options, args=args[:1]), replace(options, args=args[1:])
     raise click.UsageError("give two targets")
 
 
-async def _offered(line: Asked) -> dict[str, dict[str, Any]]:
-    target, _ = line.split()
-    async with client_for(target, client_options(line, target)) as client:
-        found: dict[str, dict[str, Any]] = {}
-        for kind in KINDS:
-            items: list[dict[str, Any]] = [plain(one) for one in await listed(client, kind)]
-            found[kind] = {str(one[_KEYS[kind]]): one for one in items}
-        return found
+async def _fetch_items(options: TargetOptions) -> dict[str, dict[str, Any]]:
+    target, _ = options.split_target()
+    async with create_client(target, build_client_options(options, target)) as client:
+        items_by_kind: dict[str, dict[str, Any]] = {}
+        for kind in ITEM_KINDS:
+            items: list[dict[str, Any]] = [to_plain(definition) for definition in await list_items(client, kind)]
+            items_by_kind[kind] = {str(definition[_KEY_FIELDS[kind]]): definition for definition in items}
+        return items_by_kind
 
 
-_MARKS = {"removed": ("-", "red"), "added": ("+", "green"), "changed": ("~", "yellow"), "words": ("~", None)}
+_KIND_STYLES = {"removed": ("-", "red"), "added": ("+", "green"), "changed": ("~", "yellow"), "args": ("~", None)}
 
 
-def _shown(found: list[Difference]) -> str:
-    if not found:
+def _format_differences(differences_found: list[Difference]) -> str:
+    if not differences_found:
         return "no difference"
-    return "\n".join(map(_row, found))
+    return "\n".join(map(_format_difference, differences_found))
 
 
-def _row(one: Difference) -> str:
-    mark, colour = _MARKS[one.kind]
-    told = f"{mark} {text.line(one.what)}: {text.line(one.text)}{' (breaks callers)' if one.breaks else ''}"
-    return text.style(told, fg=colour)
+def _format_difference(difference: Difference) -> str:
+    mark, colour = _KIND_STYLES[difference.kind]
+    what, change = text.escape_line(difference.what), text.escape_line(difference.text)
+    description = f"{mark} {what}: {change}{' (breaks callers)' if difference.breaks else ''}"
+    return text.style(description, fg=colour)

@@ -10,22 +10,28 @@ from typing import Any
 import click
 
 from dovetail.cli import exits, text
-from dovetail.cli.advice import advise
-from dovetail.cli.lint import examined
-from dovetail.cli.list import KINDS, listed
-from dovetail.cli.speaking import client_for, finished, logged
-from dovetail.cli.targets import Asked, asked, client_options, options, url_of
+from dovetail.cli.advice import translate_error
+from dovetail.cli.lint import lint_tools
+from dovetail.cli.list import ITEM_KINDS, list_items
+from dovetail.cli.speaking import LogPrinter, create_client, run_to_exit_code
+from dovetail.cli.targets import (
+    TargetOptions,
+    build_client_options,
+    get_target_url,
+    read_target_options,
+    target_options,
+)
 from dovetail.connect import Client
 from dovetail.errors import MCPError
-from dovetail.wire.revisions import NEWEST
+from dovetail.wire.revisions import NEWEST_REVISION
 from dovetail.wire.shape import Struct
 
-_PINGS = 10
-_MANY_TOKENS = 10_000
-_SLOW_START = 5.0
+_PING_COUNT = 10
+_MAX_RECOMMENDED_TOKENS = 10_000
+_MAX_RECOMMENDED_START_S = 5.0
 
 
-class Step(Struct, frozen=True, omit_defaults=True):
+class CheckResult(Struct, frozen=True, omit_defaults=True):
     """One thing that was looked at."""
 
     name: str
@@ -35,76 +41,76 @@ class Step(Struct, frozen=True, omit_defaults=True):
 
 
 @click.command("doctor")
-@options()
+@target_options()
 @click.pass_context
-def command(ctx: click.Context, **given: Any) -> int:
+def command(ctx: click.Context, **params: Any) -> int:
     """Look at a server step by step: command, variables, start, handshake, lists, schemas, cost, speed.
 
     \b
     dovetail doctor server.py
     dovetail doctor -- uvx mcp-server-time
     """
-    line = asked(ctx, **given)
-    steps: list[Step] = []
+    options = read_target_options(ctx, **params)
+    results: list[CheckResult] = []
 
-    def told(step: Step) -> None:
-        steps.append(step)
-        if not line.json:
-            click.echo(_shown(step))
+    def report(result: CheckResult) -> None:
+        results.append(result)
+        if not options.json:
+            click.echo(_format_result(result))
 
     async def run() -> int:
-        return await _examine(line, told)
+        return await _run_checks(options, report)
 
-    with logged(line.verbose):
-        code = finished(run, line.json)
-    if line.json:
-        click.echo(text.document({"healthy": code == exits.OK, "steps": steps}))
+    with LogPrinter(options.verbose):
+        code = run_to_exit_code(run, options.json)
+    if options.json:
+        click.echo(text.format_json({"healthy": code == exits.EXIT_OK, "steps": results}))
     return code
 
 
-def _shown(step: Step) -> str:
-    mark, colour = {"good": ("ok", "green"), "doubtful": ("??", "yellow"), "bad": ("XX", "red")}[step.verdict]
-    told = f"{text.style(mark, fg=colour)} {step.name}: {_inset(step.said)}"
-    return told + (f"\n   try: {_inset(step.fix)}" if step.fix else "")
+def _format_result(result: CheckResult) -> str:
+    mark, colour = {"good": ("ok", "green"), "doubtful": ("??", "yellow"), "bad": ("XX", "red")}[result.verdict]
+    summary = f"{text.style(mark, fg=colour)} {result.name}: {_indent(result.said)}"
+    return summary + (f"\n   try: {_indent(result.fix)}" if result.fix else "")
 
 
-def _inset(said: str) -> str:
+def _indent(message: str) -> str:
     """Several lines so that none of them looks like a step."""
-    return text.safe(said).replace("\n", "\n      ")
+    return text.escape_text(message).replace("\n", "\n      ")
 
 
-async def _examine(line: Asked, told: Any) -> int:
-    target, _ = line.split()
-    for step in _before(target):
-        told(step)
-        if step.verdict == "bad":
-            return exits.CONNECT
-    client = client_for(target, client_options(line, target))
-    begun = time.perf_counter()
+async def _run_checks(options: TargetOptions, add_result: Any) -> int:
+    target, _ = options.split_target()
+    for result in _check_target(target):
+        add_result(result)
+        if result.verdict == "bad":
+            return exits.EXIT_CONNECT
+    client = create_client(target, build_client_options(options, target))
+    started_at = time.perf_counter()
     try:
         await client.connect()
     except MCPError as exc:
-        told(_failed("start", exc))
-        return exits.code_of(exc)
+        add_result(_create_failure("start", exc))
+        return exits.get_exit_code(exc)
     try:
-        told(_started(time.perf_counter() - begun))
-        for step in _greeted(client):
-            told(step)
-        return await _within(client, told)
+        add_result(_check_start_time(time.perf_counter() - started_at))
+        for result in _check_server_info(client):
+            add_result(result)
+        return await _check_items(client, add_result)
     except MCPError as exc:
-        told(_failed("talk", exc))
-        return exits.code_of(exc)
+        add_result(_create_failure("talk", exc))
+        return exits.get_exit_code(exc)
     finally:
         await client.close()
 
 
-def _failed(name: str, exc: MCPError) -> Step:
-    advise(exc)
-    fix, exc.hint = exc.hint, None  # told once, in its own line
-    return Step(name, "bad", str(exc), fix or _FIXES.get(type(exc).__name__))
+def _create_failure(name: str, exc: MCPError) -> CheckResult:
+    translate_error(exc)
+    suggestion, exc.hint = exc.hint, None  # told once, in its own line
+    return CheckResult(name, "bad", str(exc), suggestion or _SUGGESTIONS.get(type(exc).__name__))
 
 
-_FIXES = {
+_SUGGESTIONS = {
     "CannotStart": "run the command by hand: it must wait for input and print nothing of its own on stdout",
     "CannotConnect": "is it running, and is the port right? `dovetail run` serves a file over HTTP",
     "NeedsLogin": "dovetail auth login, with the same target; or --auth TOKEN",
@@ -114,91 +120,126 @@ _FIXES = {
 }
 
 
-def _before(target: Any) -> Iterator[Step]:
+def _check_target(target: Any) -> Iterator[CheckResult]:
     """What can be seen without the server."""
-    url = url_of(target)
+    url = get_target_url(target)
     if url is not None:
-        yield Step("address", "good", url)
+        yield CheckResult("address", "good", url)
         return
     if isinstance(target, dict):
         if not target.get("command"):
-            fix = "give it a command, or a url that begins with http:// or https://"
-            yield Step("entry", "bad", "the configuration names no command and no address", fix)
+            suggestion = "give it a command, or a url that begins with http:// or https://"
+            yield CheckResult("entry", "bad", "the configuration names no command and no address", suggestion)
             return
-        words = [str(target["command"]), *(target.get("args") or ())]
+        argv = [str(target["command"]), *(target.get("args") or ())]
         if target.get("env"):
-            yield Step("variables", "good", f"{', '.join(target['env'])} set by the configuration")
+            yield CheckResult("variables", "good", f"{', '.join(target['env'])} set by the configuration")
     else:
-        words = [target] if isinstance(target, str) else [*target]
-    if words[0].startswith(("unix:", "tcp:")) or (isinstance(target, str) and Path(target).suffix):
-        yield Step("target", "good", words[0])
+        argv = [target] if isinstance(target, str) else [*target]
+    if argv[0].startswith(("unix:", "tcp:")) or (isinstance(target, str) and Path(target).suffix):
+        yield CheckResult("target", "good", argv[0])
         return
-    found = shutil.which(words[0])
-    if found is None:
-        yield Step("command", "bad", f"{words[0]} is not on PATH", "install it, or give its whole path")
+    program_path = shutil.which(argv[0])
+    if program_path is None:
+        yield CheckResult("command", "bad", f"{argv[0]} is not on PATH", "install it, or give its whole path")
     else:
-        yield Step("command", "good", found)
+        yield CheckResult("command", "good", program_path)
 
 
-def _started(seconds: float) -> Step:
-    said = f"answered after {seconds * 1000:.0f} ms"
-    if seconds > _SLOW_START:
-        return Step("start", "doubtful", said, "hosts give up after a while: do less before serving")
-    return Step("start", "good", said)
+def _check_start_time(seconds: float) -> CheckResult:
+    message = f"answered after {seconds * 1000:.0f} ms"
+    if seconds > _MAX_RECOMMENDED_START_S:
+        return CheckResult("start", "doubtful", message, "hosts give up after a while: do less before serving")
+    return CheckResult("start", "good", message)
 
 
-def _greeted(client: Client) -> Iterator[Step]:
+def _check_server_info(client: Client) -> Iterator[CheckResult]:
     server = client.server
-    named = f"{text.line(server.name)} {text.line(server.version)}" if server else "no name given"
-    yield Step("server", "good" if server else "doubtful", named)
-    if client.revision == NEWEST:
-        yield Step("revision", "good", f"{client.revision}, the newest")
+    display_name = f"{text.escape_line(server.name)} {text.escape_line(server.version)}" if server else "no name given"
+    yield CheckResult("server", "good" if server else "doubtful", display_name)
+    if client.revision == NEWEST_REVISION:
+        yield CheckResult("revision", "good", f"{client.revision}, the newest")
     else:
-        yield Step("revision", "good", f"{client.revision}, by a handshake")
+        yield CheckResult("revision", "good", f"{client.revision}, by a handshake")
     if client.instructions is None:
-        yield Step("instructions", "doubtful", "none", "say in a sentence what the server is for; models read it")
+        yield CheckResult(
+            "instructions", "doubtful", "none", "say in a sentence what the server is for; models read it"
+        )
 
 
-async def _within(client: Client, told: Any) -> int:
-    begun = time.perf_counter()
-    found = {kind: await listed(client, kind) for kind in KINDS}
-    counts = ", ".join(_many(len(items), kind) for kind, items in found.items() if items) or "nothing"
-    took = (time.perf_counter() - begun) * 1000
-    told(Step("lists", "good" if any(found.values()) else "doubtful", f"{counts}, in {took:.0f} ms"))
-    missing = client.left_out
-    if missing:
-        told(Step("items", "bad", "left out, since malformed: " + "; ".join(missing[:5]), "dovetail lint names all"))
-    reports = examined(found["tools"])
-    refused = [one for report in reports for one in report.findings if one.about != "words"]
-    silent = sum(any(one.about == "words" for one in report.findings) for report in reports)
-    if refused:
-        makers = ", ".join(sorted({one.about for one in refused}))
-        told(Step("schemas", "bad", f"findings about {makers}: {len(refused)}", "dovetail lint names them"))
+async def _check_items(client: Client, add_result: Any) -> int:
+    started_at = time.perf_counter()
+    items_by_kind = {kind: await list_items(client, kind) for kind in ITEM_KINDS}
+    counts = ", ".join(_format_count(len(items), kind) for kind, items in items_by_kind.items() if items) or "nothing"
+    duration_ms = (time.perf_counter() - started_at) * 1000
+    add_result(
+        CheckResult(
+            "lists", "good" if any(items_by_kind.values()) else "doubtful", f"{counts}, in {duration_ms:.0f} ms"
+        )
+    )
+    skipped = client.left_out
+    if skipped:
+        add_result(
+            CheckResult(
+                "items", "bad", "left out, since malformed: " + "; ".join(skipped[:5]), "dovetail lint names all"
+            )
+        )
+    reports = lint_tools(items_by_kind["tools"])
+    schema_issues = [issue for report in reports for issue in report.findings if issue.about != "words"]
+    undescribed_count = sum(any(issue.about == "words" for issue in report.findings) for report in reports)
+    if schema_issues:
+        providers = ", ".join(sorted({issue.about for issue in schema_issues}))
+        add_result(
+            CheckResult(
+                "schemas", "bad", f"findings about {providers}: {len(schema_issues)}", "dovetail lint names them"
+            )
+        )
     else:
-        said = "taken by every maker of models that is known here" if reports else "there are none"
-        told(Step("schemas", "good", said))
-    if silent:
-        said, name = ("says too little of itself", "it") if silent == 1 else ("say too little of themselves", "them")
-        told(Step("words", "doubtful", f"{_many(silent, 'tools')} {said}", f"dovetail lint names {name}"))
+        message = "taken by every maker of models that is known here" if reports else "there are none"
+        add_result(CheckResult("schemas", "good", message))
+    if undescribed_count:
+        message, pronoun = (
+            ("says too little of itself", "it") if undescribed_count == 1 else ("say too little of themselves", "them")
+        )
+        add_result(
+            CheckResult(
+                "words",
+                "doubtful",
+                f"{_format_count(undescribed_count, 'tools')} {message}",
+                f"dovetail lint names {pronoun}",
+            )
+        )
     tokens = sum(report.tokens for report in reports)
-    fix = "fewer tools, or shorter descriptions" if tokens > _MANY_TOKENS else None
-    told(Step("cost", "doubtful" if fix else "good", f"about {tokens} tokens of every conversation", fix))
-    told(Step("speed", "good", f"a request takes {await _latency(client):.1f} ms, in the median of {_PINGS}"))
+    suggestion = "fewer tools, or shorter descriptions" if tokens > _MAX_RECOMMENDED_TOKENS else None
+    add_result(
+        CheckResult(
+            "cost", "doubtful" if suggestion else "good", f"about {tokens} tokens of every conversation", suggestion
+        )
+    )
+    add_result(
+        CheckResult(
+            "speed",
+            "good",
+            f"a request takes {await _measure_latency_ms(client):.1f} ms, in the median of {_PING_COUNT}",
+        )
+    )
     if client.noise:
-        said = f"written to stdout, and no message: {_many(client.noise, 'lines')}"
-        told(Step("noise", "bad", said, "print to stderr: on stdout some hosts give up at the first such line"))
-        return exits.CONTRACT
-    return exits.CONTRACT if refused or missing else exits.OK
+        message = f"written to stdout, and no message: {_format_count(client.noise, 'lines')}"
+        add_result(
+            CheckResult("noise", "bad", message, "print to stderr: on stdout some hosts give up at the first such line")
+        )
+        return exits.EXIT_VALIDATION
+    return exits.EXIT_VALIDATION if schema_issues or skipped else exits.EXIT_OK
 
 
-def _many(count: int, things: str) -> str:
-    return f"{count} {things if count != 1 else things.removesuffix('s')}"
+def _format_count(count: int, plural: str) -> str:
+    return f"{count} {plural if count != 1 else plural.removesuffix('s')}"
 
 
-async def _latency(client: Client) -> float:
-    times: list[float] = []
-    for _ in range(_PINGS):
-        begun = time.perf_counter()
+async def _measure_latency_ms(client: Client) -> float:
+    durations_ms: list[float] = []
+    for _ in range(_PING_COUNT):
+        started_at = time.perf_counter()
         await client.ping()
-        times.append((time.perf_counter() - begun) * 1000)
-    return statistics.median(times)
+        durations_ms.append((time.perf_counter() - started_at) * 1000)
+    return statistics.median(durations_ms)

@@ -19,52 +19,52 @@ from dovetail.errors import (
     Unauthorized,
 )
 
-OK: Final = 0
-FAULT: Final = 1
-USAGE: Final = 2
-CONNECT: Final = 3
-AUTH: Final = 4
-TOOL: Final = 5
-CONTRACT: Final = 6
-DENIED: Final = 7
-INPUT: Final = 8
-INTERRUPTED: Final = 130
+EXIT_OK: Final = 0
+EXIT_INTERNAL_ERROR: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_CONNECT: Final = 3
+EXIT_AUTH: Final = 4
+EXIT_TOOL_ERROR: Final = 5
+EXIT_VALIDATION: Final = 6
+EXIT_DENIED: Final = 7
+EXIT_INPUT_NEEDED: Final = 8
+EXIT_INTERRUPTED: Final = 130
 
-MEANINGS: Final = {
-    OK: "all is well",
-    FAULT: "dovetail itself is at fault; -v shows where",
-    USAGE: "the command line is wrong, or what it names does not exist",
-    CONNECT: "the server could not be started or reached, or was lost",
-    AUTH: "a login is needed, or came to nothing",
-    TOOL: "the tool, or the server, answered with an error",
-    CONTRACT: "a promise is not kept: by a result, a schema, a recording, the protocol",
-    DENIED: "the server, the policy, or the user, said no",
-    INPUT: "an answer is needed, and there is nobody to ask",
-    INTERRUPTED: "interrupted from the keyboard",
+EXIT_CODE_DESCRIPTIONS: Final = {
+    EXIT_OK: "all is well",
+    EXIT_INTERNAL_ERROR: "dovetail itself is at fault; -v shows where",
+    EXIT_USAGE: "the command line is wrong, or what it names does not exist",
+    EXIT_CONNECT: "the server could not be started or reached, or was lost",
+    EXIT_AUTH: "a login is needed, or came to nothing",
+    EXIT_TOOL_ERROR: "the tool, or the server, answered with an error",
+    EXIT_VALIDATION: "a promise is not kept: by a result, a schema, a recording, the protocol",
+    EXIT_DENIED: "the server, the policy, or the user, said no",
+    EXIT_INPUT_NEEDED: "an answer is needed, and there is nobody to ask",
+    EXIT_INTERRUPTED: "interrupted from the keyboard",
 }
 
 
-def code_of(exc: MCPError) -> int:
+def get_exit_code(exc: MCPError) -> int:
     """The exit status of an error."""
     match exc:
         case NotFound() | NotOffered():
-            return USAGE
+            return EXIT_USAGE
         case Forbidden() | PolicyError():
-            return DENIED
+            return EXIT_DENIED
         case AuthError() | Unauthorized():
-            return AUTH
+            return EXIT_AUTH
         case AnswerError():
-            return INPUT
-        case PeerError() if exc.code == MissingCapability.code or _undeclared(exc.data):
-            return INPUT
+            return EXIT_INPUT_NEEDED
+        case PeerError() if exc.code == MissingCapability.code or _needs_client_capability(exc.data):
+            return EXIT_INPUT_NEEDED
         case ResultError() | NoCommonRevision() | NotMCP():
-            return CONTRACT
+            return EXIT_VALIDATION
         case TransportError():
-            return CONNECT
+            return EXIT_CONNECT
         case _:
-            return TOOL
+            return EXIT_TOOL_ERROR
 
 
-def _undeclared(data: Any) -> bool:
+def _needs_client_capability(data: Any) -> bool:
     """Whether a server wanted to ask what this client cannot be asked; old revisions have no code for it."""
     return isinstance(data, dict) and "requiredCapabilities" in data

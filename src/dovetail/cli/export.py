@@ -4,17 +4,19 @@ from typing import Any
 
 import click
 
-from dovetail.cli.describing import described
-from dovetail.cli.targets import WRITTEN, asked, options
-from dovetail.host.writing import HOSTS, document
+from dovetail.cli.describing import create_config_entry
+from dovetail.cli.targets import CONFIG_OPTIONS, read_target_options, target_options
+from dovetail.host.writing import HOST_FORMATS, format_document
 
 
 @click.command("export")
-@options(reach=WRITTEN, talk=())
-@click.option("--to", "host", type=click.Choice([*HOSTS]), default="mcp.json", show_default=True, help="For whom.")
+@target_options(connection=CONFIG_OPTIONS, session=())
+@click.option(
+    "--to", "host", type=click.Choice([*HOST_FORMATS]), default="mcp.json", show_default=True, help="For whom."
+)
 @click.option("--name", help="What the server is called there.")
 @click.pass_context
-def command(ctx: click.Context, host: str, name: str | None, **given: Any) -> int:
+def command(ctx: click.Context, host: str, name: str | None, **params: Any) -> int:
     """Print a server as an entry of a host's configuration; nothing is written.
 
     \b
@@ -22,7 +24,7 @@ def command(ctx: click.Context, host: str, name: str | None, **given: Any) -> in
     dovetail export --to codex --name time -- uvx mcp-server-time
     """
     try:
-        click.echo(document(host, described(asked(ctx, **given), name, host)), nl=False)
+        click.echo(format_document(host, create_config_entry(read_target_options(ctx, **params), name, host)), nl=False)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from None
     return 0

@@ -3,8 +3,15 @@
 import click
 
 from dovetail.cli import text
-from dovetail.cli.hosting import configured, host_options, is_gateway, leave_out, made, telling
-from dovetail.host.gateway import Mode
+from dovetail.cli.hosting import (
+    create_host,
+    disable_servers,
+    host_options,
+    is_gateway,
+    read_config_entries,
+    report_failures,
+)
+from dovetail.host.gateway import GatewayMode
 from dovetail.host.host import Host
 
 
@@ -41,10 +48,10 @@ def command(
     dovetail gateway mcp.json
     dovetail gateway mcp.json --http --port 8484 --policy policy.toml
     """
-    host = made(files, policy, journal, servers, watch=watch)
-    _leave_out_gateways(host, files)
-    telling(host)
-    mode: Mode = "search" if search else "merged"
+    host = create_host(files, policy, journal, servers, watch=watch)
+    _disable_gateways(host, files)
+    report_failures(host)
+    mode: GatewayMode = "search" if search else "merged"
     try:
         if http:
             host.serve("http", mode, host=address, port=port, path=path, anonymous=anonymous)
@@ -55,11 +62,13 @@ def command(
     return 0
 
 
-def _leave_out_gateways(host: Host, files: tuple[str, ...]) -> None:
-    def unwanted(known: set[str]) -> set[str]:
-        found = {one.name for one in configured(files) if is_gateway(one) and one.name in known}
-        for name in sorted(found):
-            text.note(f"{name} is left out: it is a gateway itself")
-        return found
+def _disable_gateways(host: Host, files: tuple[str, ...]) -> None:
+    def find_gateways(names: set[str]) -> set[str]:
+        gateway_names = {
+            entry.name for entry in read_config_entries(files) if is_gateway(entry) and entry.name in names
+        }
+        for name in sorted(gateway_names):
+            text.print_note(f"{name} is left out: it is a gateway itself")
+        return gateway_names
 
-    leave_out(host, unwanted)
+    disable_servers(host, find_gateways)

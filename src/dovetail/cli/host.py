@@ -7,13 +7,13 @@ from typing import Any
 import click
 
 from dovetail.cli import exits, text
-from dovetail.cli.hosting import advise_start, consent, host_options, made
-from dovetail.cli.keyboard import Keyboard
-from dovetail.cli.speaking import finished, logged
+from dovetail.cli.hosting import create_consent, create_host, host_options, print_start_hint
+from dovetail.cli.keyboard import LineReader
+from dovetail.cli.speaking import LogPrinter, run_to_exit_code
 from dovetail.errors import PolicyError
 from dovetail.host.host import Host
 
-_TOO_LATE = "not ready in time"
+_TIMEOUT_REASON = "not ready in time"
 
 
 @click.command("host")
@@ -41,9 +41,9 @@ def command(
     dovetail host
     dovetail host mcp.json --policy policy.toml
     """
-    keyboard = Keyboard()
-    options: dict[str, Any] = {"consent": consent(keyboard), "patience": timeout, "start_time": timeout}
-    host = made(files, policy, journal, servers, asks=not no_start, **options)
+    keyboard = LineReader()
+    options: dict[str, Any] = {"consent": create_consent(keyboard), "patience": timeout, "start_time": timeout}
+    host = create_host(files, policy, journal, servers, should_prompt=not no_start, **options)
 
     async def run() -> int:
         with keyboard:
@@ -51,61 +51,74 @@ def command(
                 if not no_start:
                     await host.catalog()
                     await asyncio.sleep(0)  # whoever failed last has its state by now
-                rows = [row for row in _rows(host) if not servers or row["name"] in servers]
-                refused = next((one.reason for one in host.servers if isinstance(one.reason, PolicyError)), None)
-        click.echo(text.document(rows) if as_json else _shown(rows))
-        advise_start(refused)
-        wrong = any(one.severe for one in host.problems)
-        return (exits.OK if no_start else _status(rows)) or (exits.CONTRACT if wrong else exits.OK)
+                rows = [row for row in _build_rows(host) if not servers or row["name"] in servers]
+                policy_error = next(
+                    (
+                        managed_server.reason
+                        for managed_server in host.servers
+                        if isinstance(managed_server.reason, PolicyError)
+                    ),
+                    None,
+                )
+        click.echo(text.format_json(rows) if as_json else _format_rows(rows))
+        print_start_hint(policy_error)
+        has_errors = any(problem.severe for problem in host.config_problems)
+        return (exits.EXIT_OK if no_start else _get_exit_code(rows)) or (
+            exits.EXIT_VALIDATION if has_errors else exits.EXIT_OK
+        )
 
-    with logged(verbose):
-        return finished(run, as_json)
+    with LogPrinter(verbose):
+        return run_to_exit_code(run, as_json)
 
 
-def _rows(host: Host) -> list[dict[str, Any]]:
+def _build_rows(host: Host) -> list[dict[str, Any]]:
     catalog = host.known()
-    tools = Counter(one.server for one in catalog.tools)
+    tools = Counter(entry.server for entry in catalog.tools)
     tokens: Counter[str] = Counter()
-    for one in catalog.tools:
-        tokens[one.server] += one.tokens
+    for entry in catalog.tools:
+        tokens[entry.server] += entry.tokens
     return [
         {
-            "name": one.name,
-            "state": one.state,
-            "tools": tools[one.name],
-            "tokens": tokens[one.name],
-            "resources": sum(other.server == one.name for other in (*catalog.resources, *catalog.templates)),
-            "prompts": sum(other.server == one.name for other in catalog.prompts),
-            "source": one.source,
-            "reason": _reason(one),
+            "name": managed_server.name,
+            "state": managed_server.state,
+            "tools": tools[managed_server.name],
+            "tokens": tokens[managed_server.name],
+            "resources": sum(item.server == managed_server.name for item in (*catalog.resources, *catalog.templates)),
+            "prompts": sum(item.server == managed_server.name for item in catalog.prompts),
+            "source": managed_server.source,
+            "reason": _get_reason(managed_server),
         }
-        for one in host.servers
+        for managed_server in host.servers
     ]
 
 
-def _reason(member: Any) -> str | None:
-    if member.reason is not None:
-        return str(member.reason.args[0]) if member.reason.args else type(member.reason).__name__
-    return _TOO_LATE if member.state == "starting" else None
+def _get_reason(managed_server: Any) -> str | None:
+    if managed_server.reason is not None:
+        return (
+            str(managed_server.reason.args[0]) if managed_server.reason.args else type(managed_server.reason).__name__
+        )
+    return _TIMEOUT_REASON if managed_server.state == "starting" else None
 
 
-def _shown(rows: list[dict[str, Any]]) -> str:
+def _format_rows(rows: list[dict[str, Any]]) -> str:
     if not rows:
         return "no server is configured"
     cells = [
         (
-            one["name"],
-            one["state"],
-            *(str(one[kind] or "") for kind in ("tools", "tokens", "resources", "prompts")),
-            one["reason"] or one["source"],
+            row["name"],
+            row["state"],
+            *(str(row[column] or "") for column in ("tools", "tokens", "resources", "prompts")),
+            row["reason"] or row["source"],
         )
-        for one in rows
+        for row in rows
     ]
-    return text.table(cells, ("server", "state", "tools", "tokens", "resources", "prompts", "from, or what is wrong"))
+    return text.format_table(
+        cells, ("server", "state", "tools", "tokens", "resources", "prompts", "from, or what is wrong")
+    )
 
 
-def _status(rows: list[dict[str, Any]]) -> int:
-    states = {one["state"] for one in rows}
+def _get_exit_code(rows: list[dict[str, Any]]) -> int:
+    states = {row["state"] for row in rows}
     if "needs_login" in states:
-        return exits.AUTH
-    return exits.OK if states <= {"ready", "idle", "disabled"} else exits.CONNECT
+        return exits.EXIT_AUTH
+    return exits.EXIT_OK if states <= {"ready", "idle", "disabled"} else exits.EXIT_CONNECT

@@ -5,53 +5,57 @@ from typing import Any
 import click
 
 from dovetail.cli import text
-from dovetail.cli.speaking import Spoken, converse
-from dovetail.cli.targets import asked, options
-from dovetail.wire.codec import plain
+from dovetail.cli.speaking import CommandRun, run_command
+from dovetail.cli.targets import read_target_options, target_options
+from dovetail.wire.codec import to_plain
 
 
 @click.command("info")
-@options()
+@target_options()
 @click.pass_context
-def command(ctx: click.Context, **given: Any) -> int:
+def command(ctx: click.Context, **params: Any) -> int:
     """Show who a server is, what it speaks and what it can do.
 
     \b
     dovetail info https://example.com/mcp
     """
 
-    async def work(spoken: Spoken) -> None:
-        client = spoken.client
-        found = await client.discover()
+    async def execute(command_run: CommandRun) -> None:
+        client = command_run.client
+        discovery = await client.discover()
         server = client.server
-        said = {
+        info = {
             "name": server.name if server else None,
             "version": server.version if server else None,
             "revision": client.revision,
-            "supported": found.supported_versions,
-            "capabilities": plain(client.capabilities),
+            "supported": discovery.supported_versions,
+            "capabilities": to_plain(client.capabilities),
             "instructions": client.instructions,
         }
-        spoken.print(said, lambda: _rows(said))
+        command_run.print_result(info, lambda: _format_info(info))
 
-    return converse(asked(ctx, **given), work)
+    return run_command(read_target_options(ctx, **params), execute)
 
 
-def _rows(said: dict[str, Any]) -> str:
-    rows = [(name, _shown(name, value)) for name, value in said.items() if value not in (None, "", {})]
+def _format_info(info: dict[str, Any]) -> str:
+    rows = [(name, _format_field(name, value)) for name, value in info.items() if value not in (None, "", {})]
     return "\n".join(f"{name + ':':<14} {value}" for name, value in rows)
 
 
-def _shown(name: str, value: Any) -> str:
+def _format_field(name: str, value: Any) -> str:
     if name == "instructions":
-        return text.safe(str(value)).replace("\n", "\n" + " " * 15)
+        return text.escape_text(str(value)).replace("\n", "\n" + " " * 15)
     if isinstance(value, dict):
-        return ", ".join(_capability(str(name), inner) for name, inner in value.items())
+        return ", ".join(_format_capability(str(name), capability) for name, capability in value.items())
     if isinstance(value, list):
-        return ", ".join(text.line(str(one)) for one in value)
-    return text.line(str(value))
+        return ", ".join(text.escape_line(str(item)) for item in value)
+    return text.escape_line(str(value))
 
 
-def _capability(name: str, inner: Any) -> str:
-    told = [text.line(str(key)) for key, on in inner.items() if on] if isinstance(inner, dict) else []
-    return f"{text.line(name)} ({', '.join(told)})" if told else text.line(name)
+def _format_capability(name: str, capability: Any) -> str:
+    flags = (
+        [text.escape_line(str(key)) for key, is_enabled in capability.items() if is_enabled]
+        if isinstance(capability, dict)
+        else []
+    )
+    return f"{text.escape_line(name)} ({', '.join(flags)})" if flags else text.escape_line(name)

@@ -11,30 +11,32 @@ from dovetail.errors import Dismissed
 from dovetail.host.entries import Entry
 
 
-def asked(entries: Iterable[Entry]) -> dict[str, str]:
+def prompt_for_inputs(entries: Iterable[Entry]) -> dict[str, str]:
     """The inputs these servers need, by their ids; none after the end of the input."""
-    found: dict[str, str] = {}
+    inputs: dict[str, str] = {}
     for entry in entries:
-        for one in entry.asks():
-            if one["id"] not in found:
+        for definition in entry.asks():
+            if definition["id"] not in inputs:
                 try:
-                    found[one["id"]] = _answer(entry, one)
+                    inputs[definition["id"]] = _prompt_for_input(entry, definition)
                 except (Dismissed, EOFError):
-                    return found
-    return found
+                    return inputs
+    return inputs
 
 
-def _answer(entry: Entry, described: Mapping[str, Any]) -> str:
-    text.note(text.line(f"{entry.name} of {entry.path} needs"))
-    label = str(described.get("description") or described["id"])
-    if described.get("password"):
-        return getpass.getpass(f"{text.line(label)} (not shown): ", sys.stderr)
-    rule = {"type": "string", "title": label, "default": described.get("default"), "enum": _options(described)}
-    return str(ask_field(described["id"], rule, needed=True))
+def _prompt_for_input(entry: Entry, definition: Mapping[str, Any]) -> str:
+    text.print_note(text.escape_line(f"{entry.name} of {entry.path} needs"))
+    label = str(definition.get("description") or definition["id"])
+    if definition.get("password"):
+        return getpass.getpass(f"{text.escape_line(label)} (not shown): ", sys.stderr)
+    schema = {"type": "string", "title": label, "default": definition.get("default"), "enum": _list_options(definition)}
+    return str(ask_field(definition["id"], schema, is_required=True))
 
 
-def _options(described: Mapping[str, Any]) -> list[str]:
+def _list_options(definition: Mapping[str, Any]) -> list[str]:
     """What there is to choose from: words, or labels with a value each."""
-    given = described.get("options")
-    found = given if isinstance(given, list) else []
-    return [str(one.get("value", one.get("label"))) if isinstance(one, dict) else str(one) for one in found]
+    listed_options = definition.get("options")
+    choices = listed_options if isinstance(listed_options, list) else []
+    return [
+        str(choice.get("value", choice.get("label"))) if isinstance(choice, dict) else str(choice) for choice in choices
+    ]

@@ -5,19 +5,19 @@ from typing import Any
 import click
 
 from dovetail.cli import text
-from dovetail.cli.describing import described
-from dovetail.cli.targets import WRITTEN, asked, options
-from dovetail.host.writing import HOSTS, add, document, file_of
+from dovetail.cli.describing import create_config_entry
+from dovetail.cli.targets import CONFIG_OPTIONS, read_target_options, target_options
+from dovetail.host.writing import HOST_FORMATS, add_entry, format_document, get_config_path
 
 
 @click.command("install")
-@options(reach=WRITTEN, talk=())
-@click.option("--to", "host", type=click.Choice([*HOSTS]), required=True, help="For whom.")
+@target_options(connection=CONFIG_OPTIONS, session=())
+@click.option("--to", "host", type=click.Choice([*HOST_FORMATS]), required=True, help="For whom.")
 @click.option("--name", help="What the server is called there.")
 @click.option("--project", is_flag=True, help="For this folder only, where the host has such a file.")
 @click.option("--force", is_flag=True, help="Take the place of another server of this name.")
 @click.pass_context
-def command(ctx: click.Context, host: str, name: str | None, project: bool, force: bool, **given: Any) -> int:
+def command(ctx: click.Context, host: str, name: str | None, project: bool, force: bool, **params: Any) -> int:
     """Write a server into the configuration of a host.
 
     One entry is added, everything else in the file stays as it is. Programs are named by where they are, since hosts
@@ -28,17 +28,17 @@ def command(ctx: click.Context, host: str, name: str | None, project: bool, forc
     dovetail install https://example.com/mcp --to vscode --project --name docs
     dovetail install --to cursor -e API_KEY -- npx -y some-server
     """
-    only_project = HOSTS[host].user is None
+    only_project = HOST_FORMATS[host].user_file is None
     try:
-        entry = described(asked(ctx, **given), name, host)
-        path = file_of(host, "project" if project or only_project else "user")
+        entry = create_config_entry(read_target_options(ctx, **params), name, host)
+        path = get_config_path(host, "project" if project or only_project else "user")
         try:
-            add(host, path, entry, replace=force)
+            add_entry(host, path, entry, replace=force)
         except ValueError as exc:
-            text.note(f"what it would have been:\n{document(host, entry)}")
+            text.print_note(f"what it would have been:\n{format_document(host, entry)}")
             raise click.UsageError(f"{path}: {exc}") from None
     except ValueError as exc:
         raise click.UsageError(str(exc)) from None
-    click.echo(f"{HOSTS[host].title} now has the server {entry.name}, in {path}")
-    text.note("restart it, or let it look again, to see the server")
+    click.echo(f"{HOST_FORMATS[host].title} now has the server {entry.name}, in {path}")
+    text.print_note("restart it, or let it look again, to see the server")
     return 0

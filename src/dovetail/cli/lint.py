@@ -5,21 +5,23 @@ from typing import Any
 import click
 
 from dovetail.cli import exits, text
-from dovetail.cli.list import listed
-from dovetail.cli.speaking import Spoken, converse
-from dovetail.cli.targets import asked, options
-from dovetail.client.checking import Unusable, compile_schema
-from dovetail.protocol.profiles import AS_PUBLISHED, RULES
-from dovetail.server.lint import Finding, ToolReport, declared
+from dovetail.cli.list import list_items
+from dovetail.cli.speaking import CommandRun, run_command
+from dovetail.cli.targets import read_target_options, target_options
+from dovetail.client.checking import UnusableSchema, compile_schema
+from dovetail.protocol.profiles import PROVIDER_RULES, UNMODIFIED_RULE_SETS
+from dovetail.server.lint import Finding, ToolReport, lint_declaration
 from dovetail.wire.tools import Tool
 
 
 @click.command("lint")
-@options()
-@click.option("--rules", multiple=True, type=click.Choice([*RULES]), help="Whose rules; else those of all makers.")
+@target_options()
+@click.option(
+    "--rules", multiple=True, type=click.Choice([*PROVIDER_RULES]), help="Whose rules; else those of all makers."
+)
 @click.option("--strict", is_flag=True, help="Missing words count as well.")
 @click.pass_context
-def command(ctx: click.Context, rules: tuple[str, ...], strict: bool, **given: Any) -> int:
+def command(ctx: click.Context, rules: tuple[str, ...], strict: bool, **params: Any) -> int:
     """Look for schemas that makers of models refuse, missing words, hidden characters, and what the tools cost.
 
     Exits with 6 if something would be refused; with --strict, if there is anything to say at all.
@@ -29,61 +31,64 @@ def command(ctx: click.Context, rules: tuple[str, ...], strict: bool, **given: A
     dovetail lint https://example.com/mcp --rules openai-strict
     """
 
-    async def work(spoken: Spoken) -> int:
-        reports = examined(await listed(spoken.client, "tools"), rules)
-        total, missing = sum(one.tokens for one in reports), spoken.client.left_out
-        said = {"tokens": total, "tools": reports, "left_out": missing}
-        spoken.print(said, lambda: _shown(reports, total, missing))
-        if missing:
-            return exits.CONTRACT
-        found = [finding for one in reports for finding in one.findings]
-        return exits.CONTRACT if any(strict or one.about != "words" for one in found) else exits.OK
+    async def execute(command_run: CommandRun) -> int:
+        reports = lint_tools(await list_items(command_run.client, "tools"), rules)
+        token_count, skipped = sum(lint_report.tokens for lint_report in reports), command_run.client.left_out
+        summary = {"tokens": token_count, "tools": reports, "left_out": skipped}
+        command_run.print_result(summary, lambda: _format_reports(reports, token_count, skipped))
+        if skipped:
+            return exits.EXIT_VALIDATION
+        issues = [issue for lint_report in reports for issue in lint_report.findings]
+        return exits.EXIT_VALIDATION if any(strict or issue.about != "words" for issue in issues) else exits.EXIT_OK
 
-    return converse(asked(ctx, **given), work)
+    return run_command(read_target_options(ctx, **params), execute)
 
 
-def examined(tools: list[Tool], rules: tuple[str, ...] = ()) -> list[ToolReport]:
+def lint_tools(tools: list[Tool], rules: tuple[str, ...] = ()) -> list[ToolReport]:
     """What there is to say about each tool."""
     names = [tool.name for tool in tools]
-    return [_with_names(declared(tool, rules or AS_PUBLISHED), tool, names) for tool in tools]
+    return [_add_protocol_issues(lint_declaration(tool, rules or UNMODIFIED_RULE_SETS), tool, names) for tool in tools]
 
 
-def _with_names(report: ToolReport, tool: Tool, names: list[str]) -> ToolReport:
-    more: list[Finding] = []
+def _add_protocol_issues(report: ToolReport, tool: Tool, names: list[str]) -> ToolReport:
+    issues: list[Finding] = []
     if names.count(tool.name) > 1:
-        more.append(Finding("protocol", "another tool has the same name"))
-    for what, said in (("name", tool.name), ("description", tool.description or ""), ("title", tool.title or "")):
-        if text.safe(said) != said.replace("\r\n", "\n"):
-            more.append(Finding("protocol", f"the {what} hides characters: {text.line(said)}"))
-    for what, schema in (("input", tool.input_schema), ("output", tool.output_schema)):
-        if schema is not None and (why := _misfit(schema)):
-            more.append(Finding("protocol", f"the {what} schema: {why}"))
-    return ToolReport(report.name, report.tokens, [*report.findings, *more])
+        issues.append(Finding("protocol", "another tool has the same name"))
+    for field, value in (("name", tool.name), ("description", tool.description or ""), ("title", tool.title or "")):
+        if text.escape_text(value) != value.replace("\r\n", "\n"):
+            issues.append(Finding("protocol", f"the {field} hides characters: {text.escape_line(value)}"))
+    for field, schema in (("input", tool.input_schema), ("output", tool.output_schema)):
+        if schema is not None and (problem := _find_schema_error(schema)):
+            issues.append(Finding("protocol", f"the {field} schema: {problem}"))
+    return ToolReport(report.name, report.tokens, [*report.findings, *issues])
 
 
-def _misfit(schema: Any) -> str | None:
+def _find_schema_error(schema: Any) -> str | None:
     """Why a schema is none; one that is only too much, or asks for what is elsewhere, is not judged."""
     try:
         compile_schema(schema)
-    except Unusable as exc:
+    except UnusableSchema as exc:
         return str(exc) if str(exc).startswith(("not a schema", "refers to what is not there")) else None
     return None
 
 
-def _shown(reports: list[ToolReport], total: int, missing: list[str]) -> str:
-    rows = [(one.name, str(one.tokens), str(len(one.findings) or "")) for one in reports]
-    parts = [text.table(rows, ("tool", "tokens", "findings")) or "no tools"]
-    for one in reports:
+def _format_reports(reports: list[ToolReport], token_count: int, skipped: list[str]) -> str:
+    rows = [
+        (lint_report.name, str(lint_report.tokens), str(len(lint_report.findings) or "")) for lint_report in reports
+    ]
+    parts = [text.format_table(rows, ("tool", "tokens", "findings")) or "no tools"]
+    for lint_report in reports:
         parts += [
-            f"{text.line(one.name)}: {text.line(finding.text)} ({finding.about})" for finding in _unique(one.findings)
+            f"{text.escape_line(lint_report.name)}: {text.escape_line(issue.text)} ({issue.about})"
+            for issue in _merge_issues(lint_report.findings)
         ]
-    parts += [f"{text.line(one)} (protocol)" for one in missing]
-    return "\n".join([*parts, f"about {total} tokens in all"])
+    parts += [f"{text.escape_line(item)} (protocol)" for item in skipped]
+    return "\n".join([*parts, f"about {token_count} tokens in all"])
 
 
-def _unique(findings: list[Finding]) -> list[Finding]:
+def _merge_issues(issues: list[Finding]) -> list[Finding]:
     """Each thing once, with all who mind it."""
     by_text: dict[str, list[str]] = {}
-    for one in findings:
-        by_text.setdefault(one.text, []).append(one.about)
-    return [Finding(", ".join(about), said) for said, about in by_text.items()]
+    for issue in issues:
+        by_text.setdefault(issue.text, []).append(issue.about)
+    return [Finding(", ".join(rules), message) for message, rules in by_text.items()]

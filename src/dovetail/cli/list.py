@@ -5,19 +5,19 @@ from typing import Any
 import click
 
 from dovetail.cli import text
-from dovetail.cli.arguments import meant
-from dovetail.cli.speaking import Spoken, converse
-from dovetail.cli.targets import Asked, asked, options
+from dovetail.cli.arguments import suggest_names
+from dovetail.cli.speaking import CommandRun, run_command
+from dovetail.cli.targets import TargetOptions, read_target_options, target_options
 from dovetail.connect import Client
-from dovetail.protocol.resolving import named, required
+from dovetail.protocol.resolving import get_mapping, get_required
 
-KINDS = ("tools", "resources", "templates", "prompts")
+ITEM_KINDS = ("tools", "resources", "templates", "prompts")
 
 
 @click.command("list")
-@options("[tools|resources|templates|prompts]...")
+@target_options("[tools|resources|templates|prompts]...")
 @click.pass_context
-def command(ctx: click.Context, **given: Any) -> int:
+def command(ctx: click.Context, **params: Any) -> int:
     """List what a server offers: everything, or the kinds named.
 
     Without a target: the servers in the configurations of the known hosts.
@@ -27,91 +27,105 @@ def command(ctx: click.Context, **given: Any) -> int:
     dovetail list server.py
     dovetail list https://example.com/mcp tools
     """
-    line = asked(ctx, **given)
-    if not (line.words or line.command or line.module):
-        return _configured(line)
+    options = read_target_options(ctx, **params)
+    if not (options.args or options.command or options.module):
+        return _print_configured_servers(options)
 
-    async def work(spoken: Spoken) -> None:
-        for word in spoken.words:
-            if word not in KINDS:
-                raise click.UsageError(f"{word!r} is no kind of thing.{meant(word, KINDS)}")
-        found = {kind: await listed(spoken.client, kind) for kind in spoken.words or KINDS}
-        spoken.print(found, lambda: _shown(found))
-        if spoken.muted and not any(found.values()):
-            await spoken.client.close()  # all that it said is here then
-            for said in spoken.client.last_words:
-                text.note(said)
+    async def execute(command_run: CommandRun) -> None:
+        for kind_arg in command_run.args:
+            if kind_arg not in ITEM_KINDS:
+                raise click.UsageError(f"{kind_arg!r} is no kind of thing.{suggest_names(kind_arg, ITEM_KINDS)}")
+        items_by_kind = {kind: await list_items(command_run.client, kind) for kind in command_run.args or ITEM_KINDS}
+        command_run.print_result(items_by_kind, lambda: _format_items(items_by_kind))
+        if command_run.is_stderr_hidden and not any(items_by_kind.values()):
+            await command_run.client.close()  # all that it said is here then
+            for stderr_line in command_run.client.last_stderr_lines:
+                text.print_note(stderr_line)
 
-    return converse(line, work)
+    return run_command(options, execute)
 
 
-async def listed(client: Client, kind: str) -> list[Any]:
+async def list_items(client: Client, kind: str) -> list[Any]:
     """Everything of one kind; nothing where the server does not know the kind."""
-    able = client.capabilities
+    capabilities = client.capabilities
     match kind:
-        case "tools" if able.tools is not None:
+        case "tools" if capabilities.tools is not None:
             return await client.list_tools()
-        case "resources" if able.resources is not None:
+        case "resources" if capabilities.resources is not None:
             return await client.list_resources()
-        case "templates" if able.resources is not None:
+        case "templates" if capabilities.resources is not None:
             return await client.list_resource_templates()
-        case "prompts" if able.prompts is not None:
+        case "prompts" if capabilities.prompts is not None:
             return await client.list_prompts()
         case _:
             return []
 
 
-def _shown(found: dict[str, list[Any]]) -> str:
-    parts = [part for kind, items in found.items() if (part := _table(kind, items))]
+def _format_items(items_by_kind: dict[str, list[Any]]) -> str:
+    parts = [part for kind, items in items_by_kind.items() if (part := _format_kind_table(kind, items))]
     return "\n\n".join(parts) or "nothing"
 
 
-def _table(kind: str, items: list[Any]) -> str:
+def _format_kind_table(kind: str, items: list[Any]) -> str:
     match kind:
         case "tools":
-            rows = [(one.name, _arguments(one.input_schema), _first(one.description)) for one in items]
-            return text.table(rows, ("tool", "arguments", "description"))
+            rows = [
+                (tool.name, _format_tool_arguments(tool.input_schema), _get_first_line(tool.description))
+                for tool in items
+            ]
+            return text.format_table(rows, ("tool", "arguments", "description"))
         case "resources":
-            rows = [(one.uri, one.name, _first(one.description)) for one in items]
-            return text.table(rows, ("resource", "name", "description"))
+            rows = [(resource.uri, resource.name, _get_first_line(resource.description)) for resource in items]
+            return text.format_table(rows, ("resource", "name", "description"))
         case "templates":
-            rows = [(one.uri_template, one.name, _first(one.description)) for one in items]
-            return text.table(rows, ("template", "name", "description"))
+            rows = [
+                (resource_template.uri_template, resource_template.name, _get_first_line(resource_template.description))
+                for resource_template in items
+            ]
+            return text.format_table(rows, ("template", "name", "description"))
         case _:
-            rows = [(one.name, _of_prompt(one), _first(one.description)) for one in items]
-            return text.table(rows, ("prompt", "arguments", "description"))
+            rows = [
+                (prompt.name, _format_prompt_arguments(prompt), _get_first_line(prompt.description)) for prompt in items
+            ]
+            return text.format_table(rows, ("prompt", "arguments", "description"))
 
 
-def _of_prompt(prompt: Any) -> str:
-    return " ".join(_spelled(one.name, one.required) for one in prompt.arguments or ())
+def _format_prompt_arguments(prompt: Any) -> str:
+    return " ".join(_format_argument(argument.name, argument.required) for argument in prompt.arguments or ())
 
 
-def _arguments(schema: dict[str, Any]) -> str:
-    needed = required(schema)
-    return " ".join(_spelled(name, name in needed) for name in named(schema))
+def _format_tool_arguments(schema: dict[str, Any]) -> str:
+    required_names = get_required(schema)
+    return " ".join(_format_argument(name, name in required_names) for name in get_mapping(schema))
 
 
-def _spelled(name: str, needed: bool | None) -> str:
-    return name if needed else f"[{name}]"
+def _format_argument(name: str, is_required: bool | None) -> str:
+    return name if is_required else f"[{name}]"
 
 
-def _first(description: str | None) -> str:
+def _get_first_line(description: str | None) -> str:
     return (description or "").strip().split("\n", 1)[0]
 
 
-def _configured(line: Asked) -> int:
+def _print_configured_servers(options: TargetOptions) -> int:
     from dovetail.host.config import read_known
 
     entries, problems = read_known()
-    found = [
-        {"name": one.name, "source": one.source, "target": one.spelled(), "file": str(one.path), "enabled": one.enabled}
-        for one in entries
+    servers = [
+        {
+            "name": entry.name,
+            "source": entry.source,
+            "target": entry.spelled(),
+            "file": str(entry.path),
+            "enabled": entry.enabled,
+        }
+        for entry in entries
     ]
-    if line.json:
-        click.echo(text.document(found))
+    if options.json:
+        click.echo(text.format_json(servers))
     else:
-        rows = [(str(one["name"]), str(one["source"]), str(one["target"])) for one in found]
-        click.echo(text.table(rows, ("server", "configured in", "target")) or "no server is configured")
+        rows = [(str(server["name"]), str(server["source"]), str(server["target"])) for server in servers]
+        click.echo(text.format_table(rows, ("server", "configured in", "target")) or "no server is configured")
     for problem in problems:
-        text.note(f"{problem.path}: {problem.text}")
+        text.print_note(f"{problem.path}: {problem.text}")
     return 0

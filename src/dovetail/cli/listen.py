@@ -5,32 +5,34 @@ from typing import Any
 import click
 
 from dovetail.cli import text
-from dovetail.cli.speaking import Spoken, converse
-from dovetail.cli.targets import asked, options
+from dovetail.cli.speaking import CommandRun, run_command
+from dovetail.cli.targets import read_target_options, target_options
 
 
 @click.command("listen")
-@options("[URI]...")
+@target_options("[URI]...")
 @click.option("-n", "--count", type=click.IntRange(1), help="Stop after this many.")
 @click.pass_context
-def command(ctx: click.Context, count: int | None, **given: Any) -> int:
+def command(ctx: click.Context, count: int | None, **params: Any) -> int:
     """Show changes as they happen: of the lists, and of the resources named; with --json one object a line.
 
     \b
     dovetail listen server.py notes://today
     """
 
-    async def work(spoken: Spoken) -> None:
-        left = count
-        async with spoken.client.listen(uris=spoken.words) as changes:
-            text.note("listening; interrupt to stop")
+    async def execute(command_run: CommandRun) -> None:
+        remaining = count
+        async with command_run.client.listen(uris=command_run.args) as changes:
+            text.print_note("listening; interrupt to stop")
             async for change in changes:
-                said = {"kind": change.kind, "uri": change.uri, "missed": change.missed}
+                event = {"kind": change.kind, "uri": change.uri, "missed": change.missed}
                 click.echo(
-                    text.record(said) if spoken.json else text.line(f"{change.kind} {change.uri or ''}".rstrip())
+                    text.format_json_line(event)
+                    if command_run.json
+                    else text.escape_line(f"{change.kind} {change.uri or ''}".rstrip())
                 )
-                left = None if left is None else left - 1
-                if left == 0:
+                remaining = None if remaining is None else remaining - 1
+                if remaining == 0:
                     break
 
-    return converse(asked(ctx, **given), work)
+    return run_command(read_target_options(ctx, **params), execute)

@@ -9,124 +9,137 @@ from urllib.parse import parse_qs, urlsplit
 
 import click
 
-from dovetail.auth.login import Login
+from dovetail.auth.login import SavedLogin
 from dovetail.auth.settings import Bearer, DeviceLogin, OAuth
 from dovetail.cli import text
 from dovetail.errors import LoginFailed
-from dovetail.login.stores import FileStore
+from dovetail.login.stores import FileTokenStore
 
 
-def setting(given: str | None, url: str) -> Any:
+def create_auth(auth_option: str | None, url: str) -> Any:
     """What `--auth` says, or else the login kept for this server, if there is one."""
-    if given is not None and given != "oauth":
+    if auth_option is not None and auth_option != "oauth":
         try:
-            return Bearer(given.removeprefix("Bearer "))
+            return Bearer(auth_option.removeprefix("Bearer "))
         except ValueError:
             raise click.UsageError("--auth is oauth, or a token: one word of plain characters") from None
-    kept = found(url)
-    if given is None and kept is None:
+    saved_login = load_login(url)
+    if auth_option is None and saved_login is None:
         return None
-    attended = sys.stdin.isatty() and sys.stderr.isatty()
+    is_interactive = sys.stdin.isatty() and sys.stderr.isatty()
 
-    def refuse(page: str) -> None:
-        wanted = lacking(kept, parse_qs(urlsplit(page).query).get("scope", [""])[0].split())
-        before = kept.scopes if kept is not None else ()  # what was asked for in vain is asked for again, but not news
-        missing = [one for one in wanted if one not in before] or wanted
-        what = f"a login with the scope {' '.join(missing)} is needed" if missing and kept else "a new login is needed"
-        raise LoginFailed(what).at(hint=again(url, missing if kept else ()))
+    def reject_login(login_url: str) -> None:
+        missing_scopes = find_missing_scopes(
+            saved_login, parse_qs(urlsplit(login_url).query).get("scope", [""])[0].split()
+        )
+        requested_before = (
+            saved_login.scopes if saved_login is not None else ()
+        )  # what was asked for in vain is asked for again, but not news
+        new_scopes = [scope for scope in missing_scopes if scope not in requested_before] or missing_scopes
+        problem = (
+            f"a login with the scope {' '.join(new_scopes)} is needed"
+            if new_scopes and saved_login
+            else "a new login is needed"
+        )
+        raise LoginFailed(problem).at(hint=format_login_command(url, new_scopes if saved_login else ()))
 
-    return OAuth(open_browser=open_page if attended else refuse)
+    return OAuth(open_browser=open_browser if is_interactive else reject_login)
 
 
-def again(url: str, scopes: Iterable[str] = ()) -> str:
+def format_login_command(url: str, scopes: Iterable[str] = ()) -> str:
     """The command that logs in, with what else is to be asked for."""
-    return " ".join(("dovetail auth login", url, *(f"--scope {one}" for one in scopes)))
+    return " ".join(("dovetail auth login", url, *(f"--scope {scope}" for scope in scopes)))
 
 
-def granted(kept: Login) -> list[str]:
+def get_granted_scopes(saved_login: SavedLogin) -> list[str]:
     """What a login may be used for. A token that does not say it has all that was asked for. RFC 6749, section 5.1"""
-    said = kept.token.scope if kept.token is not None else None
-    return said.split() if said is not None else list(kept.scopes)
+    token_scope = saved_login.token.scope if saved_login.token is not None else None
+    return token_scope.split() if token_scope is not None else list(saved_login.scopes)
 
 
-def lacking(kept: Login | None, wanted: Iterable[str]) -> list[str]:
+def find_missing_scopes(saved_login: SavedLogin | None, scopes: Iterable[str]) -> list[str]:
     """What of the wanted scopes a login does not have; leave to renew it is not shown in its token."""
-    has = {"offline_access", *(granted(kept) if kept is not None else ())}
-    return [one for one in wanted if one not in has]
+    granted_scopes = {"offline_access", *(get_granted_scopes(saved_login) if saved_login is not None else ())}
+    return [scope for scope in scopes if scope not in granted_scopes]
 
 
-def found(url: str) -> Login | None:
+def load_login(url: str) -> SavedLogin | None:
     """The login kept for a server; one that cannot be read is told and counts as none."""
     try:
-        stored = FileStore().get(url)
+        stored = FileTokenStore().get(url)
     except LoginFailed as exc:
-        text.note(f"the login kept for {url} cannot be read: {exc}")
+        text.print_note(f"the login kept for {url} cannot be read: {exc}")
         return None
-    return _loaded(stored, url) if stored is not None else None
+    return _decode_login(stored, url) if stored is not None else None
 
 
-def everyone() -> list[Login]:
+def load_all_logins() -> list[SavedLogin]:
     """Every login that is kept and can be read."""
-    return [login for place in FileStore().places() if (login := _at(place)) is not None]
+    return [login for path in FileTokenStore().list_files() if (login := _load_login_file(path)) is not None]
 
 
-def _at(place: Path) -> Login | None:
+def _load_login_file(path: Path) -> SavedLogin | None:
     try:
-        return _loaded(place.read_bytes(), str(place))
+        return _decode_login(path.read_bytes(), str(path))
     except OSError as exc:
-        text.note(f"a login cannot be read: {exc.strerror}: {exc.filename}")
+        text.print_note(f"a login cannot be read: {exc.strerror}: {exc.filename}")
         return None
 
 
-def _loaded(stored: bytes, where: str) -> Login | None:
-    login = Login.load(stored)
+def _decode_login(stored: bytes, source: str) -> SavedLogin | None:
+    login = SavedLogin.load(stored)
     if login is None:
-        text.note(f"the login kept for {where} cannot be read: it is damaged")
+        text.print_note(f"the login kept for {source} cannot be read: it is damaged")
     return login
 
 
-class Renewed:
+class NewLoginStore:
     """A store that knows nothing until a login has come about: until then the one that is kept stays as it is."""
 
     def __init__(self) -> None:
-        self.login: Login | None = None
-        self._kept = FileStore()
+        self.login: SavedLogin | None = None
+        self._file_store = FileTokenStore()
 
     def get(self, key: str) -> bytes | None:
-        return self._kept.get(key) if self.login is not None else None
+        return self._file_store.get(key) if self.login is not None else None
 
     def set(self, key: str, value: bytes) -> None:
-        self.login = Login.load(value)
-        self._kept.set(key, value)
+        self.login = SavedLogin.load(value)
+        self._file_store.set(key, value)
 
     def delete(self, key: str) -> None:
-        self._kept.delete(key)
+        self._file_store.delete(key)
 
 
-def open_page(url: str) -> None:
+def open_browser(url: str) -> None:
     """Send the user to a page, and name it, should no browser come up."""
-    text.note(f"opening a browser; if none comes up, open this on this machine: {url}")
+    text.print_note(f"opening a browser; if none comes up, open this on this machine: {url}")
     if not webbrowser.open(url) and not sys.stderr.isatty():
         raise LoginFailed("there is no browser here, and nobody at a terminal to open the page").at(
             hint="log in with --device, or with --paste at a terminal"
         )
 
 
-def paste(url: str) -> str:
+def prompt_for_redirect(url: str) -> str:
     """Let the user carry the address over from another machine."""
-    click.echo(f"Open this in any browser, log in, and paste here the address it ends at:\n{text.whole(url)}", err=True)
+    click.echo(
+        f"Open this in any browser, log in, and paste here the address it ends at:\n{text.escape_full_line(url)}",
+        err=True,
+    )
     return sys.stdin.readline().strip()
 
 
-def show_code(url: str, code: str) -> None:
+def print_device_code(url: str, code: str) -> None:
     """Name the page and the code to enter there."""
-    click.echo(f"Open {text.whole(url)} and enter the code {text.line(code)}", err=True)
+    click.echo(f"Open {text.escape_full_line(url)} and enter the code {text.escape_line(code)}", err=True)
 
 
-def wished(how: str, **given: Any) -> Any:
+def create_login_auth(login_method: str, **options: Any) -> Any:
     """The setting for a login the user asks for."""
-    if given.get("client_id") is None:
-        given["client_secret"] = None  # of another client, in the environment
-    if how == "device":
-        return DeviceLogin(show=show_code, **given)
-    return OAuth(**{"paste": paste} if how == "paste" else {"open_browser": open_page}, **given)
+    if options.get("client_id") is None:
+        options["client_secret"] = None  # of another client, in the environment
+    if login_method == "device":
+        return DeviceLogin(show=print_device_code, **options)
+    return OAuth(
+        **{"paste": prompt_for_redirect} if login_method == "paste" else {"open_browser": open_browser}, **options
+    )

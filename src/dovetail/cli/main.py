@@ -12,7 +12,7 @@ import click
 from dovetail.version import VERSION
 
 # Each command with its line of help, so that the list needs no module of theirs.
-COMMANDS = {
+COMMAND_GROUPS = {
     "Servers of your own": {
         "new": "Write a new server, with a test.",
         "run": "Serve a server: over stdio, or with --http, --sse.",
@@ -55,41 +55,43 @@ COMMANDS = {
         "completion": "Print a script that completes commands, targets, tools and arguments.",
     },
 }
-NAMES = {name: told for group in COMMANDS.values() for name, told in group.items()}
+COMMAND_SUMMARIES = {name: summary for group in COMMAND_GROUPS.values() for name, summary in group.items()}
 
 
-class Commands(click.Group):
+class LazyGroup(click.Group):
     """A group whose commands are modules of `cli`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All of them, in the order they are told."""
-        return [*NAMES]
+        return [*COMMAND_SUMMARIES]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of this name."""
-        if cmd_name not in NAMES:
+        if cmd_name not in COMMAND_SUMMARIES:
             return None
-        found: click.Command = import_module(f"dovetail.cli.{cmd_name}").command
-        return found
+        loaded_command: click.Command = import_module(f"dovetail.cli.{cmd_name}").command
+        return loaded_command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Help with a name that is almost right."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as exc:
-            from dovetail.cli.arguments import meant
+            from dovetail.cli.arguments import suggest_names
 
-            raise click.UsageError(f"There is no command {args[0]!r}.{meant(args[0], NAMES)}", ctx) from exc
+            raise click.UsageError(
+                f"There is no command {args[0]!r}.{suggest_names(args[0], COMMAND_SUMMARIES)}", ctx
+            ) from exc
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list, from the table above: no module is loaded for it."""
-        for title, group in COMMANDS.items():
+        for title, group in COMMAND_GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([*group.items()])
 
 
 @click.group(
-    cls=Commands,
+    cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=(
         "TARGET is a file (server.py, server.py:app, a recording.jsonl, mcp.json:name), -m MODULE, a URL, a name from "
@@ -101,46 +103,46 @@ def cli() -> None:
     """The Model Context Protocol at the command line."""
 
 
-def _parted(words: list[str]) -> tuple[list[str], list[str]]:
+def _split_target_command(args: list[str]) -> tuple[list[str], list[str]]:
     """What stands before and after the first `--`, which begins a command of the user's own."""
-    if "--" not in words:
-        return words, []
-    place = words.index("--")
-    if place == len(words) - 1:
+    if "--" not in args:
+        return args, []
+    separator_index = args.index("--")
+    if separator_index == len(args) - 1:
         raise click.UsageError("after -- there is no command")
-    return words[:place], words[place + 1 :]
+    return args[:separator_index], args[separator_index + 1 :]
 
 
 def main() -> None:
     """What the installed command calls."""
-    _fill()
+    _restore_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         reconfigure: Any = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
     if "_DOVETAIL_COMPLETE" in os.environ:
-        from dovetail.cli.completing import suggest
+        from dovetail.cli.completing import print_candidates
 
-        suggest(os.environ["_DOVETAIL_COMPLETE"], cli, NAMES)
+        print_candidates(os.environ["_DOVETAIL_COMPLETE"], cli, COMMAND_SUMMARIES)
         return
-    sys.exit(_status(sys.argv[1:]))
+    sys.exit(_run(sys.argv[1:]))
 
 
-def _fill() -> None:
+def _restore_closed_streams() -> None:
     """Standard streams that were closed must not be taken by the next file that is opened; to write fails as it did."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
+    for stream_fd, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            place = os.open(os.devnull, os.O_RDONLY if number < 2 else os.O_WRONLY)
-            if place != number:
-                os.dup2(place, number)
-                os.close(place)
-            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
+            opened_fd = os.open(os.devnull, os.O_RDONLY if stream_fd < 2 else os.O_WRONLY)
+            if opened_fd != stream_fd:
+                os.dup2(opened_fd, stream_fd)
+                os.close(opened_fd)
+            setattr(sys, name, open(stream_fd, "w" if stream_fd else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
-def _status(words: list[str]) -> int:
+def _run(args: list[str]) -> int:
     try:
-        before, command = _parted(words)
-        with cli.make_context("dovetail", before, obj=command) as ctx:
+        own_args, target_command = _split_target_command(args)
+        with cli.make_context("dovetail", own_args, obj=target_command) as ctx:
             code = cli.invoke(ctx)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as exc:
@@ -149,73 +151,73 @@ def _status(words: list[str]) -> int:
     except click.exceptions.Exit as exc:
         return exc.exit_code
     except click.ClickException as exc:
-        _explain(exc, "--json" in words[: words.index("--") if "--" in words else None])
+        _print_usage_error(exc, "--json" in args[: args.index("--") if "--" in args else None])
         return 2
     except (click.Abort, KeyboardInterrupt):
         click.echo("", err=True)
         return 130
     except BrokenPipeError:
-        _hush()
+        _discard_stdout()
         return 0
     except OSError as exc:
-        return _unwritten(exc)
+        return _report_os_error(exc)
     except Exception as exc:
-        return _faulty(exc, words)
+        return _report_internal_error(exc, args)
     return code if isinstance(code, int) else 0
 
 
-def _faulty(exc: Exception, words: list[str]) -> int:
+def _report_internal_error(exc: Exception, args: list[str]) -> int:
     """What nobody thought of; a server may say anything, and a traceback tells its user nothing."""
     from dovetail.cli import exits, text
 
-    before = words[: words.index("--") if "--" in words else None]
-    text.fail(f"dovetail itself is at fault: {type(exc).__name__}: {exc}")
-    if {"-v", "--verbose"} & {*before}:
+    own_args = args[: args.index("--") if "--" in args else None]
+    text.print_error(f"dovetail itself is at fault: {type(exc).__name__}: {exc}")
+    if {"-v", "--verbose"} & {*own_args}:
         import traceback
 
-        text.note("".join(traceback.format_exception(exc)))
+        text.print_note("".join(traceback.format_exception(exc)))
     else:
-        text.note("-v shows where")
-    return exits.FAULT
+        text.print_note("-v shows where")
+    return exits.EXIT_INTERNAL_ERROR
 
 
-def _explain(exc: click.ClickException, as_json: bool) -> None:
+def _print_usage_error(exc: click.ClickException, as_json: bool) -> None:
     from dovetail.cli import text
 
     if as_json:
-        said = {"error": type(exc).__name__, "message": exc.format_message()}
-        click.echo(text.document(said), err=True)
+        document = {"error": type(exc).__name__, "message": exc.format_message()}
+        click.echo(text.format_json(document), err=True)
         return
     ctx = getattr(exc, "ctx", None)
-    misread = isinstance(exc, click.BadParameter | click.NoSuchOption | click.BadOptionUsage)
-    if ctx is not None and misread:
+    is_option_error = isinstance(exc, click.BadParameter | click.NoSuchOption | click.BadOptionUsage)
+    if ctx is not None and is_option_error:
         click.echo(ctx.get_usage(), err=True)
-    text.fail(exc.format_message())
-    if ctx is not None and misread:
-        text.note(f"more: {ctx.command_path} --help")
+    text.print_error(exc.format_message())
+    if ctx is not None and is_option_error:
+        text.print_note(f"more: {ctx.command_path} --help")
 
 
-_UNWRITTEN = (errno.ENOSPC, errno.EBADF, errno.EIO, errno.EFBIG, errno.EDQUOT, errno.EROFS)
+_WRITE_ERRNOS = (errno.ENOSPC, errno.EBADF, errno.EIO, errno.EFBIG, errno.EDQUOT, errno.EROFS)
 
 
-def _unwritten(exc: OSError) -> int:
+def _report_os_error(exc: OSError) -> int:
     """A file, or stdout itself, that the system refuses."""
     from dovetail.cli import text
 
-    what = exc.strerror or str(exc)
+    message = exc.strerror or str(exc)
     if exc.filename:
-        what = f"{exc.filename}: {what}"
-    elif exc.errno in _UNWRITTEN:
-        what = f"the output cannot be written: {what}"
+        message = f"{exc.filename}: {message}"
+    elif exc.errno in _WRITE_ERRNOS:
+        message = f"the output cannot be written: {message}"
     elif isinstance(exc, FileNotFoundError):
-        what = "the folder this was started in is gone"
-    text.fail(what)
+        message = "the folder this was started in is gone"
+    text.print_error(message)
     with contextlib.suppress(OSError):
-        _hush()
+        _discard_stdout()
     return 2
 
 
-def _hush() -> None:
+def _discard_stdout() -> None:
     """Whoever read has gone; nothing is left to be said, not even at the end of the process."""
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, sys.stdout.fileno())
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())

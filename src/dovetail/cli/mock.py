@@ -23,7 +23,7 @@ def command(recording: str, loose: bool, http: bool, host: str, port: int) -> in
     dovetail mock server.jsonl
     dovetail call server.jsonl forecast city=Oslo
     """
-    app = mocked(read_recording(recording), recording, loose=loose)
+    app = create_mock_server(read_recording(recording), recording, any_arguments=loose)
     try:
         if http:
             app.run("http", host=host, port=port)
@@ -34,22 +34,22 @@ def command(recording: str, loose: bool, http: bool, host: str, port: int) -> in
     return 0
 
 
-def mocked(parts: list[Any], name: str, *, loose: bool = False) -> Any:
+def create_mock_server(frames: list[Any], name: str, *, any_arguments: bool = False) -> Any:
     """A server made of a recording."""
-    from dovetail.connect import Client, Way
+    from dovetail.connect import Client, ResolvedTarget
     from dovetail.protocol.playback import Playback
     from dovetail.serve import Server
-    from dovetail.transports.memory import Memory
+    from dovetail.transports.memory import MemoryClient
 
     try:
-        played = Playback(parts, loose=loose)
+        playback = Playback(frames, any_arguments=any_arguments)
     except ValueError as exc:
         raise click.UsageError(f"{name}: {exc}") from None
     app = Server(
-        str(played.server.get("name") or name),
-        version=str(played.server.get("version") or "0.0.0"),
-        instructions=played.instructions,
+        str(playback.server_info.get("name") or name),
+        version=str(playback.server_info.get("version") or "0.0.0"),
+        instructions=playback.instructions,
     )
-    way = Way(name, None, lambda: Memory(played.link))
-    app.mount(Client(way, revision=played.revision, cache=False, check_results=False))
+    target = ResolvedTarget(name, None, lambda: MemoryClient(playback.link))
+    app.mount(Client(target, revision=playback.revision, cache=False, check_results=False))
     return app

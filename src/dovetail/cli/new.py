@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-_SERVER = '''"""{name}: an MCP server. Run it with `dovetail run {file}`, or let a host start it."""
+_SERVER_TEMPLATE = '''"""{name}: an MCP server. Run it with `dovetail run {file}`, or let a host start it."""
 
 from dovetail import Server
 
@@ -33,7 +33,7 @@ if __name__ == "__main__":
     app.run()
 '''
 
-_TEST = '''"""The server, called as a host would call it."""
+_TEST_TEMPLATE = '''"""The server, called as a host would call it."""
 
 from dovetail import SyncClient
 from {module} import app
@@ -65,8 +65,8 @@ def command(name: str, force: bool) -> int:
         )
     folder = Path(name).parent
     files = {
-        folder / f"{module}.py": _SERVER.format(name=module, file=f"{module}.py"),
-        folder / f"test_{module}.py": _TEST.format(module=module),
+        folder / f"{module}.py": _SERVER_TEMPLATE.format(name=module, file=f"{module}.py"),
+        folder / f"test_{module}.py": _TEST_TEMPLATE.format(module=module),
     }
     for path in files:
         if path.exists() and not force:

@@ -6,32 +6,32 @@ from typing import Any
 import click
 
 from dovetail.cli import text
-from dovetail.cli.speaking import Spoken, converse
-from dovetail.cli.targets import asked, options
+from dovetail.cli.speaking import CommandRun, run_command
+from dovetail.cli.targets import read_target_options, target_options
 
 
 @click.command("ping")
-@options()
+@target_options()
 @click.option("-n", "--count", type=int, default=3, show_default=True, help="How often.")
 @click.pass_context
-def command(ctx: click.Context, count: int, **given: Any) -> int:
+def command(ctx: click.Context, count: int, **params: Any) -> int:
     """Ask a server for a sign of life.
 
     \b
     dovetail ping server.py
     """
 
-    async def work(spoken: Spoken) -> None:
-        client = spoken.client
-        times: list[float] = []
+    async def execute(command_run: CommandRun) -> None:
+        client = command_run.client
+        durations_ms: list[float] = []
         for _ in range(count):
-            begun = time.perf_counter()
+            started_at = time.perf_counter()
             await client.ping()
-            times.append((time.perf_counter() - begun) * 1000)
-        told = ", ".join(f"{one:.1f} ms" for one in times)
-        spoken.print(
-            {"revision": client.revision, "milliseconds": times},
-            lambda: f"{text.line(client.name)} is alive ({client.revision}): {told}",
+            durations_ms.append((time.perf_counter() - started_at) * 1000)
+        summary = ", ".join(f"{duration_ms:.1f} ms" for duration_ms in durations_ms)
+        command_run.print_result(
+            {"revision": client.revision, "milliseconds": durations_ms},
+            lambda: f"{text.escape_line(client.name)} is alive ({client.revision}): {summary}",
         )
 
-    return converse(asked(ctx, **given), work)
+    return run_command(read_target_options(ctx, **params), execute)

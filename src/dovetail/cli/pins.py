@@ -7,16 +7,16 @@ from typing import Any
 import click
 
 from dovetail.cli import exits, text
-from dovetail.cli.hosting import advise_start, consent, host_options, made, state_file
-from dovetail.cli.keyboard import Keyboard
-from dovetail.cli.speaking import finished, logged
+from dovetail.cli.hosting import create_consent, create_host, get_data_file, host_options, print_start_hint
+from dovetail.cli.keyboard import LineReader
+from dovetail.cli.speaking import LogPrinter, run_to_exit_code
 from dovetail.host.host import Host
 from dovetail.host.member import Member
 from dovetail.host.pinned import Comparison, Pins
 from dovetail.host.pins import describe
 
-_NOTHING = "no server could be looked at"
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+_NO_SERVER_MESSAGE = "no server could be looked at"
+_JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
 @click.group("pins")
@@ -28,118 +28,135 @@ def command() -> None:
 
 
 @command.command("list")
-@_JSON
-def listing(as_json: bool) -> int:
+@_JSON_OPTION
+def list_pins(as_json: bool) -> int:
     """List the definitions that were agreed to."""
-    pins = Pins(state_file("pins.json")).list()
+    pins = Pins(get_data_file("pins.json")).list()
     if as_json:
-        click.echo(text.document(pins))
-        return exits.OK
+        click.echo(text.format_json(pins))
+        return exits.EXIT_OK
     rows = [
-        (one.server, one.name, time.strftime("%Y-%m-%d", time.localtime(one.seen)), one.fingerprint) for one in pins
+        (pin.server, pin.name, time.strftime("%Y-%m-%d", time.localtime(pin.seen)), pin.fingerprint) for pin in pins
     ]
-    click.echo(text.table(rows, ("server", "tool", "since", "fingerprint")) or "nothing was agreed to yet")
-    return exits.OK
+    click.echo(text.format_table(rows, ("server", "tool", "since", "fingerprint")) or "nothing was agreed to yet")
+    return exits.EXIT_OK
 
 
 @command.command("check")
 @host_options
 @click.option("--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for all of them.")
-@_JSON
-def check(files: tuple[str, ...], policy: str | None, journal: str | None, **given: Any) -> int:
+@_JSON_OPTION
+def check_pins(files: tuple[str, ...], policy: str | None, journal: str | None, **params: Any) -> int:
     """Compare what servers offer now with what was agreed to; exits with 6 if something changed.
 
     \b
     dovetail pins check mcp.json
     """
 
-    def work(host: Host, seen: dict[str, Member], as_json: bool) -> int:
+    def report_changes(host: Host, checked_servers: dict[str, Member], as_json: bool) -> int:
         pins = host.desk.pins
-        found = {name: pins.compare(one.identity, one.known["tool"].values()) for name, one in seen.items()}
-        facts = {name: _facts(one) for name, one in found.items()}
-        click.echo(text.document(facts) if as_json else text.safe("\n".join(_shown(found))))
-        return exits.CONTRACT if any(one.changed for one in found.values()) else exits.OK
+        comparisons = {
+            name: pins.compare(managed_server.identity, managed_server.known["tool"].values())
+            for name, managed_server in checked_servers.items()
+        }
+        summaries = {name: _summarize_comparison(comparison) for name, comparison in comparisons.items()}
+        click.echo(
+            text.format_json(summaries) if as_json else text.escape_text("\n".join(_format_comparisons(comparisons)))
+        )
+        return (
+            exits.EXIT_VALIDATION if any(comparison.changed for comparison in comparisons.values()) else exits.EXIT_OK
+        )
 
-    return _looked(files, policy, journal, work, **given)
+    return _run_with_servers(files, policy, journal, report_changes, **params)
 
 
 @command.command("keep")
 @host_options
 @click.option("--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for all of them.")
-@_JSON
-def keep(files: tuple[str, ...], policy: str | None, journal: str | None, **given: Any) -> int:
+@_JSON_OPTION
+def accept_definitions(files: tuple[str, ...], policy: str | None, journal: str | None, **params: Any) -> int:
     """Agree to the definitions as servers offer them now.
 
     \b
     dovetail pins keep mcp.json --server github
     """
 
-    def work(host: Host, seen: dict[str, Member], as_json: bool) -> int:
-        for name, one in seen.items():
-            host.desk.pins.keep(name, one.identity, one.known["tool"].values(), time.time())
-        numbers = {name: len(one.known["tool"]) for name, one in seen.items()}
-        rows = [f"{name}: {number} agreed to" for name, number in numbers.items()]
-        click.echo(text.document(numbers) if as_json else "\n".join(rows) or _NOTHING)
-        return exits.OK
+    def accept(host: Host, checked_servers: dict[str, Member], as_json: bool) -> int:
+        for name, managed_server in checked_servers.items():
+            host.desk.pins.keep(name, managed_server.identity, managed_server.known["tool"].values(), time.time())
+        counts = {name: len(managed_server.known["tool"]) for name, managed_server in checked_servers.items()}
+        rows = [f"{name}: {count} agreed to" for name, count in counts.items()]
+        click.echo(text.format_json(counts) if as_json else "\n".join(rows) or _NO_SERVER_MESSAGE)
+        return exits.EXIT_OK
 
-    return _looked(files, policy, journal, work, **given)
+    return _run_with_servers(files, policy, journal, accept, **params)
 
 
 @command.command("forget")
 @click.argument("server")
 @click.argument("tool", required=False)
-def forget(server: str, tool: str | None) -> int:
+def remove_pins(server: str, tool: str | None) -> int:
     """Forget what was agreed to, of a server or of one of its tools."""
-    number = Pins(state_file("pins.json")).forget(server=server, name=tool)
-    click.echo(f"{number} forgotten")
-    return exits.OK if number else exits.USAGE
+    count = Pins(get_data_file("pins.json")).forget(server=server, name=tool)
+    click.echo(f"{count} forgotten")
+    return exits.EXIT_OK if count else exits.EXIT_USAGE
 
 
-def _looked(
+def _run_with_servers(
     files: tuple[str, ...],
     policy: str | None,
     journal: str | None,
-    work: Callable[[Host, dict[str, Member], bool], int],
+    action: Callable[[Host, dict[str, Member], bool], int],
     *,
     servers: tuple[str, ...],
     timeout: float,
     as_json: bool,
 ) -> int:
     """Do something with the servers that say what they offer; the others are named."""
-    keyboard = Keyboard()
-    options: dict[str, Any] = {"consent": consent(keyboard), "patience": timeout, "start_time": timeout}
-    host = made(files, policy, journal, servers, **options)
+    keyboard = LineReader()
+    options: dict[str, Any] = {"consent": create_consent(keyboard), "patience": timeout, "start_time": timeout}
+    host = create_host(files, policy, journal, servers, **options)
 
     async def run() -> int:
         with keyboard:
             async with host:
                 await host.tools()
-                members = [one for one in host.servers if one.state != "disabled"]
-                seen = {one.name: one for one in members if "tool" in one.known}
-                missing = [one for one in members if one.name not in seen]
-                for one in missing:
-                    text.note(f"{one.name} could not be looked at: {one.reason or one.state}")
-                    advise_start(one.reason)
-                return work(host, seen, as_json) or (exits.CONNECT if missing else exits.OK)
+                managed_servers = [
+                    managed_server for managed_server in host.servers if managed_server.state != "disabled"
+                ]
+                checked_servers = {
+                    managed_server.name: managed_server
+                    for managed_server in managed_servers
+                    if "tool" in managed_server.known
+                }
+                unavailable = [
+                    managed_server for managed_server in managed_servers if managed_server.name not in checked_servers
+                ]
+                for managed_server in unavailable:
+                    text.print_note(
+                        f"{managed_server.name} could not be looked at: {managed_server.reason or managed_server.state}"
+                    )
+                    print_start_hint(managed_server.reason)
+                return action(host, checked_servers, as_json) or (exits.EXIT_CONNECT if unavailable else exits.EXIT_OK)
 
-    with logged(False):
-        return finished(run, as_json)
+    with LogPrinter(False):
+        return run_to_exit_code(run, as_json)
 
 
-def _facts(found: Comparison) -> dict[str, Any]:
+def _summarize_comparison(comparison: Comparison) -> dict[str, Any]:
     return {
-        "new": [one.name for one in found.new],
-        "gone": [one.name for one in found.gone],
-        "changed": {one.pin.name: one.differences for one in found.changed},
+        "new": [definition.name for definition in comparison.new],
+        "gone": [pin.name for pin in comparison.gone],
+        "changed": {change.pin.name: change.differences for change in comparison.changed},
     }
 
 
-def _shown(found: dict[str, Comparison]) -> list[str]:
+def _format_comparisons(comparisons: dict[str, Comparison]) -> list[str]:
     rows: list[str] = []
-    for name, one in found.items():
-        rows += [f"{name}: as agreed to"] if one.same else []
-        rows += [f"{name}.{text.line(new.name)}: new, never agreed to" for new in one.new]
-        rows += [f"{name}.{text.line(gone.name)}: gone" for gone in one.gone]
-        for changed in one.changed:
-            rows += [f"{name}.{text.line(changed.pin.name)}: changed", describe(changed.differences)]
-    return rows or [_NOTHING]
+    for name, comparison in comparisons.items():
+        rows += [f"{name}: as agreed to"] if comparison.same else []
+        rows += [f"{name}.{text.escape_line(definition.name)}: new, never agreed to" for definition in comparison.new]
+        rows += [f"{name}.{text.escape_line(pin.name)}: gone" for pin in comparison.gone]
+        for change in comparison.changed:
+            rows += [f"{name}.{text.escape_line(change.pin.name)}: changed", describe(change.differences)]
+    return rows or [_NO_SERVER_MESSAGE]

@@ -4,14 +4,14 @@ import click
 
 from dovetail.cli import exits, text
 from dovetail.cli.arguments import read_arguments
-from dovetail.host.kinds import read_kind
-from dovetail.host.names import split
+from dovetail.host.kinds import check_consent_kind
+from dovetail.host.names import split_full_name
 from dovetail.host.policy import Policy, Question
 from dovetail.wire.shape import replace
 from dovetail.wire.tools import ToolAnnotations
 
-_NAMED = ("tool.call", "tool.result", "resource.read", "prompt.get")
-_FILE = click.Path(exists=True, dir_okay=False)
+_ITEM_CONSENT_KINDS = ("tool.call", "tool.result", "resource.read", "prompt.get")
+_FILE_TYPE = click.Path(exists=True, dir_okay=False)
 
 
 @click.group("policy")
@@ -20,19 +20,19 @@ def command() -> None:
 
 
 @command.command("explain")
-@click.argument("file", type=_FILE)
-@click.argument("words", nargs=-1, metavar="[SERVER.TOOL] [NAME=VALUE]...")
+@click.argument("file", type=_FILE_TYPE)
+@click.argument("args", nargs=-1, metavar="[SERVER.TOOL] [NAME=VALUE]...")
 @click.option("--kind", default="tool.call", show_default=True, help="What is to happen.")
 @click.option("--trust", is_flag=True, help="The server is trusted.")
 @click.option("--foreign", is_flag=True, help="The server comes from a project.")
 @click.option("--read-only", is_flag=True, help="The tool says it changes nothing.")
 @click.option("--destructive/--harmless", default=None, help="What the tool says it may do.")
-@click.option("--admin", type=_FILE, help="The policy above it.")
-@click.option("--project", type=_FILE, help="The policy below it, which may only tighten.")
+@click.option("--admin", type=_FILE_TYPE, help="The policy above it.")
+@click.option("--project", type=_FILE_TYPE, help="The policy below it, which may only tighten.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def explain(
     file: str,
-    words: tuple[str, ...],
+    args: tuple[str, ...],
     kind: str,
     trust: bool,
     foreign: bool,
@@ -51,52 +51,56 @@ def explain(
     dovetail policy explain policy.toml github.create_issue repo=octo/app
     """
     try:
-        found = _policy(file, admin, project)
-        question = _question(words, kind, trust, read_only, destructive)
-        question = None if question is None else replace(question, foreign=foreign)
+        loaded_policy = _load_policy(file, admin, project)
+        request = _create_request(args, kind, trust, read_only, destructive)
+        request = None if request is None else replace(request, foreign=foreign)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from None
-    if question is None:
-        click.echo(text.document({"explained": found.explain()}) if as_json else text.safe(found.explain()))
-        return exits.OK
-    decision = found.decide(question)
-    facts = {
+    if request is None:
+        click.echo(
+            text.format_json({"explained": loaded_policy.explain()})
+            if as_json
+            else text.escape_text(loaded_policy.explain())
+        )
+        return exits.EXIT_OK
+    decision = loaded_policy.decide(request)
+    result = {
         "verdict": decision.verdict,
         "reason": decision.reason,
         "tier": decision.tier,
-        "unattended": found.unattended(decision).verdict,
-        "explained": found.explain(question),
+        "unattended": loaded_policy.unattended(decision).verdict,
+        "explained": loaded_policy.explain(request),
     }
-    click.echo(text.document(facts) if as_json else text.safe(found.explain(question)))
-    return {"allow": exits.OK, "ask": exits.INPUT}.get(decision.verdict, exits.DENIED)
+    click.echo(text.format_json(result) if as_json else text.escape_text(loaded_policy.explain(request)))
+    return {"allow": exits.EXIT_OK, "ask": exits.EXIT_INPUT_NEEDED}.get(decision.verdict, exits.EXIT_DENIED)
 
 
-def _policy(file: str, admin: str | None, project: str | None) -> Policy:
-    user = Policy.load(file)
+def _load_policy(file: str, admin: str | None, project: str | None) -> Policy:
+    user_policy = Policy.load(file)
     if admin is None and project is None:
-        return user
+        return user_policy
     return Policy.tiered(
         admin=Policy.load(admin) if admin is not None else None,
-        user=user,
+        user=user_policy,
         project=Policy.load(project) if project is not None else None,
     )
 
 
-def _question(
-    words: tuple[str, ...], kind: str, trust: bool, read_only: bool, destructive: bool | None
+def _create_request(
+    args: tuple[str, ...], kind: str, trust: bool, read_only: bool, destructive: bool | None
 ) -> Question | None:
-    if not words:
+    if not args:
         return None
-    read_kind(kind)
-    if "." not in words[0] and kind in _NAMED:
-        raise ValueError(f"{kind} is about something of a server: write SERVER.TOOL, not {words[0]!r}")
-    server, tool = split(words[0]) if "." in words[0] else (words[0], "")
-    hints = ToolAnnotations(read_only_hint=read_only or None, destructive_hint=destructive)
+    check_consent_kind(kind)
+    if "." not in args[0] and kind in _ITEM_CONSENT_KINDS:
+        raise ValueError(f"{kind} is about something of a server: write SERVER.TOOL, not {args[0]!r}")
+    server, tool = split_full_name(args[0]) if "." in args[0] else (args[0], "")
+    tool_annotations = ToolAnnotations(read_only_hint=read_only or None, destructive_hint=destructive)
     return Question(
         server=server,
         tool=tool,
         kind=kind,
-        arguments=read_arguments(words[1:], {}) if kind == "tool.call" or len(words) > 1 else None,
-        annotations=hints if read_only or destructive is not None else None,
+        arguments=read_arguments(args[1:], {}) if kind == "tool.call" or len(args) > 1 else None,
+        annotations=tool_annotations if read_only or destructive is not None else None,
         trusted=trust,
     )

@@ -5,34 +5,34 @@ from typing import Any
 import click
 
 from dovetail.cli import text
-from dovetail.cli.arguments import meant, read_arguments
-from dovetail.cli.call import block_shown
-from dovetail.cli.speaking import Spoken, converse
-from dovetail.cli.targets import asked, options
+from dovetail.cli.arguments import read_arguments, suggest_names
+from dovetail.cli.call import format_block
+from dovetail.cli.speaking import CommandRun, run_command
+from dovetail.cli.targets import read_target_options, target_options
 
 
 @click.command("prompt")
-@options("PROMPT", "[NAME=VALUE]...")
+@target_options("PROMPT", "[NAME=VALUE]...")
 @click.pass_context
-def command(ctx: click.Context, **given: Any) -> int:
+def command(ctx: click.Context, **params: Any) -> int:
     """Fill in a prompt.
 
     \b
     dovetail prompt server.py packing city=Oslo
     """
 
-    async def work(spoken: Spoken) -> None:
-        if not spoken.words:
+    async def execute(command_run: CommandRun) -> None:
+        if not command_run.args:
             raise click.UsageError("which prompt?")
-        name, *words = spoken.words
-        known = {prompt.name: prompt for prompt in await spoken.client.list_prompts()}
-        if name not in known:
-            raise click.UsageError(f"the server has no prompt {name!r}.{meant(name, known)}")
-        taken = {one.name: {} for one in known[name].arguments or ()}
-        result = await spoken.client.get_prompt(name, read_arguments(words, {"properties": taken}))
-        spoken.print(
+        name, *args = command_run.args
+        prompts = {prompt.name: prompt for prompt in await command_run.client.list_prompts()}
+        if name not in prompts:
+            raise click.UsageError(f"the server has no prompt {name!r}.{suggest_names(name, prompts)}")
+        properties = {argument.name: {} for argument in prompts[name].arguments or ()}
+        result = await command_run.client.get_prompt(name, read_arguments(args, {"properties": properties}))
+        command_run.print_result(
             result,
-            lambda: "\n".join(f"{one.role}: {text.safe(block_shown(one.content))}" for one in result.messages),
+            lambda: "\n".join(f"{one.role}: {text.escape_text(format_block(one.content))}" for one in result.messages),
         )
 
-    return converse(asked(ctx, **given), work)
+    return run_command(read_target_options(ctx, **params), execute)

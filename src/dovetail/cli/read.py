@@ -6,38 +6,38 @@ from typing import Any
 import click
 
 from dovetail.cli import text
-from dovetail.cli.speaking import Spoken, converse
-from dovetail.cli.targets import asked, options
-from dovetail.client.values import contents_of
+from dovetail.cli.speaking import CommandRun, run_command
+from dovetail.cli.targets import read_target_options, target_options
+from dovetail.client.values import extract_contents
 
 
 @click.command("read")
-@options("URI")
+@target_options("URI")
 @click.pass_context
-def command(ctx: click.Context, **given: Any) -> int:
+def command(ctx: click.Context, **params: Any) -> int:
     """Read a resource. Its text and bytes go to stdout as they are when it is no terminal.
 
     \b
     dovetail read server.py notes://today
     """
 
-    async def work(spoken: Spoken) -> None:
-        if len(spoken.words) != 1:
+    async def execute(command_run: CommandRun) -> None:
+        if len(command_run.args) != 1:
             raise click.UsageError("which resource? Give its URI.")
-        result = await spoken.client.read_resource(spoken.words[0])
-        if spoken.json:
-            click.echo(text.document(result))
+        result = await command_run.client.read_resource(command_run.args[0])
+        if command_run.json:
+            click.echo(text.format_json(result))
             return
-        found = contents_of(result)
-        for part in found if isinstance(found, list) else [found]:
-            _print(part)
+        contents = extract_contents(result)
+        for part in contents if isinstance(contents, list) else [contents]:
+            _print_part(part)
 
-    return converse(asked(ctx, **given), work)
+    return run_command(read_target_options(ctx, **params), execute)
 
 
-def _print(part: str | bytes) -> None:
+def _print_part(part: str | bytes) -> None:
     if isinstance(part, str):
-        text.pour(part)
+        text.write_content(part)
     elif sys.stdout.isatty():
         click.echo(f"[{len(part)} bytes]")
     else:

@@ -9,23 +9,32 @@ import click
 
 from dovetail.cli import exits, text
 from dovetail.cli.recordings import read_recording
-from dovetail.cli.speaking import Spoken, converse
-from dovetail.cli.targets import asked, options
+from dovetail.cli.speaking import CommandRun, run_command
+from dovetail.cli.targets import read_target_options, target_options
 from dovetail.errors import Declined, PeerError
-from dovetail.protocol.playback import IDLE, OPENING, Turn, alike, given_answers, has_mask, revision_of, turns
-from dovetail.protocol.recording import masked
+from dovetail.protocol.playback import (
+    IGNORED_METHODS,
+    OPENING_METHODS,
+    RecordedExchange,
+    find_revision,
+    has_mask,
+    matches_recording,
+    read_client_results,
+    read_exchanges,
+)
+from dovetail.protocol.recording import mask_secrets
 from dovetail.wire.elicitation import ElicitParams
 from dovetail.wire.shape import replace
 
 # What differs from one run to the next, or from one revision to another, and means nothing.
-_VOLATILE = frozenset({"_meta", "resultType", "ttlMs", "cacheScope", "requestState", "nextCursor"})
+_VOLATILE_MEMBERS = frozenset({"_meta", "resultType", "ttlMs", "cacheScope", "requestState", "nextCursor"})
 
 
 @click.command("replay")
-@options("RECORDING")
+@target_options("RECORDING")
 @click.option("--ignore", multiple=True, metavar="MEMBER", help="A member whose value may differ.")
 @click.pass_context
-def command(ctx: click.Context, ignore: tuple[str, ...], **given: Any) -> int:
+def command(ctx: click.Context, ignore: tuple[str, ...], **params: Any) -> int:
     """Ask a server again what a recording asked, and compare the answers; exits with 6 if one differs.
 
     The revision is the one spoken then, unless another is asked for.
@@ -34,82 +43,98 @@ def command(ctx: click.Context, ignore: tuple[str, ...], **given: Any) -> int:
     dovetail replay server.py server.jsonl
     dovetail replay https://example.com/mcp server.jsonl --ignore time
     """
-    line = asked(ctx, **given)
-    if len(line.words) != (1 if line.command or line.module else 2):
+    options = read_target_options(ctx, **params)
+    if len(options.args) != (1 if options.command or options.module else 2):
         raise click.UsageError("give a target and a recording")
-    parts = read_recording(line.words[-1])
-    todo = [turn for turn in turns(parts) if turn.answer is not None and turn.method not in (*OPENING, *IDLE)]
-    if not todo:
-        raise click.UsageError(f"{line.words[-1]}: nothing was asked there")
-    answers = iter(given_answers(parts, "elicitation/create"))
+    frames = read_recording(options.args[-1])
+    exchanges = [
+        exchange
+        for exchange in read_exchanges(frames)
+        if exchange.response is not None and exchange.method not in (*OPENING_METHODS, *IGNORED_METHODS)
+    ]
+    if not exchanges:
+        raise click.UsageError(f"{options.args[-1]}: nothing was asked there")
+    recorded_answers = iter(read_client_results(frames, "elicitation/create"))
 
     def answer(_: ElicitParams) -> Any:
-        said: dict[str, Any] = next(answers, None) or {}
-        if said.get("action") != "accept":
+        recorded_answer: dict[str, Any] = next(recorded_answers, None) or {}
+        if recorded_answer.get("action") != "accept":
             raise Declined
-        return said.get("content") or {}
+        return recorded_answer.get("content") or {}
 
-    async def work(spoken: Spoken) -> int:
-        found = [one async for one in _compared(spoken, todo, frozenset(ignore) | _VOLATILE)]
-        unlike = [_told(turn) for turn in todo if has_mask(turn.params)]
-        said = {"asked": len(todo), "different": found, "masked": unlike}
-        spoken.print(said, lambda: _shown(len(todo), found))
-        for one in () if spoken.json else unlike:
-            text.note(f"asked with a secret masked, as it was recorded, so the answer may be another: {one}")
-        return exits.CONTRACT if found else exits.OK
+    async def execute(command_run: CommandRun) -> int:
+        differences = [
+            difference
+            async for difference in _iter_differences(command_run, exchanges, frozenset(ignore) | _VOLATILE_MEMBERS)
+        ]
+        masked_requests = [_format_request(exchange) for exchange in exchanges if has_mask(exchange.params)]
+        summary = {"asked": len(exchanges), "different": differences, "masked": masked_requests}
+        command_run.print_result(summary, lambda: _format_differences(len(exchanges), differences))
+        for masked_request in () if command_run.json else masked_requests:
+            text.print_note(
+                f"asked with a secret masked, as it was recorded, so the answer may be another: {masked_request}"
+            )
+        return exits.EXIT_VALIDATION if differences else exits.EXIT_OK
 
-    as_then = line.revision or (None if line.era else revision_of(turns(parts)))
-    return converse(replace(line, words=line.words[:-1], revision=as_then), work, elicit=answer)
+    recorded_revision = options.revision or (None if options.era else find_revision(read_exchanges(frames)))
+    return run_command(replace(options, args=options.args[:-1], revision=recorded_revision), execute, elicit=answer)
 
 
-async def _compared(spoken: Spoken, todo: list[Turn], ignored: frozenset[str]) -> AsyncIterator[Any]:
-    state: Any = None
-    for turn in todo:
-        params = turn.params | ({"requestState": state} if "requestState" in turn.params else {})
+async def _iter_differences(
+    command_run: CommandRun, exchanges: list[RecordedExchange], ignored: frozenset[str]
+) -> AsyncIterator[Any]:
+    request_state: Any = None
+    for exchange in exchanges:
+        params = exchange.params | ({"requestState": request_state} if "requestState" in exchange.params else {})
         try:
-            result = await spoken.client.request(turn.method, params)
-            state = result.get("requestState") if isinstance(result, dict) else None
-            now: Any = {"result": _steady(result, ignored)}
+            result = await command_run.client.request(exchange.method, params)
+            request_state = result.get("requestState") if isinstance(result, dict) else None
+            current: Any = {"result": _drop_ignored(result, ignored)}
         except PeerError as exc:
-            now = {"error": {"code": exc.code, "message": exc.message}}
-        before, now = _before(turn, ignored), masked(now)
-        if not alike(before, now):
-            yield {"method": turn.method, "params": turn.params, "recorded": before, "now": now}
+            current = {"error": {"code": exc.code, "message": exc.message}}
+        recorded, current = _get_recorded_outcome(exchange, ignored), mask_secrets(current)
+        if not matches_recording(recorded, current):
+            yield {"method": exchange.method, "params": exchange.params, "recorded": recorded, "now": current}
 
 
-def _before(turn: Turn, ignored: frozenset[str]) -> Any:
-    answer = turn.answer or {}
+def _get_recorded_outcome(exchange: RecordedExchange, ignored: frozenset[str]) -> Any:
+    answer = exchange.response or {}
     if "error" in answer:
         return {"error": {name: answer["error"].get(name) for name in ("code", "message")}}
-    return {"result": _steady(answer.get("result"), ignored)}
+    return {"result": _drop_ignored(answer.get("result"), ignored)}
 
 
-def _steady(value: Any, ignored: frozenset[str]) -> Any:
+def _drop_ignored(value: Any, ignored: frozenset[str]) -> Any:
     if isinstance(value, dict):
-        return {name: _steady(one, ignored) for name, one in value.items() if name not in ignored}
-    return [_steady(one, ignored) for one in value] if isinstance(value, list) else value
+        return {name: _drop_ignored(member, ignored) for name, member in value.items() if name not in ignored}
+    return [_drop_ignored(item, ignored) for item in value] if isinstance(value, list) else value
 
 
-def _shown(asked: int, found: list[dict[str, Any]]) -> str:
-    if not found:
-        return f"all {asked} answers are as recorded"
-    parts = [f"{len(found)} of {asked} answers differ"]
-    for one in found:
-        parts.append(text.style(text.line(f"{one['method']} {_json(one['params'])}"), bold=True))
-        parts += _lines(one["recorded"], one["now"])
+def _format_differences(request_count: int, differences: list[dict[str, Any]]) -> str:
+    if not differences:
+        return f"all {request_count} answers are as recorded"
+    parts = [f"{len(differences)} of {request_count} answers differ"]
+    for difference in differences:
+        parts.append(
+            text.style(text.escape_line(f"{difference['method']} {_dump_json(difference['params'])}"), bold=True)
+        )
+        parts += _diff_lines(difference["recorded"], difference["now"])
     return "\n".join(parts)
 
 
-def _told(turn: Turn) -> str:
-    return text.line(f"{turn.method} {_json(turn.params)}")
+def _format_request(exchange: RecordedExchange) -> str:
+    return text.escape_line(f"{exchange.method} {_dump_json(exchange.params)}")
 
 
-def _json(value: Any) -> str:
+def _dump_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _lines(before: Any, now: Any) -> Iterator[str]:
-    old, new = (json.dumps(one, indent=1, sort_keys=True, ensure_ascii=False).splitlines() for one in (before, now))
+def _diff_lines(recorded: Any, current: Any) -> Iterator[str]:
+    recorded_lines, current_lines = (
+        json.dumps(outcome, indent=1, sort_keys=True, ensure_ascii=False).splitlines()
+        for outcome in (recorded, current)
+    )
     colours = {"-": "red", "+": "green"}
-    for line in difflib.unified_diff(old, new, "recorded", "now", lineterm="", n=2):
-        yield text.style(text.line(line), fg=colours.get(line[0]))
+    for line in difflib.unified_diff(recorded_lines, current_lines, "recorded", "now", lineterm="", n=2):
+        yield text.style(text.escape_line(line), fg=colours.get(line[0]))

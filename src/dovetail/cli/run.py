@@ -10,14 +10,21 @@ import click
 from click.core import ParameterSource
 
 from dovetail.cli import exits
-from dovetail.cli.advice import spelled
-from dovetail.cli.loading import found_in, is_program, load_server, names_object, users_code
-from dovetail.cli.targets import Asked, asked, client_options, options, variables, whole
+from dovetail.cli.advice import translate_options
+from dovetail.cli.loading import find_server, has_object_name, is_plain_program, load_server, report_user_errors
+from dovetail.cli.targets import (
+    TargetOptions,
+    build_client_options,
+    make_absolute,
+    parse_env,
+    read_target_options,
+    target_options,
+)
 from dovetail.wire.shape import replace
 
 
 @click.command("run")
-@options(talk=())
+@target_options(session=())
 @click.option("-v", "--verbose", is_flag=True, help="Show the server's stderr, and tracebacks of internal errors.")
 @click.option("--http", is_flag=True, help="Serve over HTTP.")
 @click.option("--sse", is_flag=True, help="Serve over HTTP, and tell where clients of 2024 find it.")
@@ -40,7 +47,7 @@ def command(
     workers: int,
     anonymous: bool,
     reload: bool,
-    **given: Any,
+    **params: Any,
 ) -> int:
     """Serve a server: over stdio, or with --http.
 
@@ -57,99 +64,99 @@ def command(
     dovetail run https://example.com/mcp
     dovetail run --http -- uvx mcp-server-time
     """
-    line = asked(ctx, **given)
+    options = read_target_options(ctx, **params)
     if not (http or sse):
-        _refuse_web_options(ctx)
-    web, file = http or sse, bool(line.words and line.words[0].endswith(".py") and not line.command)
-    speaks = file and is_program(line.words[0])
-    if not (speaks and web):
-        line = _placed(line, reload)
+        _reject_http_options(ctx)
+    is_http, is_file = http or sse, bool(options.args and options.args[0].endswith(".py") and not options.command)
+    is_plain = is_file and is_plain_program(options.args[0])
+    if not (is_plain and is_http):
+        options = _apply_process_options(options, reload)
     app = None
-    if not speaks and not line.command:
+    if not is_plain and not options.command:
         with contextlib.redirect_stdout(sys.stderr):  # what a program prints while it is read is not for the client
-            app = _own(line.words, line.module)
-    if app is None and file and not web:
-        app = _as_program(line.words[0], speaks)
+            app = _load_own_server(options.args, options.module)
+    if app is None and is_file and not is_http:
+        app = _run_as_program(options.args[0], is_plain)
         if app is None:
             return 0
-    app = app or offered(line)
+    app = app or create_proxy_server(options)
     try:
-        if not web:
+        if not is_http:
             app.run(reload=reload)
             return 0
-        more: dict[str, Any] = {} if workers == 1 else {"workers": workers, "sessions": False}
+        http_options: dict[str, Any] = {} if workers == 1 else {"workers": workers, "sessions": False}
         if public_url is not None:
-            more["public_url"] = public_url
+            http_options["public_url"] = public_url
         if sse and workers > 1:
             raise click.UsageError("clients of 2024 need sessions, which several workers do not share")
         if sse:
             click.echo("clients of 2024 find it at /sse of the same host", err=True)
-        app.run("http", host=host, port=port, path=path, anonymous=anonymous, reload=reload, **more)
+        app.run("http", host=host, port=port, path=path, anonymous=anonymous, reload=reload, **http_options)
     except Exception as exc:
         from dovetail.server.life import print_failure
 
         if print_failure(exc):
-            raise click.exceptions.Exit(exits.CONNECT) from None
+            raise click.exceptions.Exit(exits.EXIT_CONNECT) from None
         if isinstance(exc, ValueError | OSError):
-            raise click.UsageError(spelled(str(exc))) from None
+            raise click.UsageError(translate_options(str(exc))) from None
         raise
     return 0
 
 
-def _refuse_web_options(ctx: click.Context) -> None:
+def _reject_http_options(ctx: click.Context) -> None:
     for name in ("host", "port", "path", "public_url", "workers", "anonymous"):
         if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{name.replace('_', '-')} is only for --http or --sse")
 
 
-def _placed(line: Asked, reload: bool) -> Asked:
+def _apply_process_options(options: TargetOptions, reload: bool) -> TargetOptions:
     """The same, after what is said of a command was done to this process, which is to be the server."""
-    word = line.words[0] if line.words and not line.module else ""
-    if line.command or not (line.module or word.endswith(".py") or names_object(word)):
-        return line
-    if line.headers or line.auth is not None:
+    target_arg = options.args[0] if options.args and not options.module else ""
+    if options.command or not (options.module or target_arg.endswith(".py") or has_object_name(target_arg)):
+        return options
+    if options.headers or options.auth is not None:
         raise click.UsageError("--header and --auth are for a server that is reached, not for a file or a module")
-    os.environ.update(variables(line.env))
-    if line.cwd is None:
-        return line
+    os.environ.update(parse_env(options.env))
+    if options.cwd is None:
+        return options
     if reload:
         raise click.UsageError("--cwd does not go with --reload: start it there")
-    words = [whole(word)] if word else []
-    os.chdir(line.cwd)
-    return replace(line, words=[*words, *line.words[1:]], env=(), cwd=None)
+    args = [make_absolute(target_arg)] if target_arg else []
+    os.chdir(options.cwd)
+    return replace(options, args=[*args, *options.args[1:]], env=(), cwd=None)
 
 
-def _own(words: Any, module: str | None) -> Any:
+def _load_own_server(args: Any, module: str | None) -> Any:
     if module is not None:
-        found = load_server(None, module)
-        if found is None:
+        server = load_server(None, module)
+        if server is None:
             raise click.UsageError(f"{module!r} holds no dovetail Server")
-        return found
-    if words and (words[0].endswith(".py") or names_object(words[0])):
-        return load_server(words[0], None)
+        return server
+    if args and (args[0].endswith(".py") or has_object_name(args[0])):
+        return load_server(args[0], None)
     return None
 
 
-def _as_program(file: str, speaks: bool) -> Any:
+def _run_as_program(file: str, is_plain: bool) -> Any:
     """Run a file; a server that it leaves behind, if it is not known to have served one."""
     sys.argv = [file]
-    if speaks:
+    if is_plain:
         sys.path.insert(0, os.path.dirname(os.path.abspath(file)))
-    with users_code():
-        left = runpy.run_path(file, run_name="__main__")
-    return found_in(left, None, file) if speaks else None
+    with report_user_errors():
+        namespace = runpy.run_path(file, run_name="__main__")
+    return find_server(namespace, None, file) if is_plain else None
 
 
-def offered(line: Any) -> Any:
+def create_proxy_server(options: Any) -> Any:
     """A server that offers what another one does."""
     from dovetail.connect import Client
     from dovetail.serve import Server
 
-    target, words = line.split()
-    if words:
-        raise click.UsageError(f"{words[0]!r} is too much")
+    target, extra_args = options.split_target()
+    if extra_args:
+        raise click.UsageError(f"{extra_args[0]!r} is too much")
     try:
-        client = Client(target, **client_options(line, target))  # its questions go to whoever calls
+        client = Client(target, **build_client_options(options, target))  # its questions go to whoever calls
     except (FileNotFoundError, TypeError, ValueError) as exc:
         raise click.UsageError(str(exc)) from None
     app = Server(client.name)

@@ -8,116 +8,127 @@ from typing import Any
 import click
 
 from dovetail.cli import exits, text
-from dovetail.cli.advice import advise, spelled
-from dovetail.cli.asking import Questions
-from dovetail.cli.bar import Bar
-from dovetail.cli.opening import Opening
-from dovetail.cli.targets import Asked, client_options, pairs
+from dovetail.cli.advice import translate_error, translate_options
+from dovetail.cli.asking import AnswerProvider
+from dovetail.cli.bar import ProgressBar
+from dovetail.cli.opening import CommandClient
+from dovetail.cli.targets import TargetOptions, build_client_options, parse_pairs
 from dovetail.errors import AnswerError, MCPError
-from dovetail.protocol.recording import Tap
+from dovetail.protocol.recording import Recorder
 from dovetail.wire.logs import LoggingMessageParams
 
-Work = Callable[["Spoken"], Awaitable[int | None]]
+CommandAction = Callable[["CommandRun"], Awaitable[int | None]]
 
 
-class Spoken:
+class CommandRun:
     """An open client, the words left for the command, and what the user sees meanwhile."""
 
-    def __init__(self, client: Opening, words: list[str], asked: Asked, bar: Bar) -> None:
+    def __init__(
+        self, client: CommandClient, args: list[str], options: TargetOptions, progress_bar: ProgressBar
+    ) -> None:
         self.client = client
-        self.words = words
-        self.json = asked.json
-        self.muted = not asked.verbose and client.is_program  # whether its stderr is kept back
-        self.bar = bar
+        self.args = args
+        self.json = options.json
+        self.is_stderr_hidden = not options.verbose and client.is_program  # whether its stderr is kept back
+        self.progress_bar = progress_bar
 
-    def print(self, value: Any, shown: Callable[[], str]) -> None:
+    def print_result(self, value: Any, format_value: Callable[[], str]) -> None:
         """One JSON document, or what people are shown."""
-        self.bar.clear()
-        click.echo(text.document(value) if self.json else shown())
+        self.progress_bar.clear()
+        click.echo(text.format_json(value) if self.json else format_value())
 
 
-def converse(asked: Asked, work: Work, taps: Sequence[Tap] = (), **more: Any) -> int:
+def run_command(
+    target_options: TargetOptions, action: CommandAction, recorders: Sequence[Recorder] = (), **extra_options: Any
+) -> int:
     """Open a client to the target, do the work, and say how it ended; `taps` are told of every message."""
-    target, words = asked.split()
-    bar = Bar()
-    questions = Questions(pairs(asked.answers, "=", "--answer"), bar.clear)
-    options = client_options(asked, target) | more
-    if asked.verbose:
-        options.setdefault("on_log", show_log)
+    target, args = target_options.split_target()
+    progress_bar = ProgressBar()
+    answers = AnswerProvider(parse_pairs(target_options.answers, "=", "--answer"), progress_bar.clear)
+    options = build_client_options(target_options, target) | extra_options
+    if target_options.verbose:
+        options.setdefault("on_log", print_log_message)
 
     async def run() -> int | None:
-        made = client_for(target, options, questions)
-        made.taps += taps
-        async with made as client:
-            return await work(Spoken(client, words, asked, bar))
+        unopened_client = create_client(target, options, answers)
+        unopened_client.taps += recorders
+        async with unopened_client as client:
+            return await action(CommandRun(client, args, target_options, progress_bar))
 
-    with logged(asked.verbose):
-        code = finished(run, asked.json, bar)
-    if questions.wrong is not None and code != exits.OK:
-        return exits.USAGE
-    if questions.refused and code == exits.TOOL:
-        return exits.DENIED
-    if questions.open and code == exits.TOOL:
-        report(AnswerError(f"it wanted an answer: {questions.open[0]}").at(hint="--answer NAME=VALUE"), asked.json)
-        return exits.INPUT
+    with LogPrinter(target_options.verbose):
+        code = run_to_exit_code(run, target_options.json, progress_bar)
+    if answers.usage_error is not None and code != exits.EXIT_OK:
+        return exits.EXIT_USAGE
+    if answers.has_declined and code == exits.EXIT_TOOL_ERROR:
+        return exits.EXIT_DENIED
+    if answers.unanswered and code == exits.EXIT_TOOL_ERROR:
+        report_error(
+            AnswerError(f"it wanted an answer: {answers.unanswered[0]}").at(hint="--answer NAME=VALUE"),
+            target_options.json,
+        )
+        return exits.EXIT_INPUT_NEEDED
     return code
 
 
-def finished(run: Callable[[], Awaitable[int | None]], as_json: bool, bar: Bar | None = None) -> int:
+def run_to_exit_code(
+    run: Callable[[], Awaitable[int | None]], as_json: bool, progress_bar: ProgressBar | None = None
+) -> int:
     """The exit status of some work; what it raises is told."""
 
     async def main() -> int | None:
         return await run()
 
     try:
-        return asyncio.run(main()) or exits.OK
+        return asyncio.run(main()) or exits.EXIT_OK
     except MCPError as exc:
-        if bar is not None:
-            bar.clear()
-        report(exc, as_json)
-        return exits.code_of(exc)
+        if progress_bar is not None:
+            progress_bar.clear()
+        report_error(exc, as_json)
+        return exits.get_exit_code(exc)
 
 
-def client_for(target: Any, options: dict[str, Any], questions: Questions | None = None) -> Opening:
+def create_client(target: Any, options: dict[str, Any], answers: AnswerProvider | None = None) -> CommandClient:
     """A client that is not open yet; UsageError if the options do not go with the target.
 
     It can always be asked, since servers offer other things to clients that cannot.
     """
-    asked = questions or Questions({}, lambda: None)
-    able: dict[str, Any] = {"elicit": asked.form, "elicit_url": asked.visit}
+    answer_provider = answers or AnswerProvider({}, lambda: None)
+    handlers: dict[str, Any] = {"elicit": answer_provider.fill_form, "elicit_url": answer_provider.confirm_url}
     try:
-        return Opening(target, **able | options)
+        return CommandClient(target, **handlers | options)
     except (FileNotFoundError, TypeError, ValueError) as exc:
-        raise click.UsageError(_as_option(str(exc))) from None
+        raise click.UsageError(_translate_option(str(exc))) from None
 
 
-def _as_option(words: str) -> str:
+def _translate_option(message: str) -> str:
     """An option of the client that is named first, as the one of the command line that sets it."""
-    name, mark, rest = words.partition("= ")
-    known = {"headers": "--header", "era": "--era", "revision": "--revision", "auth": "--auth", "cwd": "--cwd"}
-    return f"{known[name]} {rest}" if mark and name in known else spelled(words)
+    name, separator, rest = message.partition("= ")
+    option_names = {"headers": "--header", "era": "--era", "revision": "--revision", "auth": "--auth", "cwd": "--cwd"}
+    return f"{option_names[name]} {rest}" if separator and name in option_names else translate_options(message)
 
 
-def report(exc: MCPError, as_json: bool) -> None:
+def report_error(exc: MCPError, as_json: bool) -> None:
     """An error, on stderr: for people, or as one JSON document."""
-    advise(exc)
+    translate_error(exc)
     if not as_json:
-        text.fail(str(exc))
+        text.print_error(str(exc))
         return
-    facts = {name: getattr(exc, name, None) for name in (*_FACTS, "code")}
-    said = {"error": type(exc).__name__, "message": str(exc.args[0]) if exc.args else ""}
-    click.echo(text.document(said | {name: fact for name, fact in facts.items() if fact is not None}), err=True)
+    fields = {name: getattr(exc, name, None) for name in (*_ERROR_FIELDS, "code")}
+    document = {"error": type(exc).__name__, "message": str(exc.args[0]) if exc.args else ""}
+    click.echo(
+        text.format_json(document | {name: value for name, value in fields.items() if value is not None}), err=True
+    )
 
 
-_FACTS = ("server", "step", "revision", "status", "exit_code", "stderr", "hint")
+_ERROR_FIELDS = ("server", "step", "revision", "status", "exit_code", "stderr", "hint")
 
 
-def show_log(entry: LoggingMessageParams) -> None:
+def print_log_message(params: LoggingMessageParams) -> None:
     """A log message of the server."""
-    text.note(f"[{entry.level}] {entry.data}")
+    text.print_note(f"[{params.level}] {params.data}")
 
 
-class logged(logging.Handler):  # noqa: N801 - used as a context
+class LogPrinter(logging.Handler):
     """While it lasts, what dovetail logs is shown escaped, instead of as the logging module would."""
 
     def __init__(self, verbose: bool) -> None:
@@ -126,7 +137,7 @@ class logged(logging.Handler):  # noqa: N801 - used as a context
 
     def emit(self, record: logging.LogRecord) -> None:
         """Show one."""
-        text.note(record.getMessage())
+        text.print_note(record.getMessage())
 
     def __enter__(self) -> None:
         self._logger.addHandler(self)

@@ -8,19 +8,26 @@ from typing import Any
 import click
 
 from dovetail.cli import text
-from dovetail.cli.speaking import finished
-from dovetail.cli.targets import Address, Asked, Program, asked, options, reached
-from dovetail.protocol.recording import Tap
+from dovetail.cli.speaking import run_to_exit_code
+from dovetail.cli.targets import (
+    EndpointSpec,
+    ProcessSpec,
+    TargetOptions,
+    locate_target,
+    read_target_options,
+    target_options,
+)
+from dovetail.protocol.recording import Recorder
 
 
 @click.command("tap")
-@options(talk=())
+@target_options(session=())
 @click.option("-o", "--output", type=click.Path(dir_okay=False), required=True, help="The file; it is added to.")
 @click.option(
     "--port", type=int, default=0, show_default=True, help="Where to stand before a URL; 0 takes a free port."
 )
 @click.pass_context
-def command(ctx: click.Context, output: str, port: int, **given: Any) -> int:
+def command(ctx: click.Context, output: str, port: int, **params: Any) -> int:
     """Sit between a host and a server and record every message, with its time; secrets are masked.
 
     Put it into the host's configuration in place of the server: before a command it speaks over stdio and passes every
@@ -30,65 +37,67 @@ def command(ctx: click.Context, output: str, port: int, **given: Any) -> int:
     dovetail tap -o time.jsonl -- uvx mcp-server-time
     dovetail tap https://example.com/mcp -o far.jsonl --port 8100
     """
-    from dovetail.transports.tracing import Trace
+    from dovetail.transports.tracing import RecordingWriter
 
-    line = asked(ctx, **given)
-    target, words = line.split()
-    if words:
-        raise click.UsageError(f"{words[0]!r} is too much")
-    found = reached(line, target)
+    options = read_target_options(ctx, **params)
+    target, extra_args = options.split_target()
+    if extra_args:
+        raise click.UsageError(f"{extra_args[0]!r} is too much")
+    location = locate_target(options, target)
     try:
-        trace = Trace(output, found.url if isinstance(found, Address) else (line.words or found.command)[0])
+        recording = RecordingWriter(
+            output, location.url if isinstance(location, EndpointSpec) else (options.args or location.command)[0]
+        )
     except OSError as exc:
         raise click.UsageError(exc.strerror or str(exc)) from None
-    if isinstance(found, Address):
-        return _before_url(found, line, trace.tap, port)
-    return _before_command(found, line, trace.tap)
+    if isinstance(location, EndpointSpec):
+        return _proxy_url(location, options, recording.record, port)
+    return _proxy_command(location, options, recording.record)
 
 
-def _before_command(program: Program, line: Asked, tap: Tap) -> int:
-    from dovetail.transports.passing import pass_streams
-    from dovetail.transports.stdio import private_streams
+def _proxy_command(process_spec: ProcessSpec, target_options: TargetOptions, recorder: Recorder) -> int:
+    from dovetail.transports.passing import proxy_streams
+    from dovetail.transports.stdio import isolate_streams
 
-    command, options = program.command, {"env": program.env, "inherit": "all", "cwd": program.cwd}
-    options["stderr"] = text.overheard()
-    with private_streams() as (source, sink):
+    argv, options = process_spec.command, {"env": process_spec.env, "inherit": "all", "cwd": process_spec.cwd}
+    options["stderr"] = text.get_stderr_target()
+    with isolate_streams() as (source, sink):
 
         async def run() -> int:
-            this = asyncio.current_task()
-            assert this is not None
+            current_task = asyncio.current_task()
+            assert current_task is not None
             with contextlib.suppress(NotImplementedError):
-                asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
+                asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, current_task.cancel)
             try:
-                return await pass_streams(command, source, sink, tap, **options)
+                return await proxy_streams(argv, source, sink, recorder, **options)
             except asyncio.CancelledError:
                 return 0
 
-        return finished(run, line.json)
+        return run_to_exit_code(run, target_options.json)
 
 
-def _before_url(found: Address, line: Asked, tap: Tap, port: int) -> int:
+def _proxy_url(endpoint: EndpointSpec, target_options: TargetOptions, recorder: Recorder, port: int) -> int:
     from urllib.parse import urlsplit
 
     import uvicorn
 
-    from dovetail.transports.passing import Passing
-    from dovetail.transports.web import bound_socket
+    from dovetail.transports.passing import RecordingProxy
+    from dovetail.transports.web import bind_socket
 
-    url, headers = found.url, [(name.lower().encode(), value.encode()) for name, value in found.headers.items()]
+    url, headers = endpoint.url, [(name.lower().encode(), value.encode()) for name, value in endpoint.headers.items()]
     try:
-        listener = bound_socket("127.0.0.1", port)
+        listener = bind_socket("127.0.0.1", port)
     except OSError as exc:
         raise click.UsageError(str(exc)) from None
-    here = f"http://127.0.0.1:{listener.getsockname()[1]}{urlsplit(url).path}"
-    text.note(f"{url} is at {here}")
+    local_url = f"http://127.0.0.1:{listener.getsockname()[1]}{urlsplit(url).path}"
+    text.print_note(f"{url} is at {local_url}")
 
     async def run() -> None:
-        application = Passing(url, tap, headers)
+        application = RecordingProxy(url, recorder, headers)
         config = uvicorn.Config(application, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
         try:
             await uvicorn.Server(config).serve([listener])
         finally:
             await application.close()
 
-    return finished(run, line.json)
+    return run_to_exit_code(run, target_options.json)

@@ -10,19 +10,19 @@ from typing import Any, TypeVar
 import click
 
 from dovetail.cli import text
-from dovetail.cli.arguments import meant
-from dovetail.cli.loading import names_object
+from dovetail.cli.arguments import suggest_names
+from dovetail.cli.loading import has_object_name
 from dovetail.wire.shape import Struct
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-OURS = (sys.executable, "-m", "dovetail.cli")
-_SCHEMES = ("http://", "https://", "unix:", "tcp:")
-SCRIPTS = (".js", ".mjs", ".ts")
-_RUNNERS = {".js": ("node",), ".mjs": ("node",), ".ts": ("npx", "tsx")}
+DOVETAIL_COMMAND = (sys.executable, "-m", "dovetail.cli")
+_URL_PREFIXES = ("http://", "https://", "unix:", "tcp:")
+SCRIPT_SUFFIXES = (".js", ".mjs", ".ts")
+_SCRIPT_RUNNERS = {".js": ("node",), ".mjs": ("node",), ".ts": ("npx", "tsx")}
 
 
-class Seconds(click.FloatRange):
+class PositiveNumber(click.FloatRange):
     """Some time, or a rate: more than nothing, and an end to it."""
 
     name = "float range"
@@ -32,16 +32,16 @@ class Seconds(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number; a usage error if it is none."""
-        found = super().convert(value, param, ctx)
-        if not math.isfinite(found):
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
             self.fail(f"{value} is not in the range x>0.", param, ctx)
-        return found
+        return number
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class TargetOptions(Struct, frozen=True, kw_only=True):
     """What a command line says about the server and how to speak to it."""
 
-    words: Sequence[str] = ()  # the arguments, the target among them
+    args: Sequence[str] = ()  # the arguments, the target among them
     command: Sequence[str] = ()  # what stands after --
     module: str | None = None
     json: bool = False
@@ -55,22 +55,22 @@ class Asked(Struct, frozen=True, kw_only=True):
     answers: Sequence[str] = ()
     verbose: bool = False
 
-    def split(self) -> tuple[Any, list[str]]:
+    def split_target(self) -> tuple[Any, list[str]]:
         """The target, and the words left for the command itself."""
-        for word in self.words[0 if self.command or self.module is not None else 1 :]:
-            if any("\ud800" <= one <= "\udfff" for one in word):
-                raise click.UsageError(f"{word!r} is not UTF-8")
+        for arg in self.args[0 if self.command or self.module is not None else 1 :]:
+            if any("\ud800" <= char <= "\udfff" for char in arg):
+                raise click.UsageError(f"{arg!r} is not UTF-8")
         if self.command:
-            return list(self.command), list(self.words)
+            return list(self.command), list(self.args)
         if self.module is not None:
-            return [*OURS, "run", "-m", self.module], list(self.words)
-        if not self.words:
+            return [*DOVETAIL_COMMAND, "run", "-m", self.module], list(self.args)
+        if not self.args:
             raise click.UsageError("which server? Give a file, a URL, a name, or -- and a command.")
-        return resolve(self.words[0], elsewhere=self.cwd is not None), list(self.words[1:])
+        return resolve_target(self.args[0], as_absolute=self.cwd is not None), list(self.args[1:])
 
 
 # How a server is reached, and how it is spoken to.
-_REACH: Mapping[str, Callable[[Any], Any]] = {
+_CONNECTION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "module": click.option("-m", "--module", help="A module that holds the server."),
     "headers": click.option("-H", "--header", "headers", multiple=True, metavar="NAME:VALUE", help="An HTTP header."),
     "auth": click.option("--auth", help='"oauth", or a bearer token; else a login that is kept is used.'),
@@ -79,11 +79,13 @@ _REACH: Mapping[str, Callable[[Any], Any]] = {
     ),
     "cwd": click.option("--cwd", type=click.Path(), help="Where the command runs."),
 }
-_TALK: Mapping[str, Callable[[Any], Any]] = {
+_SESSION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "json": click.option("--json", is_flag=True, help="Print one JSON document."),
     "revision": click.option("--revision", help="Insist on a revision of the protocol."),
     "era": click.option("--era", type=click.Choice(["stateless", "handshake"]), help="Insist on an era."),
-    "timeout": click.option("--timeout", type=Seconds(), help="Seconds to wait, for the start and for an answer."),
+    "timeout": click.option(
+        "--timeout", type=PositiveNumber(), help="Seconds to wait, for the start and for an answer."
+    ),
     "answers": click.option(
         "-a", "--answer", "answers", multiple=True, metavar="NAME=VALUE", help="An answer, should it ask."
     ),
@@ -91,109 +93,119 @@ _TALK: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-_ALONE = "[TARGET]"
-LOCAL = ("module", "env", "cwd")  # what is said of a server that is started,
-WRITTEN = ("module", "headers", "env", "cwd")  # and of one that is written down: a login is nobody's to write
+_TARGET_METAVAR = "[TARGET]"
+PROCESS_OPTIONS = ("module", "env", "cwd")  # what is said of a server that is started,
+CONFIG_OPTIONS = ("module", "headers", "env", "cwd")  # and of one that is written down: a login is nobody's to write
 
 
-def options(*words: str, reach: Collection[str] | None = None, talk: Collection[str] | None = None) -> Callable[[F], F]:
+def target_options(
+    *metavars: str, connection: Collection[str] | None = None, session: Collection[str] | None = None
+) -> Callable[[F], F]:
     """The arguments of a command, and its options about the server.
 
     `reach` names those about how it is reached, `talk` those about how it is spoken to; without them, all.
     """
-    offered = ((_REACH, reach), (_TALK, talk))
-    chosen = [one for table, wanted in offered for name, one in table.items() if wanted is None or name in wanted]
+    tables = ((_CONNECTION_OPTIONS, connection), (_SESSION_OPTIONS, session))
+    selected = [option for table, names in tables for name, option in table.items() if names is None or name in names]
 
     def decorate(function: F) -> F:
-        for option in reversed(chosen):
+        for option in reversed(selected):
             function = option(function)
-        return click.argument("words", nargs=-1, metavar=" ".join((_ALONE, *words)))(function)
+        return click.argument("args", nargs=-1, metavar=" ".join((_TARGET_METAVAR, *metavars)))(function)
 
     return decorate
 
 
-def asked(ctx: click.Context, **given: Any) -> Asked:
+def read_target_options(ctx: click.Context, **params: Any) -> TargetOptions:
     """The options of a command line as one value."""
-    line = Asked(command=ctx.obj or (), **given)
-    alone = any(one.metavar == _ALONE for one in ctx.command.params if isinstance(one, click.Argument))
-    surplus = line.words[0 if line.command or line.module is not None else 1 :]
-    if alone and surplus:
-        raise click.UsageError(f"{surplus[0]!r} is too much")
-    return line
+    options = TargetOptions(command=ctx.obj or (), **params)
+    accepts_target_only = any(
+        param.metavar == _TARGET_METAVAR for param in ctx.command.params if isinstance(param, click.Argument)
+    )
+    extra_args = options.args[0 if options.command or options.module is not None else 1 :]
+    if accepts_target_only and extra_args:
+        raise click.UsageError(f"{extra_args[0]!r} is too much")
+    return options
 
 
-def resolve(word: str, *, elsewhere: bool = False) -> Any:
+def resolve_target(target_arg: str, *, as_absolute: bool = False) -> Any:
     """A target as the client takes it. `elsewhere`: it is started in another folder than this one."""
-    if word.startswith(_SCHEMES):
-        return word
-    head, _, name = word.rpartition(":")
-    path = Path(head if names_object(word) else word)
+    if target_arg.startswith(_URL_PREFIXES):
+        return target_arg
+    prefix, _, name = target_arg.rpartition(":")
+    path = Path(prefix if has_object_name(target_arg) else target_arg)
     if path.suffix == ".py":
-        return [*OURS, "run", whole(word) if elsewhere else _there(path) and word]
+        return [
+            *DOVETAIL_COMMAND,
+            "run",
+            make_absolute(target_arg) if as_absolute else _require_file(path) and target_arg,
+        ]
     if path.suffix == ".jsonl":
-        return [*OURS, "mock", str(_there(path).resolve() if elsewhere else _there(path))]
-    if path.suffix in SCRIPTS:
-        return str(_there(path).resolve() if elsewhere else _there(path))
-    if path.suffix == ".json" or head.endswith(".json"):
-        return _in_file(path if path.suffix == ".json" else Path(head), name if head.endswith(".json") else None)
-    if path.is_file() and (os.sep in word or "/" in word):
+        return [*DOVETAIL_COMMAND, "mock", str(_require_file(path).resolve() if as_absolute else _require_file(path))]
+    if path.suffix in SCRIPT_SUFFIXES:
+        return str(_require_file(path).resolve() if as_absolute else _require_file(path))
+    if path.suffix == ".json" or prefix.endswith(".json"):
+        return _read_config_target(
+            path if path.suffix == ".json" else Path(prefix), name if prefix.endswith(".json") else None
+        )
+    if path.is_file() and (os.sep in target_arg or "/" in target_arg):
         return [str(path.resolve())]
-    return _target(configured(word))
+    return _build_target(find_config_entry(target_arg))
 
 
-def whole(word: str) -> str:
+def make_absolute(target_arg: str) -> str:
     """A file, or an object in one, wherever it is looked at from; UsageError if there is no such file."""
-    head, _, name = word.rpartition(":") if names_object(word) else (word, "", "")
-    return f"{_there(Path(head)).resolve()}{f':{name}' if name else ''}"
+    file_name, _, object_name = target_arg.rpartition(":") if has_object_name(target_arg) else (target_arg, "", "")
+    return f"{_require_file(Path(file_name)).resolve()}{f':{object_name}' if object_name else ''}"
 
 
-def _there(path: Path) -> Path:
+def _require_file(path: Path) -> Path:
     if not path.is_file():
         raise click.UsageError(f"there is no file {str(path)!r}")
     return path
 
 
-def _in_file(path: Path, name: str | None) -> Any:
+def _read_config_target(path: Path, name: str | None) -> Any:
     from dovetail.host.config import read_file
 
-    entries, problems = read_file(_there(path), path.name)
-    found = [one for one in entries if name in (None, one.name, one.written)]
-    if len(found) == 1:
-        return _target(found[0])
+    entries, problems = read_file(_require_file(path), path.name)
+    matches = [entry for entry in entries if name in (None, entry.name, entry.written)]
+    if len(matches) == 1:
+        return _build_target(matches[0])
     for problem in problems:
-        text.note(f"{problem.path}: {problem.text}")
-    names = ", ".join(one.name for one in entries)
+        text.print_note(f"{problem.path}: {problem.text}")
+    names = ", ".join(entry.name for entry in entries)
     raise click.UsageError(
         f"{path} holds {'no such server' if name else 'several servers'}; name one as FILE:NAME: {names}"
     )
 
 
-def configured(word: str) -> Any:
+def find_config_entry(target_arg: str) -> Any:
     """The entry of a known configuration that goes by this name; UsageError if there is none, or several."""
     from dovetail.host.config import read_known
 
     entries, problems = read_known()
-    source, _, name = word.rpartition(":")
-    found = [one for one in entries if name in (one.name, one.written) and source in ("", one.source)]
-    if not found:
+    source, _, name = target_arg.rpartition(":")
+    matches = [entry for entry in entries if name in (entry.name, entry.written) and source in ("", entry.source)]
+    if not matches:
         for problem in problems:
-            text.note(f"{problem.path}: {problem.text}")
-        hint = meant(name, [one.name for one in entries])
-        raise click.UsageError(f"{word!r} is no file, no URL and no server of a known configuration.{hint}")
-    if len({one.source for one in found}) > 1:
-        names = ", ".join(sorted({f"{one.source}:{one.name}" for one in found}))
-        raise click.UsageError(f"{word!r} stands in several configurations; name one: {names}")
-    return found[0]
+            text.print_note(f"{problem.path}: {problem.text}")
+        hint = suggest_names(name, [entry.name for entry in entries])
+        raise click.UsageError(f"{target_arg!r} is no file, no URL and no server of a known configuration.{hint}")
+    if len({entry.source for entry in matches}) > 1:
+        names = ", ".join(sorted({f"{entry.source}:{entry.name}" for entry in matches}))
+        raise click.UsageError(f"{target_arg!r} stands in several configurations; name one: {names}")
+    return matches[0]
 
 
-def _target(entry: Any) -> Any:
+def _build_target(entry: Any) -> Any:
     try:
         return entry.target()
     except KeyError as exc:
         raise click.UsageError(f"{entry.name}: {exc}") from None
 
 
-class Program(Struct, frozen=True, kw_only=True):
+class ProcessSpec(Struct, frozen=True, kw_only=True):
     """A target that is started: what, and with what."""
 
     command: list[str]
@@ -201,101 +213,101 @@ class Program(Struct, frozen=True, kw_only=True):
     cwd: str | None = None
 
 
-class Address(Struct, frozen=True, kw_only=True):
+class EndpointSpec(Struct, frozen=True, kw_only=True):
     """A target that is somewhere on the web, and what is said to it besides."""
 
     url: str
     headers: dict[str, str]
 
 
-def reached(line: Asked, target: Any) -> Program | Address:
+def locate_target(options: TargetOptions, target: Any) -> ProcessSpec | EndpointSpec:
     """How a target is reached by who is no client; UsageError if it, or an option, is nothing for them."""
     entry: Mapping[str, Any] = target if isinstance(target, Mapping) else {}
-    if (url := url_of(target)) is not None:
-        if line.env or line.cwd is not None:
+    if (url := get_target_url(target)) is not None:
+        if options.env or options.cwd is not None:
             raise click.UsageError("--env and --cwd are for a command, not for a URL")
-        return Address(url=url, headers={**(entry.get("headers") or {}), **_said_headers(line)})
-    if line.headers or line.auth is not None:
+        return EndpointSpec(url=url, headers={**(entry.get("headers") or {}), **_build_headers(options)})
+    if options.headers or options.auth is not None:
         raise click.UsageError("--header and --auth are for a URL, not for a command")
-    if isinstance(target, str) and (runner := _RUNNERS.get(Path(target).suffix)):
+    if isinstance(target, str) and (runner := _SCRIPT_RUNNERS.get(Path(target).suffix)):
         command = [*runner, str(Path(target).resolve())]
     elif isinstance(target, str) or (entry and "command" not in entry):
         raise click.UsageError(f"{target if isinstance(target, str) else 'this entry'!r} is no command and no http URL")
     else:
         command = [str(entry["command"]), *(entry.get("args") or ())] if entry else [*target]
-    env = {**(entry.get("env") or {}), **variables(line.env)}
-    return Program(command=command, env=env, cwd=line.cwd if line.cwd is not None else entry.get("cwd"))
+    env = {**(entry.get("env") or {}), **parse_env(options.env)}
+    return ProcessSpec(command=command, env=env, cwd=options.cwd if options.cwd is not None else entry.get("cwd"))
 
 
-def _said_headers(line: Asked) -> dict[str, str]:
-    found = pairs(line.headers, ":", "--header")
-    if line.auth is None:
-        return found
-    if line.auth == "oauth":
+def _build_headers(options: TargetOptions) -> dict[str, str]:
+    headers = parse_pairs(options.headers, ":", "--header")
+    if options.auth is None:
+        return headers
+    if options.auth == "oauth":
         raise click.UsageError("here --auth is a token: who stands between two others does not log in")
-    from dovetail.cli.logins import setting
+    from dovetail.cli.logins import create_auth
 
-    return found | {"Authorization": f"Bearer {setting(line.auth, '').token}"}
+    return headers | {"Authorization": f"Bearer {create_auth(options.auth, '').token}"}
 
 
-def url_of(target: Any) -> str | None:
+def get_target_url(target: Any) -> str | None:
     """Where a target is on the web, if it is there."""
-    found = target.get("url") if isinstance(target, Mapping) else target
-    return found if isinstance(found, str) and found.startswith(("http://", "https://")) else None
+    url = target.get("url") if isinstance(target, Mapping) else target
+    return url if isinstance(url, str) and url.startswith(("http://", "https://")) else None
 
 
-def client_options(given: Asked, target: Any) -> dict[str, Any]:
+def build_client_options(options: TargetOptions, target: Any) -> dict[str, Any]:
     """The options of the client that a command line asks for."""
     from dovetail.protocol.limits import Timeouts
 
-    made: dict[str, Any] = {"revision": given.revision, "era": given.era}
-    if not given.command:
-        made["name"] = given.module or given.words[0]
-    if given.timeout is not None:
-        seconds = given.timeout
-        made["timeouts"] = Timeouts(
+    client_kwargs: dict[str, Any] = {"revision": options.revision, "era": options.era}
+    if not options.command:
+        client_kwargs["name"] = options.module or options.args[0]
+    if options.timeout is not None:
+        seconds = options.timeout
+        client_kwargs["timeouts"] = Timeouts(
             initialize=seconds, call=seconds, read=seconds, total=max(seconds, Timeouts().total)
         )
-    if given.headers:
-        made["headers"] = pairs(given.headers, ":", "--header")
-    if (auth := _auth(given, target)) is not None:
-        made["auth"] = auth
-    if given.env:
-        made["env"] = variables(given.env)
-    if given.cwd is not None:
-        made["cwd"] = given.cwd
-    if given.verbose and url_of(target) is None:
-        made["stderr"] = text.note
-    return made
+    if options.headers:
+        client_kwargs["headers"] = parse_pairs(options.headers, ":", "--header")
+    if (auth := _build_auth(options, target)) is not None:
+        client_kwargs["auth"] = auth
+    if options.env:
+        client_kwargs["env"] = parse_env(options.env)
+    if options.cwd is not None:
+        client_kwargs["cwd"] = options.cwd
+    if options.verbose and get_target_url(target) is None:
+        client_kwargs["stderr"] = text.print_note
+    return client_kwargs
 
 
-def _auth(given: Asked, target: Any) -> Any:
-    url = url_of(target)
-    said = any(one.lower().startswith("authorization:") for one in given.headers)
-    if given.auth is None and (url is None or said):  # who says who they are is not logged in as another
+def _build_auth(options: TargetOptions, target: Any) -> Any:
+    url = get_target_url(target)
+    has_auth_header = any(header.lower().startswith("authorization:") for header in options.headers)
+    if options.auth is None and (url is None or has_auth_header):  # who says who they are is not logged in as another
         return None
-    from dovetail.cli.logins import setting
+    from dovetail.cli.logins import create_auth
 
-    return setting(given.auth, url or "")
+    return create_auth(options.auth, url or "")
 
 
-def variables(given: Iterable[str]) -> dict[str, str]:
+def parse_env(assignments: Iterable[str]) -> dict[str, str]:
     """The variables of `--env`, each with a value."""
-    found: dict[str, str] = {}
-    for word in given:
-        name, mark, value = word.partition("=")
-        if not mark and name not in os.environ:
+    env: dict[str, str] = {}
+    for assignment in assignments:
+        name, separator, value = assignment.partition("=")
+        if not separator and name not in os.environ:
             raise click.UsageError(f"--env {name}: the variable is not set here; give it as {name}=VALUE")
-        found[name] = value if mark else os.environ[name]
-    return found
+        env[name] = value if separator else os.environ[name]
+    return env
 
 
-def pairs(given: Iterable[str], mark: str, option: str) -> dict[str, str]:
+def parse_pairs(values: Iterable[str], separator: str, option: str) -> dict[str, str]:
     """Names and values, as options give them."""
-    found: dict[str, str] = {}
-    for word in given:
-        name, there, value = word.partition(mark)
-        if not there or not name:
-            raise click.UsageError(f"{option} takes NAME{mark}VALUE, not {word!r}")
-        found[name.strip()] = value.strip() if mark == ":" else value
-    return found
+    result: dict[str, str] = {}
+    for item in values:
+        name, actual_separator, value = item.partition(separator)
+        if not actual_separator or not name:
+            raise click.UsageError(f"{option} takes NAME{separator}VALUE, not {item!r}")
+        result[name.strip()] = value.strip() if separator == ":" else value
+    return result

@@ -14,27 +14,27 @@ from typing import Any, Final
 import click
 
 from dovetail.host import escaping
-from dovetail.host.escaping import safe
+from dovetail.host.escaping import escape_text
 
-_CELL: Final = 300  # more of a name or a line helps nobody, and would push the other columns away
+_MAX_CELL_CHARS: Final = 300  # more of a name or a line helps nobody, and would push the other columns away
 
 
-def line(text: str) -> str:
+def escape_line(text: str) -> str:
     """A text that must stay on one line, as a name in a table."""
-    return escaping.line(text, _CELL)
+    return escaping.escape_line(text, _MAX_CELL_CHARS)
 
 
-def whole(text: str) -> str:
+def escape_full_line(text: str) -> str:
     """A text on one line, never cut: an address somebody has to copy."""
-    return escaping.line(text)
+    return escaping.escape_line(text)
 
 
-def shown(text: str) -> str:
+def escape_for_stdout(text: str) -> str:
     """What a tool or a resource holds, for stdout: safe for a terminal, and for a file or a pipe as it is."""
-    return safe(text) if sys.stdout.isatty() else text
+    return escape_text(text) if sys.stdout.isatty() else text
 
 
-def somebody() -> bool:
+def is_interactive() -> bool:
     """Whether a person is there to be asked."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
@@ -42,70 +42,77 @@ def somebody() -> bool:
 # For programs
 
 
-def document(value: Any) -> str:
+def format_json(value: Any) -> str:
     """One JSON document; spelled so that nothing in it acts on a terminal."""
-    return _json(value, indent=2)
+    return _dump_json(value, indent=2)
 
 
-def record(value: Any) -> str:
+def format_json_line(value: Any) -> str:
     """One JSON document on one line, for what comes piece by piece."""
-    return _json(value, indent=None)
+    return _dump_json(value, indent=None)
 
 
-def _json(value: Any, indent: int | None) -> str:
-    from dovetail.wire.codec import plain
+def _dump_json(value: Any, indent: int | None) -> str:
+    from dovetail.wire.codec import to_plain
 
-    text = json.dumps(plain(value), indent=indent, ensure_ascii=not _utf8(), default=str)
-    return escaping.UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1], text)
+    text = json.dumps(to_plain(value), indent=indent, ensure_ascii=not _is_stdout_utf8(), default=str)
+    return escaping.UNSAFE_CHARS.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
-def _utf8() -> bool:
+def _is_stdout_utf8() -> bool:
     return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
 # For people
 
 
-def style(text: str, *, err: bool = False, **how: Any) -> str:
+def style(text: str, *, err: bool = False, **styles: Any) -> str:
     """Text with a colour where somebody can see it and did not ask for none."""
     stream = sys.stderr if err else sys.stdout
-    return click.style(text, **how) if stream.isatty() and "NO_COLOR" not in os.environ else text
+    return click.style(text, **styles) if stream.isatty() and "NO_COLOR" not in os.environ else text
 
 
-def width(text: str) -> int:
+def get_text_width(text: str) -> int:
     """How many columns a text takes in a terminal."""
     return sum(
-        2 if unicodedata.east_asian_width(one) in "WF" else 0 if unicodedata.combining(one) else 1 for one in text
+        2 if unicodedata.east_asian_width(char) in "WF" else 0 if unicodedata.combining(char) else 1 for char in text
     )
 
 
-def table(rows: Iterable[Sequence[str]], heads: Sequence[str]) -> str:
+def format_table(rows: Iterable[Sequence[str]], headers: Sequence[str]) -> str:
     """Columns; on a terminal the last one is cut to the room there is."""
-    cells = [[line(cell) for cell in row] for row in rows]
+    cells = [[escape_line(cell) for cell in row] for row in rows]
     if not cells:
         return ""
-    sizes = [max(width(row[at]) for row in [[*heads], *cells]) for at in range(len(heads))]
-    room = max(20, terminal_width() - sum(sizes[:-1]) - 2 * (len(sizes) - 1))
-    return "\n".join([style(_row(heads, sizes, room), bold=True), *(_row(row, sizes, room) for row in cells)])
+    widths = [max(get_text_width(row[column]) for row in [[*headers], *cells]) for column in range(len(headers))]
+    last_width = max(20, get_terminal_width() - sum(widths[:-1]) - 2 * (len(widths) - 1))
+    return "\n".join(
+        [
+            style(_format_row(headers, widths, last_width), bold=True),
+            *(_format_row(row, widths, last_width) for row in cells),
+        ]
+    )
 
 
-def _row(cells: Sequence[str], sizes: Sequence[int], room: int) -> str:
-    *inner, last = cells
-    padded = [cell + " " * (size - width(cell)) for cell, size in zip(inner, sizes, strict=False)]
-    last = last if width(last) <= room or not sys.stdout.isatty() else last[: room - 1] + "…"
+def _format_row(cells: Sequence[str], widths: Sequence[int], last_width: int) -> str:
+    *leading, last = cells
+    padded = [
+        cell + " " * (column_width - get_text_width(cell)) for cell, column_width in zip(leading, widths, strict=False)
+    ]
+    last = last if get_text_width(last) <= last_width or not sys.stdout.isatty() else last[: last_width - 1] + "…"
     return "  ".join([*padded, last]).rstrip()
 
 
-def terminal_width() -> int:
+def get_terminal_width() -> int:
     """Columns of the terminal."""
     import shutil
 
     return shutil.get_terminal_size((100, 24)).columns
 
 
-def fail(text: str) -> None:
+def print_error(text: str) -> None:
     """What went wrong, on stderr."""
-    click.echo(style("error: ", err=True, fg="red", bold=True) + safe(text), err=True)
+    click.echo(style("error: ", err=True, fg="red", bold=True) + escape_text(text), err=True)
 
 
 def refuse_overwriting(file: str, force: bool) -> None:
@@ -114,20 +121,20 @@ def refuse_overwriting(file: str, force: bool) -> None:
         raise click.UsageError(f"{file} is there already; --force writes over it")
 
 
-def overheard() -> Any:
+def get_stderr_target() -> Any:
     """Where a child's stderr goes that is shown as it comes: escaped on a terminal, else as it is."""
-    return note if sys.stderr.isatty() else "inherit"
+    return print_note if sys.stderr.isatty() else "inherit"
 
 
-def pour(text: str) -> None:
+def write_content(text: str) -> None:
     """What a tool or a resource holds, to stdout: into a file or a pipe as it is, and nothing more."""
     if sys.stdout.isatty():
-        click.echo(safe(text))
+        click.echo(escape_text(text))
     else:
         sys.stdout.write(text)
         sys.stdout.flush()
 
 
-def note(text: str) -> None:
+def print_note(text: str) -> None:
     """A remark, on stderr."""
-    click.echo(style(safe(text), err=True, dim=True), err=True)
+    click.echo(style(escape_text(text), err=True, dim=True), err=True)

@@ -4,14 +4,14 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from dovetail.client.answering import EVERYTHING
+from dovetail.client.answering import ALL_CAPABILITIES
 from dovetail.client.clock import Progress
 from dovetail.client.listening import Listening
-from dovetail.client.options import check_level, check_times, expect, expect_callable
-from dovetail.client.relation import Relation
-from dovetail.client.requesting import CALL, PLAIN, Options
+from dovetail.client.options import check_callable, check_durations, check_log_level, check_type
+from dovetail.client.relation import Session
+from dovetail.client.requesting import CALL_TOOL, DEFAULT_OPTIONS, RequestOptions
 from dovetail.client.rounds import Pending
-from dovetail.client.values import contents_of, says_unknown, value_as, value_of
+from dovetail.client.values import convert_value, extract_contents, extract_value, find_unknown_tool_error
 from dovetail.errors import MCPError, NotOffered
 from dovetail.wire.completion import Completion
 from dovetail.wire.inputs import InputRequest
@@ -32,78 +32,88 @@ from dovetail.wire.subscriptions import SubscriptionFilter
 from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 
 if TYPE_CHECKING:  # loaded once it is mounted
-    from dovetail.client.forwarding import Forwarding, Screen
+    from dovetail.client.forwarding import InputFilter, MountedClient
 
 T = TypeVar("T")
 
 
-class Client(Relation):
+class Client(Session):
     """The caller's side of one server."""
 
     def mountable(
-        self, *, shared: bool = False, announced: bool = True, screen: "Screen | None" = None
-    ) -> "Forwarding":
+        self, *, is_shared: bool = False, declare_all: bool = True, input_filter: "InputFilter | None" = None
+    ) -> "MountedClient":
         """The server behind this client, as another one mounts it: `app.mount(Client(...), "prefix")`.
 
         Its questions and log messages then go to whoever called, unless this client has handlers for them. `shared`:
         the handlers are only for what this client itself requests; `announced`: a handshake server is told that
         others may call. `screen` looks at each question before a caller is asked it.
         """
-        from dovetail.client.forwarding import Forwarding
+        from dovetail.client.forwarding import MountedClient
 
-        relaying = partial(self._relaying, announced=announced)
-        return Forwarding(self, self._requesting, self._mailbox, relaying, shared=shared, screen=screen)
+        set_relay = partial(self._set_relay, declare_all=declare_all)
+        return MountedClient(
+            self, self._request_sender, self._callbacks, set_relay, is_shared=is_shared, input_filter=input_filter
+        )
 
     async def discover(self) -> DiscoverResult:
         """What the server speaks and can do."""
-        await self._here(self._keeper.ready)
-        if self._requesting.stateless:
-            return await self._here(self._requesting.cached, METHODS["server/discover"], {})
+        await self._run_on_loop(self._reconnector.get_connection)
+        if self._request_sender.is_stateless:
+            return await self._run_on_loop(self._request_sender.send_cached, METHODS["server/discover"], {})
         return DiscoverResult(
             supported_versions=[self.revision or ""], capabilities=self.capabilities, instructions=self.instructions
         )
 
     async def ping(self) -> None:
         """Ask for a sign of life."""
-        await self._here(self._keeper.ready)
-        method = "server/discover" if self._requesting.stateless else "ping"
-        await self._here(self._requesting.once, METHODS[method], {})
+        await self._run_on_loop(self._reconnector.get_connection)
+        method = "server/discover" if self._request_sender.is_stateless else "ping"
+        await self._run_on_loop(self._request_sender.send, METHODS[method], {})
 
     # Tools
 
     async def list_tools(self) -> list[Tool]:
         """All tools."""
-        return await self._here(self._requesting.list_tools)
+        return await self._run_on_loop(self._request_sender.list_tools)
 
     async def list_tools_page(self, cursor: str | None = None) -> ListToolsResult:
         """One page of tools."""
-        page = await self._here(self._requesting.page, "tools/list", "tools", Tool, cursor)
-        requesting = self._requesting
-        return replace(page, tools=requesting.tools.usable(page.tools, self.name, mirrors=requesting.mirrors))
+        page = await self._run_on_loop(self._request_sender.list_page, "tools/list", "tools", Tool, cursor)
+        sender = self._request_sender
+        return replace(
+            page, tools=sender.tool_index.add_listed(page.tools, self.name, sends_headers=sender.sends_headers)
+        )
 
     @overload
     async def call(self, tool: str, /, *, into: type[T], **arguments: Any) -> T: ...
     @overload
     async def call(self, tool: str, /, **arguments: Any) -> Any: ...
-    async def call(self, tool: str, /, *_others: Any, into: Any = None, **arguments: Any) -> Any:
+    async def call(self, tool: str, /, *_args: Any, into: Any = None, **arguments: Any) -> Any:
         """Call a tool and get its value; ToolError if it failed.
 
         `into`: the type the value is to have. For options, or an argument called `into`, use `call_tool`.
         """
-        if _others:
+        if _args:
             raise TypeError(
                 f"arguments are given by name: call({tool!r}, name=value), call({tool!r}, **arguments), or "
                 f"call_tool({tool!r}, arguments)"
             )
         result = await self.call_tool(tool, arguments)
-        if result.is_error and (missing := says_unknown(result, tool)) is not None:
-            raise self._requesting.advised(missing, CALL.name, {"name": tool}) from None
-        known, stateless = self._requesting.tools.get(tool), self._requesting.stateless
-        wraps = known.wraps(stateless=stateless) if known is not None else None if stateless else True
+        if result.is_error and (not_found := find_unknown_tool_error(result, tool)) is not None:
+            raise self._request_sender.add_name_hint(not_found, CALL_TOOL.name, {"name": tool}) from None
+        entry, is_stateless = self._request_sender.tool_index.get(tool), self._request_sender.is_stateless
+        is_wrapped = (
+            entry.is_wrapped(is_stateless=is_stateless) if entry is not None else None if is_stateless else True
+        )
         try:
-            return value_of(result, wraps=wraps) if into is None else value_as(result, into, wraps=wraps)
+            return (
+                extract_value(result, is_wrapped=is_wrapped)
+                if into is None
+                else convert_value(result, into, is_wrapped=is_wrapped)
+            )
         except MCPError as exc:
-            raise self._requesting.located(exc, CALL.name, {"name": tool}) from None
+            raise self._request_sender.add_request_context(exc, CALL_TOOL.name, {"name": tool}) from None
 
     async def call_tool(
         self,
@@ -121,11 +131,11 @@ class Client(Relation):
         `timeout` counts from the last sign of life, `total` from the beginning. `progress(done, total, message)` is
         called on the way. `retry=True`: it may run twice; else only what the tool declares harmless is repeated.
         """
-        options = _options(timeout, total, progress, meta, retry)
+        options = _build_options(timeout, total, progress, meta, retry)
         if type(arguments) is not dict:
-            expect("arguments", arguments, Mapping, "a dict")
+            check_type("arguments", arguments, Mapping, "a dict")
         params = {"name": name, "arguments": dict(arguments or {})}
-        return await self._here(self._requesting.through, CALL, params, options)
+        return await self._run_on_loop(self._request_sender.send_until_complete, CALL_TOOL, params, options)
 
     async def start_tool(
         self,
@@ -143,11 +153,11 @@ class Client(Relation):
         No handlers are needed: without any, the server is told that everything may be asked. A handshake server cannot
         wait like that: its questions go to the handlers as ever.
         """
-        options = _options(timeout, total, progress, await self._declaring(meta), retry)
+        options = _build_options(timeout, total, progress, await self._declare_capabilities(meta), retry)
         if type(arguments) is not dict:
-            expect("arguments", arguments, Mapping, "a dict")
+            check_type("arguments", arguments, Mapping, "a dict")
         params = {"name": name, "arguments": dict(arguments or {})}
-        return await self._here(self._requesting.once, CALL, params, options)
+        return await self._run_on_loop(self._request_sender.send, CALL_TOOL, params, options)
 
     async def resume(
         self,
@@ -160,69 +170,74 @@ class Client(Relation):
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
         """Go on with what was pending: the result of its method, or a further Pending."""
-        expect("pending", pending, Pending, "a Pending")
-        expect("answers", answers, Mapping, "a dict: an answer for each key of pending.questions")
+        check_type("pending", pending, Pending, "a Pending")
+        check_type("answers", answers, Mapping, "a dict: an answer for each key of pending.questions")
         row, params = METHODS.get(pending.method), pending.answered(answers)
-        if row is None or not row.asks:
+        if row is None or not row.may_require_input:
             raise ValueError(f"a pending {pending.method!r} cannot be resumed: no server asks during that")
-        options = _options(timeout, total, progress, await self._declaring(meta), None)
-        return await self._here(self._requesting.once, row, params, options, pending.rounds)
+        options = _build_options(timeout, total, progress, await self._declare_capabilities(meta), None)
+        return await self._run_on_loop(self._request_sender.send, row, params, options, pending.rounds)
 
     async def answer(self, questions: Mapping[str, InputRequest]) -> dict[str, Any]:
         """What the handlers answer to questions of a Pending, for those who resume it themselves."""
-        return await self._here(self._answering.answer_all, questions)
+        return await self._run_on_loop(self._handlers.answer_all, questions)
 
-    async def _declaring(self, meta: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    async def _declare_capabilities(self, meta: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """What goes with a request whose questions come back: with no handlers, all may be asked."""
-        await self._here(self._keeper.ready)
-        if not self._requesting.stateless or self._answering.capabilities() != ClientCapabilities():
+        await self._run_on_loop(self._reconnector.get_connection)
+        if not self._request_sender.is_stateless or self._handlers.capabilities() != ClientCapabilities():
             return meta
-        given = self._remembering.identity.capabilities
-        told = replace(
-            EVERYTHING, roots=RootsCapability(), experimental=given.experimental, extensions=given.extensions
+        own_capabilities = self._connector.identity.capabilities
+        capabilities = replace(
+            ALL_CAPABILITIES,
+            roots=RootsCapability(),
+            experimental=own_capabilities.experimental,
+            extensions=own_capabilities.extensions,
         )
-        return {CLIENT_CAPABILITIES: told, **(meta or {})}
+        return {CLIENT_CAPABILITIES: capabilities, **(meta or {})}
 
     # Resources
 
     async def list_resources(self) -> list[Resource]:
         """All resources."""
-        return await self._here(self._requesting.whole, "resources/list", "resources", Resource)
+        return await self._run_on_loop(self._request_sender.list_all, "resources/list", "resources", Resource)
 
     async def list_resources_page(self, cursor: str | None = None) -> ListResourcesResult:
         """One page of resources."""
-        return await self._here(self._requesting.page, "resources/list", "resources", Resource, cursor)
+        return await self._run_on_loop(self._request_sender.list_page, "resources/list", "resources", Resource, cursor)
 
     async def list_resource_templates(self) -> list[ResourceTemplate]:
         """All resource templates."""
         method, field = "resources/templates/list", "resource_templates"
-        return await self._here(self._requesting.whole, method, field, ResourceTemplate)
+        return await self._run_on_loop(self._request_sender.list_all, method, field, ResourceTemplate)
 
     async def list_resource_templates_page(self, cursor: str | None = None) -> ListResourceTemplatesResult:
         """One page of resource templates."""
         method, field = "resources/templates/list", "resource_templates"
-        return await self._here(self._requesting.page, method, field, ResourceTemplate, cursor)
+        return await self._run_on_loop(self._request_sender.list_page, method, field, ResourceTemplate, cursor)
 
     async def read(self, uri: str) -> Any:
         """What a resource holds: text or bytes, or a list of them where it has several parts."""
-        return contents_of(await self.read_resource(uri))
+        return extract_contents(await self.read_resource(uri))
 
     async def read_resource(
         self, uri: str, *, timeout: float | None = None, meta: Mapping[str, Any] | None = None
     ) -> ReadResourceResult:
         """The whole result of reading a resource."""
-        options = _options(timeout, None, None, meta, None)
-        return await self._here(self._requesting.cached, METHODS["resources/read"], {"uri": uri}, options)
+        options = _build_options(timeout, None, None, meta, None)
+        return await self._run_on_loop(
+            self._request_sender.send_cached, METHODS["resources/read"], {"uri": uri}, options
+        )
 
     # Prompts and completion
 
     async def list_prompts(self) -> list[Prompt]:
         """All prompts."""
-        return await self._here(self._requesting.whole, "prompts/list", "prompts", Prompt)
+        return await self._run_on_loop(self._request_sender.list_all, "prompts/list", "prompts", Prompt)
 
     async def list_prompts_page(self, cursor: str | None = None) -> ListPromptsResult:
         """One page of prompts."""
-        return await self._here(self._requesting.page, "prompts/list", "prompts", Prompt, cursor)
+        return await self._run_on_loop(self._request_sender.list_page, "prompts/list", "prompts", Prompt, cursor)
 
     async def get_prompt(
         self,
@@ -233,12 +248,14 @@ class Client(Relation):
         meta: Mapping[str, Any] | None = None,
     ) -> GetPromptResult:
         """A prompt, filled in."""
-        expect("arguments", arguments, Mapping, "a dict")
+        check_type("arguments", arguments, Mapping, "a dict")
         params: dict[str, Any] = {"name": name}
         if arguments:
             params["arguments"] = dict(arguments)
-        options = _options(timeout, None, None, meta, None)
-        return await self._here(self._requesting.through, METHODS["prompts/get"], params, options)
+        options = _build_options(timeout, None, None, meta, None)
+        return await self._run_on_loop(
+            self._request_sender.send_until_complete, METHODS["prompts/get"], params, options
+        )
 
     async def complete(
         self,
@@ -256,7 +273,7 @@ class Client(Relation):
         params: dict[str, Any] = {"ref": ref, "argument": {"name": argument, "value": value}}
         if context:
             params["context"] = {"arguments": dict(context)}
-        result = await self._here(self._requesting.once, METHODS["completion/complete"], params)
+        result = await self._run_on_loop(self._request_sender.send, METHODS["completion/complete"], params)
         return result.completion
 
     # Changes and the rest
@@ -274,16 +291,22 @@ class Client(Relation):
 
         Use it as `async for change in client.listen(...)`; within `async with` you know when it has begun.
         """
-        found = [uris] if isinstance(uris, str) else [*uris]
-        others = not (tools or prompts or resources or found)  # whether a list that is not named is wanted
-        wanted = SubscriptionFilter(
-            tools_list_changed=others if tools is None else tools,
-            prompts_list_changed=others if prompts is None else prompts,
-            resources_list_changed=others if resources is None else resources,
-            resource_subscriptions=found or None,
+        uri_list = [uris] if isinstance(uris, str) else [*uris]
+        default = not (tools or prompts or resources or uri_list)  # whether a list that is not named is wanted
+        subscription_filter = SubscriptionFilter(
+            tools_list_changed=default if tools is None else tools,
+            prompts_list_changed=default if prompts is None else prompts,
+            resources_list_changed=default if resources is None else resources,
+            resource_subscriptions=uri_list or None,
         )
         return Listening(
-            self._keeper, wanted, self.limits, self.timeouts.read, self._listeners, self._here, self._requesting.heard
+            self._reconnector,
+            subscription_filter,
+            self.limits,
+            self.timeouts.read,
+            self._subscriptions,
+            self._run_on_loop,
+            self._request_sender.invalidate,
         )
 
     async def subscribe(self, uri: str) -> None:
@@ -291,85 +314,89 @@ class Client(Relation):
 
         `listen` does this on every revision.
         """
-        conversation = await self._here(self._keeper.ready)
-        if not self._requesting.stateless:
-            await self._here(conversation.channel.hearing)
-        await self._handshake_only("resources/subscribe", {"uri": uri})
-        current, kept = self._keeper.current, self._remembering.subscriptions
-        if uri not in kept:
-            kept.add(uri)
+        connection = await self._run_on_loop(self._reconnector.get_connection)
+        if not self._request_sender.is_stateless:
+            await self._run_on_loop(connection.transport.wait_until_listening)
+        await self._send_handshake_request("resources/subscribe", {"uri": uri})
+        current, subscriptions = self._reconnector.current, self._connector.resource_subscriptions
+        if uri not in subscriptions:
+            subscriptions.add(uri)
             if current is not None:
-                current.subscribed[uri] += 1
+                current.subscriber_counts[uri] += 1
 
     async def unsubscribe(self, uri: str) -> None:
         """Take back `subscribe`; what listens to the resource goes on listening."""
-        current, kept = self._keeper.current, self._remembering.subscriptions
-        if uri in kept:
-            kept.discard(uri)
+        current, subscriptions = self._reconnector.current, self._connector.resource_subscriptions
+        if uri in subscriptions:
+            subscriptions.discard(uri)
             if current is not None:
-                current.subscribed[uri] -= 1
-        if current is None or current.subscribed[uri] <= 0:
-            await self._handshake_only("resources/unsubscribe", {"uri": uri})
+                current.subscriber_counts[uri] -= 1
+        if current is None or current.subscriber_counts[uri] <= 0:
+            await self._send_handshake_request("resources/unsubscribe", {"uri": uri})
 
     async def set_log_level(self, level: LoggingLevel) -> None:
         """The least severity of the log messages wanted from now on."""
-        check_level("level", level)
-        conversation = await self._here(self._keeper.ready)
-        identity = self._remembering.identity = replace(self._remembering.identity, level=level)
-        if conversation.speaker is not None and conversation.speaker.stateless:
-            conversation.speaker = identity.speaker(conversation.speaker.revision)
+        check_log_level("level", level)
+        connection = await self._run_on_loop(self._reconnector.get_connection)
+        identity = self._connector.identity = replace(self._connector.identity, log_level=level)
+        if connection.encoder is not None and connection.encoder.is_stateless:
+            connection.encoder = identity.create_encoder(connection.encoder.revision)
         else:
-            await self._handshake_only("logging/setLevel", {"level": level})
+            await self._send_handshake_request("logging/setLevel", {"level": level})
 
     async def roots_changed(self) -> None:
         """Tell the server that the roots are others now; a stateless server asks for them each time anyway."""
-        conversation = await self._here(self._keeper.ready)
-        if not self._requesting.stateless:
-            await self._here(conversation.tell, "notifications/roots/list_changed")
+        connection = await self._run_on_loop(self._reconnector.get_connection)
+        if not self._request_sender.is_stateless:
+            await self._run_on_loop(connection.notify, "notifications/roots/list_changed")
 
     async def shutdown(self) -> None:
         """Ask a handshake server to end the session, then leave it."""
-        await self._here(self._keeper.ready)
-        if self._requesting.stateless:
-            raise self._requesting.located(NotOffered("shutdown is not part of this revision"), "shutdown")
+        await self._run_on_loop(self._reconnector.get_connection)
+        if self._request_sender.is_stateless:
+            raise self._request_sender.add_request_context(
+                NotOffered("shutdown is not part of this revision"), "shutdown"
+            )
         await self.request("shutdown")  # whose result is null
         await self.close()
 
-    async def _handshake_only(self, method: str, params: dict[str, Any]) -> None:
-        await self._here(self._keeper.ready)
-        if self._requesting.stateless:
-            error = NotOffered(f"{method} is not part of this revision").at(hint=_INSTEAD.get(method))
-            raise self._requesting.located(error, method, params)
-        await self._here(self._requesting.once, METHODS[method], params)
+    async def _send_handshake_request(self, method: str, params: dict[str, Any]) -> None:
+        await self._run_on_loop(self._reconnector.get_connection)
+        if self._request_sender.is_stateless:
+            error = NotOffered(f"{method} is not part of this revision").at(hint=_STATELESS_HINTS.get(method))
+            raise self._request_sender.add_request_context(error, method, params)
+        await self._run_on_loop(self._request_sender.send, METHODS[method], params)
 
     async def request(
         self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
     ) -> Any:
         """Any request at all, for extensions: the result as plain JSON. It is never repeated."""
-        return await self._here(self._requesting.any, method, dict(params or {}), timeout)
+        return await self._run_on_loop(self._request_sender.send_raw, method, dict(params or {}), timeout)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Any notification at all, for extensions."""
-        conversation = await self._here(self._keeper.ready)
-        await self._here(conversation.tell, method, dict(params or {}))
+        connection = await self._run_on_loop(self._reconnector.get_connection)
+        await self._run_on_loop(connection.notify, method, dict(params or {}))
 
 
-_INSTEAD = {
+_STATELESS_HINTS = {
     "resources/subscribe": "listen(uris=[...]) tells of changes in every revision",
     "resources/unsubscribe": "listen(uris=[...]) tells of changes in every revision",
 }
 
 
-def _options(
+def _build_options(
     timeout: float | None,
-    total: float | None,
-    progress: Progress | None,
+    total_timeout: float | None,
+    progress_handler: Progress | None,
     meta: Mapping[str, Any] | None,
     retry: bool | None,
-) -> Options:
-    if timeout is None and total is None and progress is None and meta is None and retry is None:
-        return PLAIN
-    check_times(timeout=timeout, total=total)
-    expect_callable("progress", progress)
-    expect("meta", meta, Mapping, "a dict")
-    return Options(timeout=timeout, total=total, progress=progress, meta=meta, retry=retry)
+) -> RequestOptions:
+    if timeout is None and total_timeout is None and progress_handler is None and meta is None and retry is None:
+        return DEFAULT_OPTIONS
+    check_durations(timeout=timeout, total=total_timeout)
+    check_callable("progress", progress_handler)
+    check_type("meta", meta, Mapping, "a dict")
+    return RequestOptions(
+        timeout=timeout, total_timeout=total_timeout, progress_handler=progress_handler, meta=meta, retry=retry
+    )

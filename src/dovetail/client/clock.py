@@ -10,172 +10,179 @@ from math import inf
 from typing import Any, Final
 
 from dovetail.errors import MCPError
-from dovetail.wire.jsonrpc import Id
+from dovetail.wire.jsonrpc import RequestId
 
 Progress = Callable[[float, float | None, str | None], Any]
 
 # A year: no event loop can wait for ever, and some count in nanoseconds.
-NEVER: Final = 365 * 86400.0
+MAX_TIMEOUT_S: Final = 365 * 86400.0
 
 
-class Clock:
+class RequestDeadline:
     """The limits of one request."""
 
     __slots__ = (
-        "_before",
-        "_ends",
-        "_idle",
+        "_cancel_count",
+        "_ends_at",
+        "_idle_timeout",
+        "_is_expired",
         "_loop",
-        "_paused",
-        "_ran_out",
+        "_paused_at",
         "_task",
-        "_total",
-        "begun",
-        "due",
-        "fault",
-        "progress",
-        "reported",
+        "_total_timeout",
+        "due_at",
+        "failure",
+        "progress_count",
+        "progress_handler",
+        "started_at",
     )
 
-    def __init__(self, idle: float = NEVER, total: float = NEVER, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        idle_timeout: float = MAX_TIMEOUT_S,
+        total_timeout: float = MAX_TIMEOUT_S,
+        progress_handler: Progress | None = None,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
-        self.begun = now = self._loop.time()
-        self._idle = min(idle, NEVER)
-        self._total = min(total, NEVER)
-        self._ends = now + self._total
-        self._paused: float | None = None
-        self._ran_out = False
+        self.started_at = now = self._loop.time()
+        self._idle_timeout = min(idle_timeout, MAX_TIMEOUT_S)
+        self._total_timeout = min(total_timeout, MAX_TIMEOUT_S)
+        self._ends_at = now + self._total_timeout
+        self._paused_at: float | None = None
+        self._is_expired = False
         self._task: asyncio.Task[Any] | None = None
-        self._before = 0
-        self.progress = progress
-        self.fault: MCPError | None = None  # why it was stopped before it was due
-        self.reported = 0  # signs of life so far
-        self.due = min(now + self._idle, self._ends)
+        self._cancel_count = 0
+        self.progress_handler = progress_handler
+        self.failure: MCPError | None = None  # why it was stopped before it was due
+        self.progress_count = 0  # signs of life so far
+        self.due_at = min(now + self._idle_timeout, self._ends_at)
 
-    def begin(self) -> None:
+    def watch_current_task(self) -> None:
         """From here on the task that waits is cancelled when it is due."""
         self._task = task = asyncio.current_task(self._loop)
-        self._before = 0 if task is None else task.cancelling()
+        self._cancel_count = 0 if task is None else task.cancelling()
 
-    def run_out(self) -> None:
+    def expire(self) -> None:
         """It is due."""
-        if self._task is not None and not self._ran_out:
-            self._ran_out = True
+        if self._task is not None and not self._is_expired:
+            self._is_expired = True
             self._task.cancel()
 
-    def fail(self, fault: MCPError) -> None:
+    def fail(self, failure: MCPError) -> None:
         """It need not be waited for any longer."""
-        self.fault = fault
-        self.run_out()
+        self.failure = failure
+        self.expire()
 
-    def is_why(self) -> bool:
+    def is_cancel_cause(self) -> bool:
         """Whether the waiting task was cancelled because this was due or failed, and for no other reason."""
-        return self._ran_out and self._task is not None and self._task.uncancel() <= self._before
+        return self._is_expired and self._task is not None and self._task.uncancel() <= self._cancel_count
 
-    def alive(self) -> None:
+    def record_activity(self) -> None:
         """The server is at work on it."""
-        self.reported += 1
-        if self._paused is None:
-            self.due = min(self._loop.time() + self._idle, self._ends)
+        self.progress_count += 1
+        if self._paused_at is None:
+            self.due_at = min(self._loop.time() + self._idle_timeout, self._ends_at)
 
     def pause(self) -> None:
         """A user is being asked."""
-        if self._paused is None:
-            self._paused = self._loop.time()
-            self.due = inf
+        if self._paused_at is None:
+            self._paused_at = self._loop.time()
+            self.due_at = inf
 
     def resume(self) -> None:
         """The user has answered."""
-        if self._paused is not None:
+        if self._paused_at is not None:
             now = self._loop.time()
-            self._ends += now - self._paused
-            self._paused = None
-            self.due = min(now + self._idle, self._ends)
+            self._ends_at += now - self._paused_at
+            self._paused_at = None
+            self.due_at = min(now + self._idle_timeout, self._ends_at)
 
-    def leaves_less_than(self, seconds: float) -> bool:
+    def is_due_within(self, seconds: float) -> bool:
         """Whether it will be due before so much time has passed."""
-        return self._loop.time() + seconds >= self.due
+        return self._loop.time() + seconds >= self.due_at
 
-    def verdict(self) -> str:
+    def describe_timeout(self) -> str:
         """Which limit has passed, in words."""
-        if self.due >= self._ends:
-            life = ", though the server reported progress" if self.reported else ""
-            return f"no answer within the total limit of {self._total:g} s{life}"
-        life = f"after {self.reported} signs of progress" if self.reported else "with no sign of progress"
-        return f"no answer within {self._idle:g} s {life}"
+        if self.due_at >= self._ends_at:
+            progress_note = ", though the server reported progress" if self.progress_count else ""
+            return f"no answer within the total limit of {self._total_timeout:g} s{progress_note}"
+        progress_note = (
+            f"after {self.progress_count} signs of progress" if self.progress_count else "with no sign of progress"
+        )
+        return f"no answer within {self._idle_timeout:g} s {progress_note}"
 
 
-class Clocks:
+class DeadlineTimer:
     """The clocks of the requests under way, by their ids; or of those who wait for something else, by any key."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self._running: dict[Any, Clock] = {}
-        self._held = False
+        self._deadlines: dict[Any, RequestDeadline] = {}
+        self._is_paused = False
         self._timer: asyncio.TimerHandle | None = None
-        self._looks = inf  # when the timer goes off
+        self._wakes_at = inf  # when the timer goes off
 
     @property
     def running(self) -> int:
         """How many clocks are watched."""
-        return len(self._running)
+        return len(self._deadlines)
 
-    def start(self, id: Any, clock: Clock) -> None:
+    def start(self, id: Any, deadline: RequestDeadline) -> None:
         """Watch a clock, for the task that calls this."""
-        self._running[id] = clock
-        clock.begin()
-        if self._held:
-            clock.pause()
-        if clock.due < self._looks:
-            self._look_at(clock.due)
+        self._deadlines[id] = deadline
+        deadline.watch_current_task()
+        if self._is_paused:
+            deadline.pause()
+        if deadline.due_at < self._wakes_at:
+            self._schedule_check(deadline.due_at)
 
     def stop(self, id: Any) -> None:
         """The request is over; its clock may be watched elsewhere."""
-        clock = self._running.pop(id)
-        if self._held:
-            clock.resume()
+        deadline = self._deadlines.pop(id)
+        if self._is_paused:
+            deadline.resume()
 
-    def get(self, id: Id) -> Clock | None:
+    def get(self, id: RequestId) -> RequestDeadline | None:
         """The clock of a request."""
-        return self._running.get(id)
+        return self._deadlines.get(id)
 
-    def of(self, id: Id | None) -> Clock | None:
+    def find_for(self, id: RequestId | None) -> RequestDeadline | None:
         """The clock of the request that something belongs to: the one named, else the only one there is."""
         if id is not None:
-            return self._running.get(id)
-        return next(iter(self._running.values())) if len(self._running) == 1 else None
+            return self._deadlines.get(id)
+        return next(iter(self._deadlines.values())) if len(self._deadlines) == 1 else None
 
     def pause(self) -> None:
         """A user is being asked."""
-        self._held = True
-        for clock in self._running.values():
-            clock.pause()
+        self._is_paused = True
+        for deadline in self._deadlines.values():
+            deadline.pause()
 
     def resume(self) -> None:
         """The user has answered."""
-        self._held = False
-        for clock in self._running.values():
-            clock.resume()
-        self._look()
+        self._is_paused = False
+        for deadline in self._deadlines.values():
+            deadline.resume()
+        self._check_due()
 
     def close(self) -> None:
         """Look no more."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer, self._looks = None, inf
+            self._timer, self._wakes_at = None, inf
 
-    def _look_at(self, time: float) -> None:
+    def _schedule_check(self, when: float) -> None:
         self.close()
-        self._looks = time
-        self._timer = self.loop.call_at(time, self._look)
+        self._wakes_at = when
+        self._timer = self.loop.call_at(when, self._check_due)
 
-    def _look(self) -> None:
-        now, first = self.loop.time(), inf
-        for clock in self._running.values():
-            if clock.due <= now:
-                clock.run_out()
-            elif clock.due < first:
-                first = clock.due
-        self._looks = inf
-        if first < inf:
-            self._look_at(first)
+    def _check_due(self) -> None:
+        now, next_due = self.loop.time(), inf
+        for deadline in self._deadlines.values():
+            if deadline.due_at <= now:
+                deadline.expire()
+            elif deadline.due_at < next_due:
+                next_due = deadline.due_at
+        self._wakes_at = inf
+        if next_due < inf:
+            self._schedule_check(next_due)

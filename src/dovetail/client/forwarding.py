@@ -12,9 +12,9 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from dovetail.client.mailbox import Mailbox
-from dovetail.client.parking import Parked, Parking, Send
-from dovetail.client.requesting import Options, Requesting
+from dovetail.client.mailbox import CallbackQueue
+from dovetail.client.parking import ParkedCall, ParkedCalls, Send
+from dovetail.client.requesting import RequestOptions, RequestSender
 from dovetail.client.rounds import INPUT_REQUIRED
 from dovetail.errors import (
     InternalError,
@@ -31,26 +31,31 @@ from dovetail.errors import (
     ToolError,
 )
 from dovetail.protocol import downgrade
-from dovetail.protocol.exchange import Exchange, Whole
-from dovetail.protocol.mounting import Hear, Kind
+from dovetail.protocol.exchange import Exchange, ForwardedResult
+from dovetail.protocol.mounting import ChangeCallback, ItemKind
 from dovetail.protocol.principal import Principal
-from dovetail.protocol.topics import PROMPTS, RESOURCES, TOOLS, UPDATED
-from dovetail.wire.incoming import body
+from dovetail.protocol.topics import PROMPTS_LIST_CHANGED, RESOURCE_UPDATED, RESOURCES_LIST_CHANGED, TOOLS_LIST_CHANGED
+from dovetail.wire.incoming import decode_body
 from dovetail.wire.inputs import InputRequest, InputRequiredResult
 from dovetail.wire.lifecycle import ClientCapabilities, ListChangedCapability, ResourcesCapability, ServerCapabilities
-from dovetail.wire.logs import LEVELS, severity
-from dovetail.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROGRESS_TOKEN, reserved
+from dovetail.wire.logs import LEVELS, get_severity
+from dovetail.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROGRESS_TOKEN, is_reserved
 from dovetail.wire.methods import METHODS
 from dovetail.wire.progress import ProgressParams
 from dovetail.wire.shape import Result
 
 log = logging.getLogger("dovetail")
 
-_NOTICES: Final = {"tools": TOOLS, "prompts": PROMPTS, "resources": RESOURCES, "resource": UPDATED}
-_ASKS: Final = b'"input_required"'
+_NOTICE_METHODS: Final = {
+    "tools": TOOLS_LIST_CHANGED,
+    "prompts": PROMPTS_LIST_CHANGED,
+    "resources": RESOURCES_LIST_CHANGED,
+    "resource": RESOURCE_UPDATED,
+}
+_INPUT_REQUIRED_MARKER: Final = b'"input_required"'
 
 # Before it was ever reached, a server may have anything.
-_UNKNOWN: Final = ServerCapabilities(
+_ASSUMED_CAPABILITIES: Final = ServerCapabilities(
     tools=ListChangedCapability(list_changed=True),
     prompts=ListChangedCapability(list_changed=True),
     resources=ResourcesCapability(subscribe=True, list_changed=True),
@@ -58,39 +63,39 @@ _UNKNOWN: Final = ServerCapabilities(
 )
 
 # Looks at a question before it is put to a caller: the answer to give instead, or None; ProtocolError to refuse it.
-Screen: TypeAlias = Callable[[str, Mapping[str, Any]], Mapping[str, Any] | None]
+InputFilter: TypeAlias = Callable[[str, Mapping[str, Any]], Mapping[str, Any] | None]
 
-_current: ContextVar[Exchange | None] = ContextVar("dovetail_forwarded", default=None)
+_current_exchange: ContextVar[Exchange | None] = ContextVar("dovetail_forwarded", default=None)
 
 
-class Forwarding:
+class MountedClient:
     """One client as something to mount."""
 
-    distant = True
+    is_remote = True
 
     def __init__(
         self,
         client: Any,
-        requesting: Requesting,
-        mailbox: Mailbox,
-        relaying: Callable[[Any, Any, Any], None],
+        sender: RequestSender,
+        callbacks: CallbackQueue,
+        set_relay: Callable[[Any, Any, Any], None],
         *,
-        shared: bool = False,
-        screen: Screen | None = None,
+        is_shared: bool = False,
+        input_filter: InputFilter | None = None,
     ) -> None:
         self.name: str = client.name
         self._client = client
-        self._requesting = requesting
-        self._mailbox = mailbox
-        self._calls: list[Exchange] = []
-        self._parking = Parking()
-        self._screen = screen
-        self._hearers: list[Hear] = []
-        self._listening: asyncio.Task[None] | None = None
-        self._deaf = False  # the server tells of nothing
-        self._not_before = 0.0  # is it listened to again
-        requesting.counted = shared
-        relaying(self._asked, self._logged, self._own if shared else None)
+        self._request_sender = sender
+        self._callbacks = callbacks
+        self._active_exchanges: list[Exchange] = []
+        self._parked_calls = ParkedCalls()
+        self._input_filter = input_filter
+        self._change_listeners: list[ChangeCallback] = []
+        self._listen_task: asyncio.Task[None] | None = None
+        self._has_no_changes = False  # the server tells of nothing
+        self._listen_again_at = 0.0  # is it listened to again
+        sender.tracks_own_requests = is_shared
+        set_relay(self._handle_input_request, self._forward_log, self._is_own_request if is_shared else None)
 
     # Life
 
@@ -98,171 +103,195 @@ class Forwarding:
         """Connect, unless that is done, and listen to what changes."""
         if not self._client.connected:
             await self._client.connect()
-            self._deaf, self._not_before = False, 0.0
-        if self._hearers and not self._deaf:
-            self._listen()
+            self._has_no_changes, self._listen_again_at = False, 0.0
+        if self._change_listeners and not self._has_no_changes:
+            self._start_listening()
 
-    def _listen(self) -> None:
+    def _start_listening(self) -> None:
         """Listen, unless that is done; again, a while after it has ended, and then nobody knows what was missed."""
-        loop, before = asyncio.get_running_loop(), self._listening
-        if before is None or (before.done() and loop.time() >= self._not_before):
-            self._listening = loop.create_task(self._hear_lists(again=before is not None))
+        loop, previous_task = asyncio.get_running_loop(), self._listen_task
+        if previous_task is None or (previous_task.done() and loop.time() >= self._listen_again_at):
+            self._listen_task = loop.create_task(self._watch_lists(is_repeated=previous_task is not None))
 
     async def stop(self) -> None:
         """Leave the server."""
-        self._parking.clear()
-        listening, self._listening = self._listening, None
-        if listening is not None:
-            listening.cancel()
-            await asyncio.wait([listening])
+        self._parked_calls.clear()
+        listen_task, self._listen_task = self._listen_task, None
+        if listen_task is not None:
+            listen_task.cancel()
+            await asyncio.wait([listen_task])
         await self._client.close()
 
     def capabilities(self) -> ServerCapabilities:
         """What the server declared."""
-        return self._client.capabilities if self._client.connected else _UNKNOWN
+        return self._client.capabilities if self._client.connected else _ASSUMED_CAPABILITIES
 
     # Lists
 
-    async def listed(self, kind: Kind, exchange: Exchange) -> Mapping[str, Any]:
+    async def list_items(self, kind: ItemKind, exchange: Exchange) -> Mapping[str, Any]:
         """What the server lists."""
-        client, offered = self._client, self.capabilities()
+        client, capabilities = self._client, self.capabilities()
         match kind:
             case "tool":
-                return {one.name: one for one in await client.list_tools()} if offered.tools is not None else {}
+                return {tool.name: tool for tool in await client.list_tools()} if capabilities.tools is not None else {}
             case "prompt":
-                return {one.name: one for one in await client.list_prompts()} if offered.prompts is not None else {}
+                return (
+                    {prompt.name: prompt for prompt in await client.list_prompts()}
+                    if capabilities.prompts is not None
+                    else {}
+                )
             case "resource":
-                return {one.uri: one for one in await client.list_resources()} if offered.resources is not None else {}
+                return (
+                    {resource.uri: resource for resource in await client.list_resources()}
+                    if capabilities.resources is not None
+                    else {}
+                )
             case _:
-                found = await client.list_resource_templates() if offered.resources is not None else ()
-                return {one.uri_template: one for one in found}
+                templates = await client.list_resource_templates() if capabilities.resources is not None else ()
+                return {template.uri_template: template for template in templates}
 
-    async def holds(self, kind: Kind, name: str, exchange: Exchange) -> bool:
+    async def has_item(self, kind: ItemKind, name: str, exchange: Exchange) -> bool:
         """Whether the server lists it; what a template may stand for, only the server knows."""
-        if name in await self.listed(kind, exchange):
+        if name in await self.list_items(kind, exchange):
             return True
-        return kind == "resource" and bool(await self.listed("resource template", exchange))
+        return kind == "resource" and bool(await self.list_items("resource template", exchange))
 
     # Changes
 
-    def follow(self, hear: Hear) -> Callable[[], None]:
+    def watch_changes(self, callback: ChangeCallback) -> Callable[[], None]:
         """Hear of the server's changes, once it is reached."""
-        self._hearers.append(hear)
+        self._change_listeners.append(callback)
 
         def stop() -> None:
-            if hear in self._hearers:
-                self._hearers.remove(hear)
+            if callback in self._change_listeners:
+                self._change_listeners.remove(callback)
 
         return stop
 
-    def audible(self, uri: str, principal: Principal | None) -> bool:
+    def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
         """Whether a caller may hear of a resource: only the server knows."""
         return True
 
-    async def subscribed(self, uris: list[str], principal: Principal | None) -> Callable[[], None]:
+    async def watch_resources(self, uris: list[str], principal: Principal | None) -> Callable[[], None]:
         """Hear of these resources too."""
         await self.start()
-        listening = self._client.listen(tools=False, prompts=False, resources=False, uris=uris)
+        subscription = self._client.listen(tools=False, prompts=False, resources=False, uris=uris)
         with contextlib.suppress(MCPError):
-            await listening.__aenter__()
-        task = asyncio.get_running_loop().create_task(self._hear(listening))
+            await subscription.__aenter__()
+        task = asyncio.get_running_loop().create_task(self._forward_changes(subscription))
         return task.cancel  # pyright: ignore[reportReturnType]
 
-    async def _hear_lists(self, *, again: bool) -> None:
-        self._deaf = not await self._hear(self._client.listen(), (TOOLS, PROMPTS, RESOURCES) if again else ())
-        self._not_before = asyncio.get_running_loop().time() + self._client.limits.reconnect_most
+    async def _watch_lists(self, *, is_repeated: bool) -> None:
+        self._has_no_changes = not await self._forward_changes(
+            self._client.listen(),
+            (TOOLS_LIST_CHANGED, PROMPTS_LIST_CHANGED, RESOURCES_LIST_CHANGED) if is_repeated else (),
+        )
+        self._listen_again_at = asyncio.get_running_loop().time() + self._client.limits.reconnect_most
 
-    async def _hear(self, changes: Any, missed: Sequence[str] = ()) -> bool:
+    async def _forward_changes(self, changes: Any, missed: Sequence[str] = ()) -> bool:
         """Pass on what changes until that ends; False if it is not told."""
         try:
             async with changes:
                 for notice in missed:
-                    self._tell(notice)
+                    self._notify_listeners(notice)
                 async for change in changes:
-                    self._tell(_NOTICES[change.kind], change.uri)
+                    self._notify_listeners(_NOTICE_METHODS[change.kind], change.uri)
         except NotOffered:
             return False
         except Exception as exc:
             log.warning("the changes of %s are not heard any more: %s", self.name, exc)
         return True
 
-    def _tell(self, notice: str, uri: str | None = None) -> None:
-        for hear in tuple(self._hearers):
-            hear(notice, uri)
+    def _notify_listeners(self, notice: str, uri: str | None = None) -> None:
+        for callback in tuple(self._change_listeners):
+            callback(notice, uri)
 
     # Requests
 
-    async def serve(self, exchange: Exchange, most: float | None = None) -> Result | bytes:
+    async def handle(self, exchange: Exchange, timeout: float | None = None) -> Result | bytes:
         """Have the server answer, in the words it shares with the caller, or translated; `most`: within these seconds.
 
         People may take their time to answer what it asks.
         """
-        send = partial(self._send, most=_FOREVER if most is None else most)
-        await self._started(exchange)
-        mark = _current.set(exchange)
-        self._calls.append(exchange)
+        send = partial(self._send, timeout=_MAX_CALL_TIMEOUT_S if timeout is None else timeout)
+        await self._ensure_started(exchange)
+        token = _current_exchange.set(exchange)
+        self._active_exchanges.append(exchange)
         try:
-            if exchange.caller.stateless and not self._requesting.stateless and METHODS[exchange.method].asks:
-                return self._said(exchange, await self._parking.run(exchange, send))
-            return self._said(exchange, await self._through(exchange, send))
+            if (
+                exchange.caller.stateless
+                and not self._request_sender.is_stateless
+                and METHODS[exchange.method].may_require_input
+            ):
+                return self._convert_result(exchange, await self._parked_calls.run(exchange, send))
+            return self._convert_result(exchange, await self._send_until_complete(exchange, send))
         except MCPError as exc:
-            raise self._refusal(exc, exchange) from None
+            raise self._convert_error(exc, exchange) from None
         finally:
-            self._calls.remove(exchange)
-            _current.reset(mark)
+            self._active_exchanges.remove(exchange)
+            _current_exchange.reset(token)
 
-    async def _started(self, exchange: Exchange) -> None:
+    async def _ensure_started(self, exchange: Exchange) -> None:
         try:
             await self.start()
         except MCPError as exc:
-            raise self._refusal(exc, exchange) from None
+            raise self._convert_error(exc, exchange) from None
 
-    async def _send(self, exchange: Exchange, params: dict[str, Any], *, most: float) -> Any:
+    async def _send(self, exchange: Exchange, params: dict[str, Any], *, timeout: float) -> Any:
         row = METHODS[exchange.method]
-        wants = exchange.progress_token is not None or self._parking.of(exchange) is not None
-        progress = self._progress(exchange) if wants else None
-        options = Options(progress=progress, meta=self._meta(exchange), total=most)
-        said = Whole(await self._requesting.forwarded(row, params, options))
-        await self._mailbox.flush(self._client.timeouts.call)  # what came on the way goes before the answer
-        return said
+        wants_progress = exchange.progress_token is not None or self._parked_calls.find(exchange) is not None
+        progress = self._create_progress_handler(exchange) if wants_progress else None
+        options = RequestOptions(progress_handler=progress, meta=self._build_meta(exchange), total_timeout=timeout)
+        result = ForwardedResult(await self._request_sender.forward(row, params, options))
+        await self._callbacks.flush(self._client.timeouts.call)  # what came on the way goes before the answer
+        return result
 
-    async def _through(self, exchange: Exchange, send: Send) -> Any:
+    async def _send_until_complete(self, exchange: Exchange, send: Send) -> Any:
         """The raw result. A server of the stateless era asks in it: where the caller can be asked, it is."""
         params = {name: value for name, value in exchange.params.items() if name != "_meta"}
         rounds = 0
         while True:
             raw = await send(exchange, params)
-            if not self._requesting.stateless or _ASKS not in raw:
+            if not self._request_sender.is_stateless or _INPUT_REQUIRED_MARKER not in raw:
                 return raw
-            asked = body(raw, InputRequiredResult, f"the result of {exchange.method}")
-            if asked.result_type != INPUT_REQUIRED or rounds >= self._client.limits.rounds:
+            input_required = decode_body(raw, InputRequiredResult, f"the result of {exchange.method}")
+            if input_required.result_type != INPUT_REQUIRED or rounds >= self._client.limits.rounds:
                 return raw
-            questions = asked.input_requests or {}
-            answers = self._screened(questions) if exchange.caller.stateless else await self._each(exchange, questions)
-            if answers is None:
+            requests = input_required.input_requests or {}
+            responses = (
+                self._filter_requests(requests)
+                if exchange.caller.stateless
+                else await self._ask_each(exchange, requests)
+            )
+            if responses is None:
                 return raw
             rounds += 1
-            params = params | {"inputResponses": answers}
-            if asked.request_state is not None:
-                params["requestState"] = asked.request_state
+            params = params | {"inputResponses": responses}
+            if input_required.request_state is not None:
+                params["requestState"] = input_required.request_state
 
-    async def _each(self, exchange: Exchange, questions: Mapping[str, InputRequest]) -> dict[str, Any]:
-        return {key: await self._ask(exchange, one.method, one.params or {}) for key, one in questions.items()}
+    async def _ask_each(self, exchange: Exchange, requests: Mapping[str, InputRequest]) -> dict[str, Any]:
+        return {
+            key: await self._ask_caller(exchange, request.method, request.params or {})
+            for key, request in requests.items()
+        }
 
-    def _screened(self, questions: Mapping[str, InputRequest]) -> dict[str, Any] | None:
+    def _filter_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, Any] | None:
         """The answers to give instead of the caller's; None if it is to be asked, InvalidParams for some of each."""
-        if self._screen is None:
+        if self._input_filter is None:
             return None
-        given = {key: self._screen(one.method, one.params or {}) for key, one in questions.items()}
-        answers = {key: one for key, one in given.items() if one is not None}
-        if answers and len(answers) < len(questions):
+        outcomes = {key: self._input_filter(request.method, request.params or {}) for key, request in requests.items()}
+        responses = {key: outcome for key, outcome in outcomes.items() if outcome is not None}
+        if responses and len(responses) < len(requests):
             raise InvalidParams(f"Not allowed: some of what {self.name} asks at once")
-        return answers or None
+        return responses or None
 
-    def _meta(self, exchange: Exchange) -> dict[str, Any]:
+    def _build_meta(self, exchange: Exchange) -> dict[str, Any]:
         """The caller's own `_meta`, and, to a stateless server, who it is and what it can be asked."""
-        meta = {name: value for name, value in exchange.meta.items() if name != PROGRESS_TOKEN and not reserved(name)}
-        if not self._requesting.stateless:
+        meta = {
+            name: value for name, value in exchange.meta.items() if name != PROGRESS_TOKEN and not is_reserved(name)
+        }
+        if not self._request_sender.is_stateless:
             return meta
         caller = exchange.caller
         meta[CLIENT_CAPABILITIES] = caller.capabilities
@@ -272,28 +301,28 @@ class Forwarding:
             meta[LOG_LEVEL] = LEVELS[caller.level]
         return meta
 
-    def _said(self, exchange: Exchange, raw: Result | Whole) -> Result | bytes:
+    def _convert_result(self, exchange: Exchange, raw: Result | ForwardedResult) -> Result | bytes:
         if isinstance(raw, Result):
             return raw
         revision = self._client.revision
         if exchange.caller.revision == revision:
             return raw
         row = METHODS[exchange.method]
-        if exchange.caller.stateless and self._requesting.stateless and _ASKS in raw:
-            return body(raw, InputRequiredResult, f"the result of {row.name}")
-        known = self._requesting.tools.get(str(exchange.params.get("name")))
-        if self._requesting.stateless and known is not None:
-            exchange.wraps = downgrade.is_wrapped(known.tool.output_schema)
-        return body(raw, row.result or Result, f"the result of {row.name}")
+        if exchange.caller.stateless and self._request_sender.is_stateless and _INPUT_REQUIRED_MARKER in raw:
+            return decode_body(raw, InputRequiredResult, f"the result of {row.name}")
+        tool = self._request_sender.tool_index.get(str(exchange.params.get("name")))
+        if self._request_sender.is_stateless and tool is not None:
+            exchange.wraps = downgrade.is_wrapped(tool.tool.output_schema)
+        return decode_body(raw, row.result or Result, f"the result of {row.name}")
 
-    def _refusal(self, exc: MCPError, exchange: Exchange) -> MCPError:
+    def _convert_error(self, exc: MCPError, exchange: Exchange) -> MCPError:
         """The server's refusal as this side's own; what never travels is logged, and only told of."""
-        if exchange.method == "resources/read" and (isinstance(exc, NotFound) or _names_no_resource(exc)):
+        if exchange.method == "resources/read" and (isinstance(exc, NotFound) or _is_resource_not_found(exc)):
             return ResourceNotFound(str(exchange.params.get("uri")))
         if isinstance(exc, PeerError) and not isinstance(exc, RateLimited):
-            told = ProtocolError(exc.message, exc.data)
-            told.code = exc.code
-            return told
+            error = ProtocolError(exc.message, exc.data)
+            error.code = exc.code
+            return error
         if isinstance(exc, ProtocolError | ToolError | RateLimited):
             return exc
         if isinstance(exc, RequestTimeout):
@@ -303,7 +332,7 @@ class Forwarding:
 
     # On the way
 
-    def _progress(self, exchange: Exchange) -> Any:
+    def _create_progress_handler(self, exchange: Exchange) -> Any:
         async def progress(done: float, total: float | None, message: str | None) -> None:
             token = exchange.progress_token
             if token is None:
@@ -313,57 +342,57 @@ class Forwarding:
 
         return progress
 
-    def _logged(self, params: dict[str, Any]) -> None:
-        exchange = self._whose()
+    def _forward_log(self, params: dict[str, Any]) -> None:
+        exchange = self._find_exchange()
         level = params.get("level")
         if exchange is None or exchange.caller.level is None or level not in LEVELS:
             return
-        if severity(level) >= exchange.caller.level:
-            self._mailbox.call(exchange.notify, "notifications/message", params)
+        if get_severity(level) >= exchange.caller.level:
+            self._callbacks.call(exchange.notify, "notifications/message", params)
 
-    def _whose(self) -> Exchange | None:
+    def _find_exchange(self) -> Exchange | None:
         """Whose request something belongs to: told by the stream it came on, or because there is only one caller."""
-        if (current := self._going_on()) is not None:
+        if (current := self._get_active_exchange()) is not None:
             return current
-        work = [*self._parking.exchanges, *self._calls]
-        if self._requesting.own or not work:
+        exchanges = [*self._parked_calls.exchanges, *self._active_exchanges]
+        if self._request_sender.own_request_count or not exchanges:
             return None
-        last = work[-1]
-        return last if all(one is last or _same_caller(one, last) for one in work) else None
+        last = exchanges[-1]
+        return last if all(exchange is last or _is_same_caller(exchange, last) for exchange in exchanges) else None
 
-    def _going_on(self) -> Exchange | None:
+    def _get_active_exchange(self) -> Exchange | None:
         """The exchange this runs for, if it is not over."""
-        current = _current.get()
-        if current is None or current in self._calls or self._parking.of(current) is not None:
+        current = _current_exchange.get()
+        if current is None or current in self._active_exchanges or self._parked_calls.find(current) is not None:
             return current
         return None
 
-    def _own(self) -> bool:
+    def _is_own_request(self) -> bool:
         """Whether a question is about what the client itself requested."""
-        if self._going_on() is not None:
+        if self._get_active_exchange() is not None:
             return False
-        return self._requesting.is_own() or not (self._calls or self._parking.busy)
+        return self._request_sender.is_own_request() or not (self._active_exchanges or self._parked_calls.is_busy)
 
-    async def _asked(self, method: str, params: dict[str, Any]) -> Any:
+    async def _handle_input_request(self, method: str, params: dict[str, Any]) -> Any:
         """A handshake server asks: so is the caller, directly or by ending its round."""
-        exchange = self._whose()
+        exchange = self._find_exchange()
         if exchange is None:
             raise InvalidParams("Invalid params: it cannot be told whose request the question belongs to")
-        parked: Parked | None = self._parking.of(exchange)
-        if parked is None:
-            return await self._ask(exchange, method, params)
-        if self._screen is not None and (given := self._screen(method, params)) is not None:
-            return given
-        if not _able(exchange.caller.capabilities, method):
+        call: ParkedCall | None = self._parked_calls.find(exchange)
+        if call is None:
+            return await self._ask_caller(exchange, method, params)
+        if self._input_filter is not None and (response := self._input_filter(method, params)) is not None:
+            return response
+        if not _has_capability(exchange.caller.capabilities, method):
             raise MethodNotFound(method)
-        return await parked.ask(method, {name: value for name, value in params.items() if name != "_meta"})
+        return await call.ask(method, {name: value for name, value in params.items() if name != "_meta"})
 
-    async def _ask(self, exchange: Exchange, method: str, params: dict[str, Any]) -> Any:
-        if self._screen is not None and (given := self._screen(method, params)) is not None:
-            return given
-        if exchange.ask is None or not _able(exchange.caller.capabilities, method):
+    async def _ask_caller(self, exchange: Exchange, method: str, params: dict[str, Any]) -> Any:
+        if self._input_filter is not None and (response := self._input_filter(method, params)) is not None:
+            return response
+        if exchange.ask is None or not _has_capability(exchange.caller.capabilities, method):
             raise MethodNotFound(method)
-        method, params = downgrade.question(exchange.caller.revision, method, params)
+        method, params = downgrade.downgrade_request(exchange.caller.revision, method, params)
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         exchange.pause(asked_at)
@@ -373,21 +402,23 @@ class Forwarding:
             exchange.resume(asked_at, loop.time())
 
 
-_FOREVER: Final = 86400.0  # the caller's own limits end it
+_MAX_CALL_TIMEOUT_S: Final = 86400.0  # the caller's own limits end it
 
 
-def _names_no_resource(exc: MCPError) -> bool:
+def _is_resource_not_found(exc: MCPError) -> bool:
     """The stateless era has no code for it: it is told by the URI that comes back."""
     return isinstance(exc, PeerError) and exc.code == InvalidParams.code and "uri" in (exc.data or ())
 
 
-def _same_caller(one: Exchange, other: Exchange) -> bool:
+def _is_same_caller(first: Exchange, second: Exchange) -> bool:
     """Whether two requests are surely of one: an address may be that of many."""
-    mine, others = one.caller, other.caller
-    if mine.principal is not None or others.principal is not None:
-        return mine.principal == others.principal
-    return mine is others or (mine.session != "" and mine.session == others.session)
+    first_caller, second_caller = first.caller, second.caller
+    if first_caller.principal is not None or second_caller.principal is not None:
+        return first_caller.principal == second_caller.principal
+    return first_caller is second_caller or (
+        first_caller.session != "" and first_caller.session == second_caller.session
+    )
 
 
-def _able(declared: ClientCapabilities, method: str) -> bool:
-    return getattr(declared, method.partition("/")[0], None) is not None
+def _has_capability(capabilities: ClientCapabilities, method: str) -> bool:
+    return getattr(capabilities, method.partition("/")[0], None) is not None

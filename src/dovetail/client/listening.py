@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from math import inf
 from typing import Any, Literal, Self
 
-from dovetail.client.clock import Clock
-from dovetail.client.conversation import Conversation
-from dovetail.client.keeping import TRANSIENT, Keeper
+from dovetail.client.clock import RequestDeadline
+from dovetail.client.conversation import Connection
+from dovetail.client.keeping import TRANSIENT_STATUS_CODES, Reconnector
 from dovetail.errors import (
     CannotConnect,
     CannotStart,
@@ -26,35 +26,47 @@ from dovetail.errors import (
     RequestTimeout,
     ResultError,
 )
-from dovetail.protocol.backoff import backoff
-from dovetail.protocol.channel import Request
+from dovetail.protocol.backoff import compute_backoff
+from dovetail.protocol.channel import EncodedRequest
 from dovetail.protocol.limits import ClientLimits
-from dovetail.protocol.speaking import Speaker
-from dovetail.protocol.topics import PROMPTS, RESOURCES, TOOLS, UPDATED, honoured, matcher
-from dovetail.wire.incoming import body
-from dovetail.wire.jsonrpc import Id
+from dovetail.protocol.speaking import RequestEncoder
+from dovetail.protocol.topics import (
+    PROMPTS_LIST_CHANGED,
+    RESOURCE_UPDATED,
+    RESOURCES_LIST_CHANGED,
+    TOOLS_LIST_CHANGED,
+    create_matcher,
+    restrict_filter,
+)
+from dovetail.wire.incoming import decode_body
+from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.meta import SUBSCRIPTION_ID
 from dovetail.wire.shape import Params, Struct
 from dovetail.wire.subscriptions import AcknowledgedParams, SubscriptionFilter
 
-Kind = Literal["tools", "prompts", "resources", "resource"]
+ChangeKind = Literal["tools", "prompts", "resources", "resource"]
 
-KINDS: dict[str, Kind] = {TOOLS: "tools", PROMPTS: "prompts", RESOURCES: "resources", UPDATED: "resource"}
-ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+CHANGE_KINDS: dict[str, ChangeKind] = {
+    TOOLS_LIST_CHANGED: "tools",
+    PROMPTS_LIST_CHANGED: "prompts",
+    RESOURCES_LIST_CHANGED: "resources",
+    RESOURCE_UPDATED: "resource",
+}
+SUBSCRIPTION_ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
 # What may be otherwise at the next attempt.
-_PASSING = (Disconnected, CannotConnect, CannotStart, HttpError, RequestTimeout, NotMCP)
+_TRANSIENT_ERRORS = (Disconnected, CannotConnect, CannotStart, HttpError, RequestTimeout, NotMCP)
 
 
 class Change(Struct, frozen=True):
     """Something changed: one of the lists, or the resource at `uri`."""
 
-    kind: Kind
+    kind: ChangeKind
     uri: str | None = None
     missed: bool = False  # not heard from the server: the connection was lost, and it may have changed meanwhile
 
 
-class Notice(Params):
+class ChangeNotice(Params):
     """Any notice of change."""
 
     uri: str | None = None
@@ -65,41 +77,41 @@ class Listening:
 
     def __init__(
         self,
-        keeper: Keeper,
-        wanted: SubscriptionFilter,
+        reconnector: Reconnector,
+        subscription_filter: SubscriptionFilter,
         limits: ClientLimits,
-        patience: float,
-        listeners: "set[Listening]",
-        here: Callable[..., Awaitable[Any]],
-        stale: Callable[[str], None],
+        timeout: float,
+        subscriptions: "set[Listening]",
+        run_on_loop: Callable[..., Awaitable[Any]],
+        invalidate: Callable[[str], None],
     ) -> None:
-        self._keeper = keeper
-        self._wanted = wanted
+        self._reconnector = reconnector
+        self._filter = subscription_filter
         self._limits = limits
-        self._patience = patience
-        self._listeners = listeners
-        self._here = here  # does something on the client's own loop
-        self._stale = stale  # told which notices may have been missed
-        self._matches = matcher(wanted)
-        self._changes: dict[tuple[Kind, str | None], Change] = {}
-        self._news = asyncio.Event()
-        self._begun: asyncio.Future[None] | None = None
+        self._timeout = timeout
+        self._subscriptions = subscriptions
+        self._run_on_loop = run_on_loop  # does something on the client's own loop
+        self._invalidate = invalidate  # told which notices may have been missed
+        self._matches_filter = create_matcher(subscription_filter)
+        self._changes: dict[tuple[ChangeKind, str | None], Change] = {}
+        self._wakeup = asyncio.Event()
+        self._started: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._failed: Exception | None = None
-        self._id: Id | None = None
-        self._silence: asyncio.Timeout | None = None  # runs until the server confirms
-        self._since = inf  # when it did
-        self._entered = False
-        self._over = False
-        self._leaving = False
-        self._heard = 0
-        self.honoured: SubscriptionFilter | None = None  # what the server agreed to
+        self._error: Exception | None = None
+        self._subscription_id: RequestId | None = None
+        self._acknowledge_timeout: asyncio.Timeout | None = None  # runs until the server confirms
+        self._acknowledged_at = inf  # when it did
+        self._is_entered = False
+        self._is_closed = False
+        self._is_client_closing = False
+        self._notice_count = 0
+        self.acknowledged_filter: SubscriptionFilter | None = None  # what the server agreed to
 
     # For the user
 
     async def __aenter__(self) -> Self:
-        self._entered = True
-        await self._here(self._begin)
+        self._is_entered = True
+        await self._run_on_loop(self._start)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -107,45 +119,45 @@ class Listening:
 
     async def __aiter__(self) -> AsyncIterator[Change]:
         try:
-            await self._here(self._begin)
-            while (change := await self._here(self._next)) is not None:
+            await self._run_on_loop(self._start)
+            while (change := await self._run_on_loop(self._next)) is not None:
                 yield change
         finally:
-            if not self._entered:
+            if not self._is_entered:
                 await self.aclose()
 
     async def _next(self) -> Change | None:
         """The next change, waited for; None when it is over."""
-        while not self._changes and not self._over:
-            if self._failed is not None:
-                raise self._failed
-            self._news.clear()
-            await self._news.wait()
+        while not self._changes and not self._is_closed:
+            if self._error is not None:
+                raise self._error
+            self._wakeup.clear()
+            await self._wakeup.wait()
         return self._changes.pop(next(iter(self._changes))) if self._changes else None
 
     async def aclose(self) -> None:
         """Stop listening."""
-        await self._here(self._end)
+        await self._run_on_loop(self._close)
 
-    async def _end(self) -> None:
+    async def _close(self) -> None:
         task = self._stop()
         if task is not None:
-            await asyncio.wait([task], timeout=self._patience)
+            await asyncio.wait([task], timeout=self._timeout)
 
-    def leave(self) -> asyncio.Task[None] | None:
+    def close_for_client(self) -> asyncio.Task[None] | None:
         """Stop because the client leaves the server, which then need not be told; what is left to wait for."""
-        self._leaving = True
+        self._is_client_closing = True
         return self._stop()
 
     def abandon(self) -> None:
         """It is over: the event loop it lived on is gone, and nobody there can be told."""
-        self._over = True
+        self._is_closed = True
         self._task = None
 
     def _stop(self) -> asyncio.Task[None] | None:
-        self._over = True
-        self._news.set()
-        self._listeners.discard(self)
+        self._is_closed = True
+        self._wakeup.set()
+        self._subscriptions.discard(self)
         task, self._task = self._task, None
         if task is None or task.done():
             return None
@@ -154,152 +166,160 @@ class Listening:
 
     # From one connection to the next
 
-    async def _begin(self) -> None:
-        if self._begun is None:
+    async def _start(self) -> None:
+        if self._started is None:
             loop = asyncio.get_running_loop()
-            self._begun = loop.create_future()
-            self._begun.add_done_callback(lambda done: done.cancelled() or done.exception())
-            self._listeners.add(self)
+            self._started = loop.create_future()
+            self._started.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._subscriptions.add(self)
             self._task = loop.create_task(self._run())
-        await asyncio.shield(self._begun)
+        await asyncio.shield(self._started)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        fruitless = 0
-        while not self._over:
-            heard, self._since = self._heard, inf
-            why: MCPError | None = None
+        failed_attempts = 0
+        while not self._is_closed:
+            notice_count, self._acknowledged_at = self._notice_count, inf
+            cause: MCPError | None = None
             try:
-                await self._listen(await self._keeper.ready())
-            except _PASSING as exc:
-                if self.honoured is None or (isinstance(exc, HttpError) and exc.status not in TRANSIENT):
+                await self._listen(await self._reconnector.get_connection())
+            except _TRANSIENT_ERRORS as exc:
+                if self.acknowledged_filter is None or (
+                    isinstance(exc, HttpError) and exc.status not in TRANSIENT_STATUS_CODES
+                ):
                     self._fail(exc)
                     return
-                why = exc
+                cause = exc
             except MCPError as exc:
-                self._fail(_not_offered(exc) if isinstance(exc, PeerError) else exc)
+                self._fail(_to_not_supported(exc) if isinstance(exc, PeerError) else exc)
                 return
             except Exception as exc:  # whoever waits for changes must not wait for a task that is no more
                 self._fail(exc)
                 return
             # A stream that lasted is no vain attempt: proxies end quiet ones every few minutes.
-            lasted = loop.time() - self._since >= self._limits.reconnect_most
-            fruitless = 0 if lasted or self._heard != heard else fruitless + 1
-            if fruitless > self._limits.reconnects:
-                error = Disconnected(f"the server ended the stream {fruitless} times without saying anything")
-                error.__cause__ = why
+            was_stable = loop.time() - self._acknowledged_at >= self._limits.reconnect_most
+            failed_attempts = 0 if was_stable or self._notice_count != notice_count else failed_attempts + 1
+            if failed_attempts > self._limits.reconnects:
+                error = Disconnected(f"the server ended the stream {failed_attempts} times without saying anything")
+                error.__cause__ = cause
                 self._fail(error)
                 return
-            wait = backoff(self._limits.reconnect_after, fruitless, self._limits.reconnect_most)
-            await asyncio.sleep(wait * random.uniform(1.0, 1.2))
+            delay = compute_backoff(self._limits.reconnect_after, failed_attempts, self._limits.reconnect_most)
+            await asyncio.sleep(delay * random.uniform(1.0, 1.2))
 
     def _fail(self, exc: Exception) -> None:
-        self._failed = exc
-        self._news.set()
-        if self._begun is not None and not self._begun.done():
-            self._begun.set_exception(exc)
+        self._error = exc
+        self._wakeup.set()
+        if self._started is not None and not self._started.done():
+            self._started.set_exception(exc)
 
     # What is heard
 
-    def hear(self, method: str, params: Any) -> None:
+    def handle_notification(self, method: str, params: Any) -> None:
         """A notice came to the client; it may be for this listener."""
         try:
-            if method == ACKNOWLEDGED:
-                told = body(params, AcknowledgedParams, method)
-                if (told.meta or {}).get(SUBSCRIPTION_ID) == self._id:
-                    if self._silence is not None and not self._silence.expired():
-                        self._silence.reschedule(None)
-                    self._agreed(told.notifications)
+            if method == SUBSCRIPTION_ACKNOWLEDGED:
+                acknowledged = decode_body(params, AcknowledgedParams, method)
+                if (acknowledged.meta or {}).get(SUBSCRIPTION_ID) == self._subscription_id:
+                    if self._acknowledge_timeout is not None and not self._acknowledge_timeout.expired():
+                        self._acknowledge_timeout.reschedule(None)
+                    self._handle_acknowledged(acknowledged.notifications)
                 return
-            notice = body(params, Notice, method)
+            notice = decode_body(params, ChangeNotice, method)
         except ResultError:
             return
         id = (notice.meta or {}).get(SUBSCRIPTION_ID)
-        if id == self._id if id is not None else self._matches(method, notice.uri):
-            self._heard += 1
-            self._note(Change(KINDS[method], notice.uri))
+        if id == self._subscription_id if id is not None else self._matches_filter(method, notice.uri):
+            self._notice_count += 1
+            self._add_change(Change(CHANGE_KINDS[method], notice.uri))
 
-    def missed(self) -> None:
+    def handle_gap(self) -> None:
         """There was a gap in what was heard."""
-        if self.honoured is not None:
-            self._missed()
+        if self.acknowledged_filter is not None:
+            self._add_missed_changes()
 
-    def _agreed(self, agreed: SubscriptionFilter) -> None:
-        again = self.honoured is not None
-        self.honoured = agreed
-        self._since = asyncio.get_running_loop().time()
-        if self._begun is not None and not self._begun.done():
-            self._begun.set_result(None)
-        if again:
-            self._missed()
+    def _handle_acknowledged(self, accepted_filter: SubscriptionFilter) -> None:
+        is_resumed = self.acknowledged_filter is not None
+        self.acknowledged_filter = accepted_filter
+        self._acknowledged_at = asyncio.get_running_loop().time()
+        if self._started is not None and not self._started.done():
+            self._started.set_result(None)
+        if is_resumed:
+            self._add_missed_changes()
 
-    def _missed(self) -> None:
-        for method, kind in KINDS.items():
-            if self._matches(method, None):
-                self._stale(method)
-                self._note(Change(kind, missed=True))
-        for uri in self._wanted.resource_subscriptions or ():
-            self._stale(UPDATED)
-            self._note(Change("resource", uri, missed=True))
+    def _add_missed_changes(self) -> None:
+        for method, kind in CHANGE_KINDS.items():
+            if self._matches_filter(method, None):
+                self._invalidate(method)
+                self._add_change(Change(kind, missed=True))
+        for uri in self._filter.resource_subscriptions or ():
+            self._invalidate(RESOURCE_UPDATED)
+            self._add_change(Change("resource", uri, missed=True))
 
-    def _note(self, change: Change) -> None:
+    def _add_change(self, change: Change) -> None:
         """Those not yet taken are told once each, and the oldest give way."""
         if not change.missed or (change.kind, change.uri) not in self._changes:
             self._changes[change.kind, change.uri] = change  # what was heard says more than what may be
         if len(self._changes) > self._limits.waiting:
             del self._changes[next(iter(self._changes))]
-        self._news.set()
+        self._wakeup.set()
 
     # One connection's worth of listening
 
-    async def _listen(self, conversation: Conversation) -> None:
-        if conversation.speaker is not None and conversation.speaker.stateless:
-            await self._stream(conversation, conversation.speaker)
+    async def _listen(self, connection: Connection) -> None:
+        if connection.encoder is not None and connection.encoder.is_stateless:
+            await self._listen_stateless(connection, connection.encoder)
         else:
-            await self._subscribe(conversation)
+            await self._listen_handshake(connection)
 
-    async def _stream(self, conversation: Conversation, speaker: Speaker) -> None:
-        method, params = "subscriptions/listen", {"notifications": self._wanted}
-        self._id = id = conversation.next_id()
-        request = Request(id, method, speaker.request(id, method, params), speaker.headers(method, params), True)
+    async def _listen_stateless(self, connection: Connection, encoder: RequestEncoder) -> None:
+        method, params = "subscriptions/listen", {"notifications": self._filter}
+        self._subscription_id = id = connection.next_id()
+        request = EncodedRequest(
+            id, method, encoder.encode_request(id, method, params), encoder.build_headers(method, params), True
+        )
         try:
             # A server must say at once what it will tell of. spec: subscriptions#acknowledgment
-            async with asyncio.timeout(self._patience) as self._silence:
-                await conversation.exchange(request, Clock())
+            async with asyncio.timeout(self._timeout) as self._acknowledge_timeout:
+                await connection.exchange(request, RequestDeadline())
         except TimeoutError:
-            why = f"the server did not confirm within {self._patience:g} s that it tells of changes"
-            raise RequestTimeout(why).at(server=conversation.name, step=method) from None
+            message = f"the server did not confirm within {self._timeout:g} s that it tells of changes"
+            raise RequestTimeout(message).at(server=connection.name, step=method) from None
         finally:
-            self._silence = None
+            self._acknowledge_timeout = None
 
-    async def _subscribe(self, conversation: Conversation) -> None:
+    async def _listen_handshake(self, connection: Connection) -> None:
         """A handshake server tells of its lists unasked, of a resource when it was asked to."""
-        agreed = honoured(self._wanted, conversation.capabilities)
-        uris = agreed.resource_subscriptions or []
-        if self._wanted.resource_subscriptions and not uris:
-            raise NotOffered("the server does not offer to tell when a resource changes").at(server=conversation.name)
-        if not await conversation.channel.hearing():
-            raise NotOffered("the server has no stream on which it could tell of changes").at(server=conversation.name)
-        asked: list[str] = []
+        accepted_filter = restrict_filter(self._filter, connection.server_capabilities)
+        uris = accepted_filter.resource_subscriptions or []
+        if self._filter.resource_subscriptions and not uris:
+            raise NotOffered("the server does not offer to tell when a resource changes").at(server=connection.name)
+        if not await connection.transport.wait_until_listening():
+            raise NotOffered("the server has no stream on which it could tell of changes").at(server=connection.name)
+        subscribed_uris: list[str] = []
         try:
             for uri in uris:
-                conversation.subscribed[uri] += 1
-                asked.append(uri)
-                await self._say(conversation, "resources/subscribe", uri)
-            self._agreed(agreed)
-            await conversation.gone.wait()
+                connection.subscriber_counts[uri] += 1
+                subscribed_uris.append(uri)
+                await self._send_request(connection, "resources/subscribe", uri)
+            self._handle_acknowledged(accepted_filter)
+            await connection.lost_event.wait()
         finally:
-            for uri in asked:
-                conversation.subscribed[uri] -= 1
-                if conversation.why_lost is None and conversation.subscribed[uri] <= 0 and not self._leaving:
+            for uri in subscribed_uris:
+                connection.subscriber_counts[uri] -= 1
+                if (
+                    connection.lost_error is None
+                    and connection.subscriber_counts[uri] <= 0
+                    and not self._is_client_closing
+                ):
                     with contextlib.suppress(MCPError):
-                        await self._say(conversation, "resources/unsubscribe", uri)
+                        await self._send_request(connection, "resources/unsubscribe", uri)
 
-    async def _say(self, conversation: Conversation, method: str, uri: str) -> None:
-        await conversation.request(method, {"uri": uri}, Clock(self._patience, self._patience))
+    async def _send_request(self, connection: Connection, method: str, uri: str) -> None:
+        await connection.request(method, {"uri": uri}, RequestDeadline(self._timeout, self._timeout))
 
 
-def _not_offered(exc: PeerError) -> MCPError:
+def _to_not_supported(exc: PeerError) -> MCPError:
     if exc.code != MethodNotFound.code:
         return exc
     return NotOffered("the server does not offer to tell of changes").at(server=exc.server, step=exc.step)

@@ -14,68 +14,68 @@ from typing import Any
 log = logging.getLogger("dovetail")
 
 # Which handler's work it is, in whatever task that is done.
-_within: ContextVar[object] = ContextVar("dovetail_within", default=None)
+_current_callback: ContextVar[object] = ContextVar("dovetail_within", default=None)
 
 
-class Mailbox:
+class CallbackQueue:
     """Runs handlers; when they are too slow, the oldest calls give way."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._waiting: deque[Coroutine[Any, Any, Any]] = deque()
+    def __init__(self, max_pending: int) -> None:
+        self._max_pending = max_pending
+        self._pending: deque[Coroutine[Any, Any, Any]] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._working: object = None  # a mark of the handler at work
-        self._complained = False
-        self._posted = self._handled = 0
-        self._flushing: list[tuple[int, asyncio.Future[None]]] = []
-        self.dropped = 0
+        self._running_mark: object = None  # a mark of the handler at work
+        self._has_logged_failure = False
+        self._posted_count = self._finished_count = 0
+        self._flush_waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self.dropped_count = 0
 
     @property
     def queued(self) -> int:
         """How many calls have not begun."""
-        return len(self._waiting)
+        return len(self._pending)
 
     def call(self, handler: Callable[..., Any], *args: Any) -> None:
         """Call a handler of the user's; what it raises is logged, once."""
         try:
-            made = handler(*args)
+            result = handler(*args)
         except Exception as exc:
-            self._complain(exc)
+            self._log_failure(exc)
             return
-        if inspect.iscoroutine(made):
-            self._add(made)
+        if inspect.iscoroutine(result):
+            self._enqueue(result)
 
-    def _add(self, work: Coroutine[Any, Any, Any]) -> None:
-        if len(self._waiting) >= self._limit:
-            self._waiting.popleft().close()
-            self.dropped += 1
-            self._done()
-        self._waiting.append(work)
-        self._posted += 1
+    def _enqueue(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        if len(self._pending) >= self._max_pending:
+            self._pending.popleft().close()
+            self.dropped_count += 1
+            self._count_finished()
+        self._pending.append(coroutine)
+        self._posted_count += 1
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._work())
+            self._task = asyncio.get_running_loop().create_task(self._run_pending())
 
-    async def _work(self) -> None:
-        while self._waiting:
-            self._working = mark = object()
-            _within.set(mark)
+    async def _run_pending(self) -> None:
+        while self._pending:
+            self._running_mark = mark = object()
+            _current_callback.set(mark)
             try:
-                await self._waiting.popleft()
+                await self._pending.popleft()
             except Exception as exc:
-                self._complain(exc)
+                self._log_failure(exc)
             finally:
-                self._working = None
-                self._done()
+                self._running_mark = None
+                self._count_finished()
 
-    def _done(self) -> None:
+    def _count_finished(self) -> None:
         """One more has been handled, or given way; the first ones go first, so a count says which."""
-        self._handled += 1
-        while self._flushing and self._flushing[0][0] <= self._handled:
-            _release(self._flushing.pop(0)[1])
+        self._finished_count += 1
+        while self._flush_waiters and self._flush_waiters[0][0] <= self._finished_count:
+            _resolve(self._flush_waiters.pop(0)[1])
 
-    def _complain(self, exc: Exception) -> None:
-        if not self._complained:
-            self._complained = True
+    def _log_failure(self, exc: Exception) -> None:
+        if not self._has_logged_failure:
+            self._has_logged_failure = True
             log.error("a handler of the client failed; later failures are not logged", exc_info=exc)
 
     async def flush(self, seconds: float) -> None:
@@ -83,40 +83,40 @@ class Mailbox:
 
         A handler, in any task of its own, does not wait: that would be for itself.
         """
-        if self._task is None or self._task.done() or self._within():
+        if self._task is None or self._task.done() or self._is_in_callback():
             return
         loop = asyncio.get_running_loop()
-        flushed: asyncio.Future[None] = loop.create_future()
-        waiting = (self._posted, flushed)
-        self._flushing.append(waiting)
-        late = loop.call_later(seconds, _release, flushed)
+        future: asyncio.Future[None] = loop.create_future()
+        waiter = (self._posted_count, future)
+        self._flush_waiters.append(waiter)
+        timer = loop.call_later(seconds, _resolve, future)
         try:
-            await flushed
+            await future
         finally:
-            late.cancel()
-            if waiting in self._flushing:
-                self._flushing.remove(waiting)
+            timer.cancel()
+            if waiter in self._flush_waiters:
+                self._flush_waiters.remove(waiter)
 
-    def _within(self) -> bool:
-        return self._working is not None and _within.get() is self._working
+    def _is_in_callback(self) -> bool:
+        return self._running_mark is not None and _current_callback.get() is self._running_mark
 
     def close(self) -> None:
         """Forget what is waiting."""
         if self._task is not None:
             self._task.cancel()
-        while self._waiting:
-            self._waiting.popleft().close()
-            self._done()
+        while self._pending:
+            self._pending.popleft().close()
+            self._count_finished()
 
     def abandon(self) -> None:
         """Forget everything: the event loop it lived on is gone, and whoever waited there."""
-        self._task = self._working = None
-        self._flushing.clear()
-        while self._waiting:
-            self._waiting.popleft().close()
-        self._handled = self._posted
+        self._task = self._running_mark = None
+        self._flush_waiters.clear()
+        while self._pending:
+            self._pending.popleft().close()
+        self._finished_count = self._posted_count
 
 
-def _release(flushed: asyncio.Future[None]) -> None:
-    if not flushed.done():
-        flushed.set_result(None)
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

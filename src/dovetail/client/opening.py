@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from dovetail.client.clock import Clock
-from dovetail.client.conversation import Conversation
+from dovetail.client.clock import RequestDeadline
+from dovetail.client.conversation import Connection
 from dovetail.errors import (
     CannotStart,
     Disconnected,
@@ -25,11 +25,11 @@ from dovetail.errors import (
     ResultError,
     clip,
 )
-from dovetail.protocol.channel import Channel, Request
+from dovetail.protocol.channel import ClientTransport, EncodedRequest
 from dovetail.protocol.limits import Timeouts
-from dovetail.protocol.probe import DISCOVER, INITIALIZE, Era, Probe
-from dovetail.protocol.speaking import Speaker, opening
-from dovetail.wire.incoming import body
+from dovetail.protocol.probe import DISCOVER, INITIALIZE, Era, VersionNegotiation
+from dovetail.protocol.speaking import RequestEncoder, encode_initialize
+from dovetail.wire.incoming import decode_body
 from dovetail.wire.lifecycle import (
     ClientCapabilities,
     DiscoverResult,
@@ -39,238 +39,249 @@ from dovetail.wire.lifecycle import (
 )
 from dovetail.wire.logs import LoggingLevel
 from dovetail.wire.meta import SERVER_INFO
-from dovetail.wire.revisions import stateless
+from dovetail.wire.revisions import is_stateless
 from dovetail.wire.shape import Struct, replace
 
 log = logging.getLogger("dovetail")
 
 # What a server of an older transport answers to a POST it does not expect. spec: streamable-http#backward-compatibility
-_OLDER = frozenset({400, 404, 405})
+_FALLBACK_STATUS_CODES = frozenset({400, 404, 405})
 # What stands before a server, or is wrong with this caller, says nothing about what the server speaks.
-_NOT_THE_SERVER = frozenset({407, 408, 429, 502, 503, 504})
+_INTERMEDIARY_STATUS_CODES = frozenset({407, 408, 429, 502, 503, 504})
 
 
-class Identity(Struct, frozen=True, kw_only=True):
+class ClientIdentity(Struct, frozen=True, kw_only=True):
     """Who this client says it is."""
 
-    client: Implementation
+    client_info: Implementation
     capabilities: ClientCapabilities
-    handshake: ClientCapabilities | None = None  # for servers told once for all, where others than this client ask too
-    level: LoggingLevel | None = None
+    handshake_capabilities: ClientCapabilities | None = (
+        None  # for servers told once for all, where others than this client ask too
+    )
+    log_level: LoggingLevel | None = None
 
-    def speaker(self, revision: str) -> Speaker:
+    def create_encoder(self, revision: str) -> RequestEncoder:
         """Its way of speaking a revision; a stateless server is told nothing of roots, it asks."""
         capabilities = self.capabilities
-        if stateless(revision) and capabilities.roots is not None:
+        if is_stateless(revision) and capabilities.roots is not None:
             capabilities = replace(capabilities, roots=RootsCapability())
-        return Speaker(revision, self.client, capabilities, self.level)
+        return RequestEncoder(revision, self.client_info, capabilities, self.log_level)
 
 
-class Opening:
+class ConnectionAttempt:
     """One attempt to open a conversation."""
 
     def __init__(
         self,
-        dial: Callable[[], Channel],
-        converse: Callable[[Channel], Conversation],
-        identity: Identity,
+        create_transport: Callable[[], ClientTransport],
+        create_connection: Callable[[ClientTransport], Connection],
+        identity: ClientIdentity,
         timeouts: Timeouts,
-        clock: Clock,
+        deadline: RequestDeadline,
         *,
         revision: str | None,
         era: Era | None,
     ) -> None:
-        self._dial = dial
-        self._converse = converse
+        self._create_transport = create_transport
+        self._create_connection = create_connection
         self._identity = identity
         self._timeouts = timeouts
-        self._clock = clock
-        self._probe = Probe(revision, era)
+        self._deadline = deadline
+        self._negotiation = VersionNegotiation(revision, era)
         self._loop = asyncio.get_running_loop()
-        self._conversation = converse(dial())
-        self._died: Disconnected | None = None  # when it was asked what it speaks
-        self._spoken = False  # a handshake was begun on this connection: what follows must be of its era
-        self.certain = True  # whether what was found out is all the server speaks
+        self._connection = create_connection(create_transport())
+        self._discover_error: Disconnected | None = None  # when it was asked what it speaks
+        self._has_sent_initialize = False  # a handshake was begun on this connection: what follows must be of its era
+        self.is_certain = True  # whether what was found out is all the server speaks
 
-    async def run(self) -> Conversation:
+    async def run(self) -> Connection:
         """An open conversation, or one exception that says why not; nothing is left behind then."""
         try:
-            await self._conversation.channel.open(self._conversation)
-            while self._probe.send is not None:
-                if self._probe.send == INITIALIZE:
+            await self._connection.transport.open(self._connection)
+            while self._negotiation.next_method is not None:
+                if self._negotiation.next_method == INITIALIZE:
                     await self._initialize()
                     continue
-                if self._spoken and not self._conversation.channel.mirrors:
-                    self._probe.insist()
-                    await self._afresh(self._dial())
+                if self._has_sent_initialize and not self._connection.transport.has_headers:
+                    self._negotiation.require_stateless()
+                    await self._restart(self._create_transport())
                 await self._discover()
-            return self._conversation
+            return self._connection
         except BaseException as caught:
-            exc = self._timed_out(caught)
-            await asyncio.shield(self._abandon())
+            exc = self._convert_timeout(caught)
+            await asyncio.shield(self._close_quietly())
             if isinstance(exc, Disconnected):
                 exc.sent = False  # what it was opened for was not
             if isinstance(exc, MCPError):
-                located = exc.at(server=self._conversation.name, step=self._probe.send)
-                raise _explained(located, self._conversation) from exc.__cause__
+                error = exc.at(server=self._connection.name, step=self._negotiation.next_method)
+                raise _explain_error(error, self._connection) from exc.__cause__
             raise
 
-    def _timed_out(self, exc: BaseException) -> BaseException:
+    def _convert_timeout(self, exc: BaseException) -> BaseException:
         """What ended the opening: if that was its own clock, the exception that says so."""
-        if not isinstance(exc, asyncio.CancelledError) or not self._clock.is_why():
+        if not isinstance(exc, asyncio.CancelledError) or not self._deadline.is_cancel_cause():
             return exc
-        late = RequestTimeout(f"the server was not ready within {self._timeouts.initialize:g} s")
-        return late.at(**self._conversation.channel.facts())
+        error = RequestTimeout(f"the server was not ready within {self._timeouts.initialize:g} s")
+        return error.at(**self._connection.transport.get_diagnostics())
 
-    async def _afresh(self, channel: Channel) -> None:
+    async def _restart(self, transport: ClientTransport) -> None:
         """Give up the conversation for another."""
-        await self._abandon()
-        self._conversation = self._converse(channel)
-        self._spoken = False
-        await self._conversation.channel.open(self._conversation)
+        await self._close_quietly()
+        self._connection = self._create_connection(transport)
+        self._has_sent_initialize = False
+        await self._connection.transport.open(self._connection)
 
-    async def _abandon(self) -> None:
+    async def _close_quietly(self) -> None:
         with contextlib.suppress(MCPError):  # what went wrong before is what matters
-            await self._conversation.close()
+            await self._connection.close()
 
     # The stateless era
 
     async def _discover(self) -> None:
-        asking = self._loop.create_task(self._ask(DISCOVER))
+        discover_task = self._loop.create_task(self._send_request(DISCOVER))
         try:
-            if self._probe.handshake_too and not self._conversation.channel.mirrors:
-                await asyncio.wait([asking], timeout=self._timeouts.probe)
-                if not asking.done():
-                    await self._race(asking)
+            if self._negotiation.can_fall_back and not self._connection.transport.has_headers:
+                await asyncio.wait([discover_task], timeout=self._timeouts.probe)
+                if not discover_task.done():
+                    await self._race(discover_task)
                     return
-            await self._answered(asking)
+            await self._handle_discover(discover_task)
         except Disconnected as exc:
-            if not self._probe.handshake_too:
+            if not self._negotiation.can_fall_back:
                 raise
-            self._died = exc
-            self._probe.fall_back()  # it may have died of the question
-            await self._afresh(self._dial())
+            self._discover_error = exc
+            self._negotiation.fall_back()  # it may have died of the question
+            await self._restart(self._create_transport())
         finally:
-            asking.cancel()
+            discover_task.cancel()
 
-    async def _answered(self, asking: "asyncio.Future[Any]") -> None:
+    async def _handle_discover(self, discover_task: "asyncio.Future[Any]") -> None:
         try:
-            result = body(await asking, DiscoverResult, DISCOVER)
-            self._probe.discovered(result)
-            if self._probe.send is None:
-                self._settle(result, _implementation((result.meta or {}).get(SERVER_INFO)))
+            result = decode_body(await discover_task, DiscoverResult, DISCOVER)
+            self._negotiation.handle_discovery(result)
+            if self._negotiation.next_method is None:
+                self._apply_result(result, _parse_implementation((result.meta or {}).get(SERVER_INFO)))
         except PeerError as exc:
-            if not self._probe.refused(exc.code, exc.data):
+            if not self._negotiation.handle_discovery_error(exc.code, exc.data):
                 raise
             if exc.code == InternalError.code:  # as any refusal, but perhaps not meant as one
-                told = "%s failed to say what it speaks (%s), so an older revision is tried"
-                log.warning(told, self._conversation.name, clip(exc.message, 200))
+                message = "%s failed to say what it speaks (%s), so an older revision is tried"
+                log.warning(message, self._connection.name, clip(exc.message, 200))
         except (HttpError, NotMCP, ResultError) as exc:
-            if exc.status in _NOT_THE_SERVER or not self._probe.handshake_too:
+            if exc.status in _INTERMEDIARY_STATUS_CODES or not self._negotiation.can_fall_back:
                 raise
-            self._probe.fall_back()
+            self._negotiation.fall_back()
 
-    async def _race(self, discovering: "asyncio.Future[Any]") -> None:
+    async def _race(self, discover_task: "asyncio.Future[Any]") -> None:
         """Both ways at once. A session that opens is the one, whatever else the server may speak: a connection is of
         one era. One that does not is given up for the other way, on a connection of its own.
         """
-        self._probe.fall_back()
-        opening = self._loop.create_task(self._initialize())
+        self._negotiation.fall_back()
+        initialize_task = self._loop.create_task(self._initialize())
         try:
-            await asyncio.wait([discovering, opening], return_when=asyncio.FIRST_COMPLETED)
-            if opening.done() and opening.exception() is not None:
-                await asyncio.wait([discovering])
-            elif not opening.done():
-                await asyncio.wait([opening], timeout=self._timeouts.probe if _well(discovering) else None)
-            if not _well(discovering):
-                await opening
-            elif not _well(opening):
-                self._probe.discovered(body(discovering.result(), DiscoverResult, DISCOVER), settles=False)
+            await asyncio.wait([discover_task, initialize_task], return_when=asyncio.FIRST_COMPLETED)
+            if initialize_task.done() and initialize_task.exception() is not None:
+                await asyncio.wait([discover_task])
+            elif not initialize_task.done():
+                await asyncio.wait(
+                    [initialize_task], timeout=self._timeouts.probe if _has_succeeded(discover_task) else None
+                )
+            if not _has_succeeded(discover_task):
+                await initialize_task
+            elif not _has_succeeded(initialize_task):
+                self._negotiation.handle_discovery(
+                    decode_body(discover_task.result(), DiscoverResult, DISCOVER), is_final=False
+                )
             else:
-                self.certain = self._probe.send is not None
+                self.is_certain = self._negotiation.next_method is not None
         finally:
-            discovering.cancel()
-            opening.cancel()
-            await asyncio.wait([discovering, opening])
+            discover_task.cancel()
+            initialize_task.cancel()
+            await asyncio.wait([discover_task, initialize_task])
 
     # The handshake era
 
     async def _initialize(self) -> None:
         try:
-            raw = await self._ask(INITIALIZE)
+            raw = await self._send_request(INITIALIZE)
         except (PeerError, HttpError, NotMCP) as exc:
-            if isinstance(exc, PeerError) and self._probe.counter_offered(exc.data):
+            if isinstance(exc, PeerError) and self._negotiation.handle_initialize_error(exc.data):
                 return
-            if isinstance(exc, PeerError) and self._died is not None:
-                raise self._died from None  # not of the question: it does not know the older one
-            older = self._conversation.channel.older() if exc.status in _OLDER else None
-            if older is None:
+            if isinstance(exc, PeerError) and self._discover_error is not None:
+                raise self._discover_error from None  # not of the question: it does not know the older one
+            fallback = self._connection.transport.create_fallback() if exc.status in _FALLBACK_STATUS_CODES else None
+            if fallback is None:
                 raise
-            await self._by_older(older, exc)
+            await self._try_fallback(fallback, exc)
             return
-        result = body(raw, InitializeResult, INITIALIZE)
-        self._probe.initialized(result.protocol_version)
-        self._settle(result, result.server_info)
-        await self._conversation.tell("notifications/initialized")
-        await self._conversation.channel.settled(result.protocol_version)
+        result = decode_body(raw, InitializeResult, INITIALIZE)
+        self._negotiation.handle_initialize(result.protocol_version)
+        self._apply_result(result, result.server_info)
+        await self._connection.notify("notifications/initialized")
+        await self._connection.transport.complete_handshake(result.protocol_version)
 
-    async def _by_older(self, older: Channel, first: MCPError) -> None:
+    async def _try_fallback(self, fallback: ClientTransport, original_error: MCPError) -> None:
         try:
-            await self._afresh(older)
+            await self._restart(fallback)
         except MCPError:
-            raise first from None  # what the newer transport said is what a user expects to read
+            raise original_error from None  # what the newer transport said is what a user expects to read
 
-    def _settle(self, result: DiscoverResult | InitializeResult, server: Implementation | None) -> None:
-        conversation = self._conversation
-        conversation.speaker = self._identity.speaker(self._probe.revision)
-        conversation.capabilities = result.capabilities
-        conversation.instructions = result.instructions
-        conversation.server = server
+    def _apply_result(self, result: DiscoverResult | InitializeResult, server_info: Implementation | None) -> None:
+        connection = self._connection
+        connection.encoder = self._identity.create_encoder(self._negotiation.revision)
+        connection.server_capabilities = result.capabilities
+        connection.instructions = result.instructions
+        connection.server_info = server_info
 
-    async def _ask(self, method: str) -> Any:
-        id = self._conversation.next_id()
-        revision = self._probe.revision
-        self._spoken = self._spoken or method == INITIALIZE
+    async def _send_request(self, method: str) -> Any:
+        id = self._connection.next_id()
+        revision = self._negotiation.revision
+        self._has_sent_initialize = self._has_sent_initialize or method == INITIALIZE
         if method == DISCOVER:
-            speaker = self._identity.speaker(revision)
-            request = Request(id, method, speaker.request(id, method, {}), speaker.headers(method, {}), stateless=True)
+            encoder = self._identity.create_encoder(revision)
+            request = EncodedRequest(
+                id, method, encoder.encode_request(id, method, {}), encoder.build_headers(method, {}), is_stateless=True
+            )
         else:
-            client, capabilities = self._identity.client, self._identity.handshake or self._identity.capabilities
-            request = Request(id, method, opening(revision, client, capabilities, id))
-        return await self._conversation.exchange(request, Clock())
+            client_info, capabilities = (
+                self._identity.client_info,
+                self._identity.handshake_capabilities or self._identity.capabilities,
+            )
+            request = EncodedRequest(id, method, encode_initialize(revision, client_info, capabilities, id))
+        return await self._connection.exchange(request, RequestDeadline())
 
 
-def _well(task: "asyncio.Future[Any]") -> bool:
+def _has_succeeded(task: "asyncio.Future[Any]") -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
 
 
-def _implementation(given: Any) -> Implementation | None:
+def _parse_implementation(data: Any) -> Implementation | None:
     try:
-        return Implementation(name=str(given["name"]), version=str(given["version"]), title=given.get("title"))
+        return Implementation(name=str(data["name"]), version=str(data["version"]), title=data.get("title"))
     except (TypeError, KeyError, AttributeError):
         return None
 
 
-_ONLY_MESSAGES: Final = "is it an MCP server? If so, its stdout must carry nothing but messages: let it print to stderr"
+_STDOUT_HINT: Final = "is it an MCP server? If so, its stdout must carry nothing but messages: let it print to stderr"
 
 
-def _doubt(conversation: Conversation) -> str:
+def _invalid_message_hint(connection: Connection) -> str:
     """What to ask of something that says what is no message."""
-    if (conversation.first_junk or "").startswith("HTTP/"):
+    if (connection.first_invalid_message or "").startswith("HTTP/"):
         return "it speaks HTTP: is its address an http:// one?"
-    return _ONLY_MESSAGES if "exit_code" in conversation.channel.facts() else "is it an MCP server?"
+    return _STDOUT_HINT if "exit_code" in connection.transport.get_diagnostics() else "is it an MCP server?"
 
 
-def _explained(exc: MCPError, conversation: Conversation) -> MCPError:
+def _explain_error(exc: MCPError, connection: Connection) -> MCPError:
     if isinstance(exc, Disconnected) and exc.exit_code is not None:
         exc = CannotStart(f"{exc.args[0]} before it could be used").at(
             server=exc.server, step=exc.step, exit_code=exc.exit_code, stderr=exc.stderr, hint=exc.hint
         )
-    if isinstance(exc, CannotStart | Disconnected | RequestTimeout) and conversation.first_junk is not None:
-        exc.args = (f"{exc.args[0]}; it wrote {clip(conversation.first_junk, 200)!r}, which is no message",)
-        exc.at(hint=_doubt(conversation))
+    if isinstance(exc, CannotStart | Disconnected | RequestTimeout) and connection.first_invalid_message is not None:
+        exc.args = (f"{exc.args[0]}; it wrote {clip(connection.first_invalid_message, 200)!r}, which is no message",)
+        exc.at(hint=_invalid_message_hint(connection))
     if isinstance(exc, RequestTimeout):
         exc.at(hint="is it an MCP server? If it needs longer to start, give timeouts=Timeouts(initialize=...)")
     if isinstance(exc, PeerError) and exc.code == MethodNotFound.code:
         exc.at(hint="is it an MCP server? It knows no way to begin a conversation")
-    return exc.at(hint=conversation.channel.advice()) if isinstance(exc, CannotStart) else exc
+    return exc.at(hint=connection.transport.suggest_fix()) if isinstance(exc, CannotStart) else exc

@@ -9,103 +9,109 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from dovetail.client.clock import Clock, Clocks
-from dovetail.client.conversation import Conversation
-from dovetail.client.opening import Identity, Opening
+from dovetail.client.clock import DeadlineTimer, RequestDeadline
+from dovetail.client.conversation import Connection
+from dovetail.client.opening import ClientIdentity, ConnectionAttempt
 from dovetail.errors import AuthError, CannotConnect, MCPError, PeerError, RequestTimeout, clip
-from dovetail.protocol.channel import Channel
+from dovetail.protocol.channel import ClientTransport
 from dovetail.protocol.limits import Timeouts
-from dovetail.protocol.probe import Era, check_wishes
+from dovetail.protocol.probe import Era, check_revision_and_era
 from dovetail.wire.logs import LoggingLevel
 
 log = logging.getLogger("dovetail")
 
 # The eras of servers met before, by where they are: a server is asked once what it speaks, not at every opening.
-_ERAS: dict[str, Era] = {}
-_REMEMBERED = 1024
+_KNOWN_ERAS: dict[str, Era] = {}
+_MAX_KNOWN_ERAS = 1024
 
-Converse = Callable[[Channel], Conversation]
+CreateConnection = Callable[[ClientTransport], Connection]
 
 
-class Remembering:
+class Connector:
     """Opens conversations with one server, each as the last one was left."""
 
     def __init__(
         self,
-        dial: Callable[[], Channel],
-        converse: Converse,
-        identity: Identity,
+        create_transport: Callable[[], ClientTransport],
+        create_connection: CreateConnection,
+        identity: ClientIdentity,
         timeouts: Timeouts,
         *,
         key: str | None,
         revision: str | None,
         era: Era | None,
     ) -> None:
-        check_wishes(revision, era)
+        check_revision_and_era(revision, era)
         self.identity = identity
-        self.subscriptions: set[str] = set()  # those that are no listener's
-        self._dial = dial
-        self._converse = converse
+        self.resource_subscriptions: set[str] = set()  # those that are no listener's
+        self._create_transport = create_transport
+        self._create_connection = create_connection
         self._timeouts = timeouts
         self._key = key if revision is None and era is None else None
         self._revision = revision
         self._era: Era | None = era
 
-    async def open(self, clocks: Clocks) -> Conversation:
+    async def open(self, deadlines: DeadlineTimer) -> Connection:
         """A conversation, ready for requests; one limit is over all it takes."""
-        limit = self._timeouts.initialize
-        clock = Clock(limit, limit)
-        clocks.start(clock, clock)
+        timeout = self._timeouts.initialize
+        deadline = RequestDeadline(timeout, timeout)
+        deadlines.start(deadline, deadline)
         try:
-            conversation = await self._met(clock)
+            connection = await self._connect(deadline)
         finally:
-            clocks.stop(clock)
+            deadlines.stop(deadline)
         try:
-            await self._restore(conversation, clock)
+            await self._restore(connection, deadline)
         except BaseException:
-            await asyncio.shield(conversation.close())
+            await asyncio.shield(connection.close())
             raise
-        return conversation
+        return connection
 
-    async def _met(self, clock: Clock) -> Conversation:
+    async def _connect(self, deadline: RequestDeadline) -> Connection:
         key = self._key
-        remembered = None if key is None else _ERAS.get(key)
-        opening = self._attempt(remembered or self._era, clock)
+        known_era = None if key is None else _KNOWN_ERAS.get(key)
+        attempt = self._create_attempt(known_era or self._era, deadline)
         try:
-            conversation = await opening.run()
+            connection = await attempt.run()
         except MCPError as exc:
-            if remembered is None or isinstance(exc, CannotConnect | AuthError):
+            if known_era is None or isinstance(exc, CannotConnect | AuthError):
                 raise
-            _ERAS.pop(key or "", None)  # it may have become another server
+            _KNOWN_ERAS.pop(key or "", None)  # it may have become another server
             if isinstance(exc, RequestTimeout):
                 raise
-            opening = self._attempt(None, clock)
-            conversation = await opening.run()
-        speaker = conversation.speaker
-        if key is not None and speaker is not None and opening.certain and len(_ERAS) < _REMEMBERED:
-            _ERAS[key] = "stateless" if speaker.stateless else "handshake"
-        return conversation
+            attempt = self._create_attempt(None, deadline)
+            connection = await attempt.run()
+        encoder = connection.encoder
+        if key is not None and encoder is not None and attempt.is_certain and len(_KNOWN_ERAS) < _MAX_KNOWN_ERAS:
+            _KNOWN_ERAS[key] = "stateless" if encoder.is_stateless else "handshake"
+        return connection
 
-    def _attempt(self, era: Era | None, clock: Clock) -> Opening:
-        return Opening(
-            self._dial, self._converse, self.identity, self._timeouts, clock, revision=self._revision, era=era
+    def _create_attempt(self, era: Era | None, deadline: RequestDeadline) -> ConnectionAttempt:
+        return ConnectionAttempt(
+            self._create_transport,
+            self._create_connection,
+            self.identity,
+            self._timeouts,
+            deadline,
+            revision=self._revision,
+            era=era,
         )
 
-    async def _restore(self, conversation: Conversation, clock: Clock) -> None:
+    async def _restore(self, connection: Connection, deadline: RequestDeadline) -> None:
         """A stateless request says by itself what it wants; a handshake session is told once."""
-        if conversation.speaker is None or conversation.speaker.stateless:
+        if connection.encoder is None or connection.encoder.is_stateless:
             return
-        if self.identity.level is not None and conversation.capabilities.logging is not None:
-            await self._ask_for_logs(conversation, self.identity.level, clock)
-        if self.subscriptions:
-            await conversation.channel.hearing()
-        for uri in sorted(self.subscriptions):
-            conversation.subscribed[uri] += 1
+        if self.identity.log_level is not None and connection.server_capabilities.logging is not None:
+            await self._request_logs(connection, self.identity.log_level, deadline)
+        if self.resource_subscriptions:
+            await connection.transport.wait_until_listening()
+        for uri in sorted(self.resource_subscriptions):
+            connection.subscriber_counts[uri] += 1
             try:
-                await conversation.request("resources/subscribe", {"uri": uri}, clock)
+                await connection.request("resources/subscribe", {"uri": uri}, deadline)
             except PeerError as exc:
-                log.warning("%s no longer tells when %s changes: %s", conversation.name, clip(uri), clip(exc.message))
+                log.warning("%s no longer tells when %s changes: %s", connection.name, clip(uri), clip(exc.message))
 
-    async def _ask_for_logs(self, conversation: Conversation, level: LoggingLevel, clock: Clock) -> None:
+    async def _request_logs(self, connection: Connection, level: LoggingLevel, deadline: RequestDeadline) -> None:
         with contextlib.suppress(PeerError):  # without its logs the server is still of use
-            await conversation.request("logging/setLevel", {"level": level}, clock)
+            await connection.request("logging/setLevel", {"level": level}, deadline)

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from dovetail.errors import ResultError
-from dovetail.wire.codec import plain
-from dovetail.wire.incoming import body
+from dovetail.wire.codec import to_plain
+from dovetail.wire.incoming import decode_body
 from dovetail.wire.inputs import InputRequest, InputRequiredResult
 from dovetail.wire.methods import Method
 from dovetail.wire.shape import Result, Struct
@@ -42,7 +42,7 @@ class Pending(Struct, frozen=True, kw_only=True):
         """The parameters of the next try; the state goes back exactly as it came, or not at all."""
         params = dict(self.params)
         if self.questions:
-            params["inputResponses"] = {key: plain(value) for key, value in answers.items()}
+            params["inputResponses"] = {key: to_plain(value) for key, value in answers.items()}
         if self.state is not None:
             params["requestState"] = self.state
         return params
@@ -52,28 +52,28 @@ def decode_result(raw: Any, row: Method, params: dict[str, Any], rounds: int = 0
     """The result of a request as its type, or a Pending."""
     assert row.result is not None
     try:
-        result: Result = body(raw, row.result, f"the result of {row.name}")
+        result: Result = decode_body(raw, row.result, f"the result of {row.name}")
     except ResultError as exc:
-        if not row.asks:
+        if not row.may_require_input:
             raise
-        asked = body(raw, InputRequiredResult, f"the result of {row.name}")
-        if asked.result_type != INPUT_REQUIRED:
+        input_required = decode_body(raw, InputRequiredResult, f"the result of {row.name}")
+        if input_required.result_type != INPUT_REQUIRED:
             raise exc from None
-        return _pending(asked, row, params, rounds)
+        return _build_pending(input_required, row, params, rounds)
     if result.result_type in (None, COMPLETE):
         return result
-    if result.result_type == INPUT_REQUIRED and row.asks:
-        return _pending(body(raw, InputRequiredResult, f"the result of {row.name}"), row, params, rounds)
+    if result.result_type == INPUT_REQUIRED and row.may_require_input:
+        return _build_pending(decode_body(raw, InputRequiredResult, f"the result of {row.name}"), row, params, rounds)
     # spec: basic#resulttype
     raise ResultError(f"the result of {row.name} is of a kind this client does not know")
 
 
-def _pending(asked: InputRequiredResult, row: Method, params: dict[str, Any], rounds: int) -> Pending:
-    own = {name: value for name, value in params.items() if name not in ("inputResponses", "requestState")}
+def _build_pending(input_required: InputRequiredResult, row: Method, params: dict[str, Any], rounds: int) -> Pending:
+    request_params = {name: value for name, value in params.items() if name not in ("inputResponses", "requestState")}
     return Pending(
         method=row.name,
-        params=own,
-        questions=asked.input_requests or {},
-        state=asked.request_state,
+        params=request_params,
+        questions=input_required.input_requests or {},
+        state=input_required.request_state,
         rounds=rounds + 1,
     )

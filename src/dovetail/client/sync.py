@@ -29,44 +29,44 @@ from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 T = TypeVar("T")
 
 
-class SyncListening:
+class SyncSubscription:
     """Changes as they happen: `for change in ...`, within `with` to know when it has begun."""
 
-    def __init__(self, listening: Listening) -> None:
-        self._listening = listening
+    def __init__(self, subscription: Listening) -> None:
+        self._subscription = subscription
 
     def __enter__(self) -> Self:
-        blocking.run(self._listening.__aenter__())
+        blocking.run_blocking(self._subscription.__aenter__())
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def __iter__(self) -> Iterator[Change]:
-        changes = aiter(self._listening)
+        changes = aiter(self._subscription)
         while True:
             try:
-                change = blocking.run(_next(changes))  # whose interruption ends it
+                change = blocking.run_blocking(_next_change(changes))  # whose interruption ends it
             except StopAsyncIteration:
                 return
             try:
                 yield change
             except GeneratorExit:
-                with contextlib.suppress(blocking.Ending):
-                    blocking.run(changes.aclose())  # pyright: ignore[reportAttributeAccessIssue]
+                with contextlib.suppress(blocking.InterpreterShutdown):
+                    blocking.run_blocking(changes.aclose())  # pyright: ignore[reportAttributeAccessIssue]
                 raise
 
     @property
-    def honoured(self) -> SubscriptionFilter | None:
+    def acknowledged_filter(self) -> SubscriptionFilter | None:
         """What the server agreed to tell of."""
-        return self._listening.honoured
+        return self._subscription.acknowledged_filter
 
     def close(self) -> None:
         """Stop listening."""
-        blocking.run(self._listening.aclose())
+        blocking.run_blocking(self._subscription.aclose())
 
 
-async def _next(changes: Any) -> Change:
+async def _next_change(changes: Any) -> Change:
     return await anext(changes)
 
 
@@ -92,11 +92,11 @@ class SyncClient:
 
     def connect(self) -> None:
         """Open the conversation now; otherwise the first request does."""
-        blocking.run(self._client.connect())
+        blocking.run_blocking(self._client.connect())
 
     def close(self) -> None:
         """Leave the server; `connect` opens it again."""
-        blocking.run(self._client.close())
+        blocking.run_blocking(self._client.close())
 
     @property
     def name(self) -> str:
@@ -144,32 +144,32 @@ class SyncClient:
 
     def discover(self) -> DiscoverResult:
         """What the server speaks and can do."""
-        return blocking.run(self._client.discover())
+        return blocking.run_blocking(self._client.discover())
 
     def ping(self) -> None:
         """Ask for a sign of life."""
-        blocking.run(self._client.ping())
+        blocking.run_blocking(self._client.ping())
 
     # Tools
 
     def list_tools(self) -> list[Tool]:
         """All tools."""
-        return blocking.run(self._client.list_tools())
+        return blocking.run_blocking(self._client.list_tools())
 
     def list_tools_page(self, cursor: str | None = None) -> ListToolsResult:
         """One page of tools."""
-        return blocking.run(self._client.list_tools_page(cursor))
+        return blocking.run_blocking(self._client.list_tools_page(cursor))
 
     @overload
     def call(self, tool: str, /, *, into: type[T], **arguments: Any) -> T: ...
     @overload
     def call(self, tool: str, /, **arguments: Any) -> Any: ...
-    def call(self, tool: str, /, *_others: Any, into: Any = None, **arguments: Any) -> Any:
+    def call(self, tool: str, /, *_args: Any, into: Any = None, **arguments: Any) -> Any:
         """Call a tool and get its value; ToolError if it failed.
 
         `into`: the type the value is to have. For options, or an argument called `into`, use `call_tool`.
         """
-        return blocking.run(self._client.call(tool, *_others, into=into, **arguments))
+        return blocking.run_blocking(self._client.call(tool, *_args, into=into, **arguments))
 
     def call_tool(
         self,
@@ -183,7 +183,7 @@ class SyncClient:
         retry: bool | None = None,
     ) -> CallToolResult:
         """Call a tool and get its whole result, also one that says it failed; the options are those of Client's."""
-        return blocking.run(
+        return blocking.run_blocking(
             self._client.call_tool(
                 name, arguments, timeout=timeout, total=total, progress=progress, meta=meta, retry=retry
             )
@@ -201,7 +201,7 @@ class SyncClient:
         retry: bool | None = None,
     ) -> CallToolResult | Pending:
         """As `call_tool`, but questions come back as a Pending, to be answered with `resume`, here or elsewhere."""
-        return blocking.run(
+        return blocking.run_blocking(
             self._client.start_tool(
                 name, arguments, timeout=timeout, total=total, progress=progress, meta=meta, retry=retry
             )
@@ -218,51 +218,51 @@ class SyncClient:
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
         """Go on with what was pending: the result of its method, or a further Pending."""
-        return blocking.run(
+        return blocking.run_blocking(
             self._client.resume(pending, answers, timeout=timeout, total=total, progress=progress, meta=meta)
         )
 
     def answer(self, questions: Mapping[str, InputRequest]) -> dict[str, Any]:
         """What the handlers answer to questions of a Pending, for those who resume it themselves."""
-        return blocking.run(self._client.answer(questions))
+        return blocking.run_blocking(self._client.answer(questions))
 
     # Resources
 
     def list_resources(self) -> list[Resource]:
         """All resources."""
-        return blocking.run(self._client.list_resources())
+        return blocking.run_blocking(self._client.list_resources())
 
     def list_resources_page(self, cursor: str | None = None) -> ListResourcesResult:
         """One page of resources."""
-        return blocking.run(self._client.list_resources_page(cursor))
+        return blocking.run_blocking(self._client.list_resources_page(cursor))
 
     def list_resource_templates(self) -> list[ResourceTemplate]:
         """All resource templates."""
-        return blocking.run(self._client.list_resource_templates())
+        return blocking.run_blocking(self._client.list_resource_templates())
 
     def list_resource_templates_page(self, cursor: str | None = None) -> ListResourceTemplatesResult:
         """One page of resource templates."""
-        return blocking.run(self._client.list_resource_templates_page(cursor))
+        return blocking.run_blocking(self._client.list_resource_templates_page(cursor))
 
     def read(self, uri: str) -> Any:
         """What a resource holds: text or bytes, or a list of them where it has several parts."""
-        return blocking.run(self._client.read(uri))
+        return blocking.run_blocking(self._client.read(uri))
 
     def read_resource(
         self, uri: str, *, timeout: float | None = None, meta: Mapping[str, Any] | None = None
     ) -> ReadResourceResult:
         """The whole result of reading a resource."""
-        return blocking.run(self._client.read_resource(uri, timeout=timeout, meta=meta))
+        return blocking.run_blocking(self._client.read_resource(uri, timeout=timeout, meta=meta))
 
     # Prompts and completion
 
     def list_prompts(self) -> list[Prompt]:
         """All prompts."""
-        return blocking.run(self._client.list_prompts())
+        return blocking.run_blocking(self._client.list_prompts())
 
     def list_prompts_page(self, cursor: str | None = None) -> ListPromptsResult:
         """One page of prompts."""
-        return blocking.run(self._client.list_prompts_page(cursor))
+        return blocking.run_blocking(self._client.list_prompts_page(cursor))
 
     def get_prompt(
         self,
@@ -273,7 +273,7 @@ class SyncClient:
         meta: Mapping[str, Any] | None = None,
     ) -> GetPromptResult:
         """A prompt, filled in."""
-        return blocking.run(self._client.get_prompt(name, arguments, timeout=timeout, meta=meta))
+        return blocking.run_blocking(self._client.get_prompt(name, arguments, timeout=timeout, meta=meta))
 
     def complete(
         self,
@@ -285,7 +285,9 @@ class SyncClient:
         context: Mapping[str, str] | None = None,
     ) -> Completion:
         """Suggestions for an argument of a prompt, or of a resource template, of which `value` has been typed."""
-        return blocking.run(self._client.complete(argument, value, prompt=prompt, template=template, context=context))
+        return blocking.run_blocking(
+            self._client.complete(argument, value, prompt=prompt, template=template, context=context)
+        )
 
     # Changes and the rest
 
@@ -296,34 +298,34 @@ class SyncClient:
         prompts: bool | None = None,
         resources: bool | None = None,
         uris: Iterable[str] = (),
-    ) -> SyncListening:
+    ) -> SyncSubscription:
         """Hear of changes, of those named as with Client: `for change in client.listen(...)`."""
-        return SyncListening(self._client.listen(tools=tools, prompts=prompts, resources=resources, uris=uris))
+        return SyncSubscription(self._client.listen(tools=tools, prompts=prompts, resources=resources, uris=uris))
 
     def subscribe(self, uri: str) -> None:
         """Ask a handshake server to tell when a resource changes; `listen` does this on every revision."""
-        blocking.run(self._client.subscribe(uri))
+        blocking.run_blocking(self._client.subscribe(uri))
 
     def unsubscribe(self, uri: str) -> None:
         """Take back `subscribe`."""
-        blocking.run(self._client.unsubscribe(uri))
+        blocking.run_blocking(self._client.unsubscribe(uri))
 
     def set_log_level(self, level: LoggingLevel) -> None:
         """The least severity of the log messages wanted from now on."""
-        blocking.run(self._client.set_log_level(level))
+        blocking.run_blocking(self._client.set_log_level(level))
 
     def roots_changed(self) -> None:
         """Tell the server that the roots are others now."""
-        blocking.run(self._client.roots_changed())
+        blocking.run_blocking(self._client.roots_changed())
 
     def shutdown(self) -> None:
         """Ask a handshake server to end the session, then leave it."""
-        blocking.run(self._client.shutdown())
+        blocking.run_blocking(self._client.shutdown())
 
     def request(self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> Any:
         """Any request at all, for extensions: the result as plain JSON. It is never repeated."""
-        return blocking.run(self._client.request(method, params, timeout=timeout))
+        return blocking.run_blocking(self._client.request(method, params, timeout=timeout))
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Any notification at all, for extensions."""
-        blocking.run(self._client.notify(method, params))
+        blocking.run_blocking(self._client.notify(method, params))

@@ -10,89 +10,93 @@ from typing import Any, Final
 
 import msgspec
 
-from dovetail.client.answering import Answering
+from dovetail.client.answering import InputHandlers
 from dovetail.errors import AnswerError, Declined, Dismissed, MCPError, MethodNotFound, PeerError, ProtocolError
 from dovetail.protocol.limits import ClientLimits
 from dovetail.wire.codec import convert
 from dovetail.wire.elicitation import ElicitParams
 
-URL_REQUIRED: Final = -32042
+URL_ELICITATION_REQUIRED: Final = -32042
 
-_UNHANDLED: Final = "pass elicit_url= to the client: the server wants a page visited first"
+_MISSING_HANDLER_HINT: Final = "pass elicit_url= to the client: the server wants a page visited first"
 
 
-class Visiting:
+class URLElicitations:
     """The visits a user is asked for."""
 
-    def __init__(self, name: str, answering: Answering, limits: ClientLimits, patience: float) -> None:
+    def __init__(self, name: str, handlers: InputHandlers, limits: ClientLimits, completion_timeout: float) -> None:
         self._name = name
-        self._answering = answering
+        self._handlers = handlers
         self._limits = limits
-        self._patience = patience
-        self._under_way: dict[str, asyncio.Event] = {}
+        self._completion_timeout = completion_timeout
+        self._pending_events: dict[str, asyncio.Event] = {}
 
-    def over(self, id: str) -> None:
+    def mark_complete(self, id: str) -> None:
         """The server says that a visit is over."""
-        visit = self._under_way.get(id)
-        if visit is not None:
-            visit.set()
+        event = self._pending_events.get(id)
+        if event is not None:
+            event.set()
 
-    async def through(self, refusal: PeerError, step: str, send: Callable[[], Awaitable[Any]]) -> Any:
+    async def elicit_and_retry(self, error: PeerError, step: str, send: Callable[[], Awaitable[Any]]) -> Any:
         """What `send` brings, once the server is content with the visits it asks for."""
-        agreed: set[str] = set()
+        accepted_ids: set[str] = set()
         for _ in range(self._limits.rounds):
             try:
-                await self._visit(refusal, agreed)
+                await self._elicit_all(error, accepted_ids)
             except MCPError as exc:
                 raise exc.at(server=self._name, step=step) from exc.__cause__
             try:
                 return await send()
             except PeerError as again:
-                if again.code != URL_REQUIRED:
+                if again.code != URL_ELICITATION_REQUIRED:
                     raise
-                refusal = again
+                error = again
         raise AnswerError(f"it wanted pages visited in more than {self._limits.rounds} rounds").at(
             server=self._name, step=step
         )
 
-    async def _visit(self, refusal: PeerError, agreed: set[str]) -> None:
-        wanted = _wanted(refusal)
-        if len(wanted) > self._limits.questions:
-            raise AnswerError(f"it asked {len(wanted)} questions at once")
+    async def _elicit_all(self, error: PeerError, accepted_ids: set[str]) -> None:
+        elicitations = _read_elicitations(error)
+        if len(elicitations) > self._limits.questions:
+            raise AnswerError(f"it asked {len(elicitations)} questions at once")
         # It may be over before the user has said so.
-        visits = {one.elicitation_id: asyncio.Event() for one in wanted if one.elicitation_id is not None}
-        self._under_way |= visits
+        events = {
+            elicitation.elicitation_id: asyncio.Event()
+            for elicitation in elicitations
+            if elicitation.elicitation_id is not None
+        }
+        self._pending_events |= events
         try:
-            for one in wanted:
-                if one.elicitation_id not in agreed:
-                    await self._ask(one, refusal)
-            agreed.update(visits)
+            for elicitation in elicitations:
+                if elicitation.elicitation_id not in accepted_ids:
+                    await self._elicit(elicitation, error)
+            accepted_ids.update(events)
             with contextlib.suppress(TimeoutError):  # not every server says when it is over
-                async with asyncio.timeout(self._patience):
-                    for visit in visits.values():
-                        await visit.wait()
+                async with asyncio.timeout(self._completion_timeout):
+                    for event in events.values():
+                        await event.wait()
         finally:
-            for id in visits:
-                self._under_way.pop(id, None)
+            for id in events:
+                self._pending_events.pop(id, None)
 
-    async def _ask(self, question: ElicitParams, refusal: PeerError) -> None:
+    async def _elicit(self, elicitation: ElicitParams, error: PeerError) -> None:
         try:
-            given = await self._answering.elicited(question)
+            result = await self._handlers.elicit(elicitation)
         except MethodNotFound:
-            raise refusal.at(hint=_UNHANDLED) from None
+            raise error.at(hint=_MISSING_HANDLER_HINT) from None
         except ProtocolError as exc:
             raise AnswerError(exc.message) from None
-        if given.action != "accept":
-            raise Declined() if given.action == "decline" else Dismissed()
+        if result.action != "accept":
+            raise Declined() if result.action == "decline" else Dismissed()
 
 
-def _wanted(refusal: PeerError) -> list[ElicitParams]:
+def _read_elicitations(error: PeerError) -> list[ElicitParams]:
     """The visits an error asks for; the error itself if it does not say."""
     try:
-        listed: Any = refusal.data["elicitations"]
-        found = [convert(one, ElicitParams) for one in listed]
+        items: Any = error.data["elicitations"]
+        elicitations = [convert(item, ElicitParams) for item in items]
     except (TypeError, KeyError, ValueError, msgspec.ValidationError, MCPError):
-        raise refusal from None
-    if not found or any(one.mode != "url" for one in found):
-        raise refusal
-    return found
+        raise error from None
+    if not elicitations or any(elicitation.mode != "url" for elicitation in elicitations):
+        raise error
+    return elicitations

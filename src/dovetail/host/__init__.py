@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from dovetail.exports import on_demand
+from dovetail.exports import create_lazy_loader
 
 if TYPE_CHECKING:
     from dovetail.host.agent import Agent as Agent
@@ -131,4 +131,4 @@ _HOMES = {
 
 __all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
 
-__getattr__, __dir__ = on_demand(__name__, _HOMES)
+__getattr__, __dir__ = create_lazy_loader(__name__, _HOMES)

@@ -15,20 +15,26 @@ from dovetail.host.host import Host
 from dovetail.host.inbox import DurableConsent, Waiting
 from dovetail.host.models.model import Model, Reply
 from dovetail.host.offers import Offered
-from dovetail.host.searching import CALL, OWN, inner_call, looked_up, searching
-from dovetail.host.spending import Budget, Spent, size
-from dovetail.host.turns import Turn, turn_of
-from dovetail.server.tool import error_result
+from dovetail.host.searching import (
+    CALL_TOOL,
+    SEARCH_TOOL_BY_NAME,
+    create_search_catalog,
+    parse_inner_call,
+    run_search_tool,
+)
+from dovetail.host.spending import Budget, Spent, estimate_message_tokens
+from dovetail.host.turns import Turn, create_turn
+from dovetail.server.tool import build_error_result
 from dovetail.wire.content import TextContent, ToolUseContent
 from dovetail.wire.sampling import SamplingMessage
 from dovetail.wire.shape import Struct, replace
 from dovetail.wire.tools import CallToolResult, Tool
 
-_CATALOG: Final = 8_000  # tokens of tools a conversation begins with; more than that is searched
-_REPLY: Final = 4_096  # tokens of one reply
+_DEFAULT_MAX_CATALOG_TOKENS: Final = 8_000  # tokens of tools a conversation begins with; more than that is searched
+_DEFAULT_MAX_REPLY_TOKENS: Final = 4_096  # tokens of one reply
 
 # Why an agent stopped: the model had done, or a limit was reached, or somebody has to answer first.
-Reason: TypeAlias = Literal["finished", "turns", "tokens", "money", "cut", "paused"]
+FinishReason: TypeAlias = Literal["finished", "turns", "tokens", "money", "cut", "paused"]
 
 
 class Said(Struct, frozen=True, kw_only=True):
@@ -71,7 +77,7 @@ class Done(Struct, frozen=True, kw_only=True):
     """The end, for now."""
 
     type: ClassVar[Literal["done"]] = "done"
-    reason: Reason
+    reason: FinishReason
     text: str  # what the model said last
     usage: Spent
 
@@ -95,10 +101,10 @@ class Agent:
         servers: Collection[str] | None = None,
         system: str | None = None,
         max_turns: int = 12,
-        max_tokens: int = _REPLY,
+        max_tokens: int = _DEFAULT_MAX_REPLY_TOKENS,
         budget_tokens: int | None = None,
         budget_usd: float | None = None,
-        catalog_tokens: int = _CATALOG,
+        catalog_tokens: int = _DEFAULT_MAX_CATALOG_TOKENS,
     ) -> None:
         if isinstance(servers, str):
             raise TypeError(f"servers= is a list of names: [{servers!r}]")
@@ -107,179 +113,184 @@ class Agent:
         self.messages: list[SamplingMessage] = []  # the conversation so far; every call in it has its result
         self.spent = Spent()
         self._servers = servers
-        self._system = system
+        self._system_prompt = system
         self._max_turns = max_turns
-        self._left = max_turns
+        self._turns_left = max_turns
         self._budget = Budget(model, max_tokens, budget_tokens, budget_usd)
-        self._catalog_tokens = catalog_tokens
+        self._max_catalog_tokens = catalog_tokens
         self._turn: Turn | None = None  # whose calls have not all got their results
-        self._ids: set[str] = set()  # of all calls
-        self._text = ""
+        self._call_ids: set[str] = set()  # of all calls
+        self._last_text = ""
 
     async def run(self, prompt: str) -> AsyncGenerator[AgentEvent]:
         """What happens until the model has answered; the conversation goes on with the next prompt."""
-        self._left_behind()
+        self._close_turn()
         if self._turn is not None:
-            raise RuntimeError(f"a call waits for an answer: resume({next(iter(self._turn.waiting))!r}, ...)")
-        self._left = self._max_turns
+            raise RuntimeError(f"a call waits for an answer: resume({next(iter(self._turn.waiting_by_ticket))!r}, ...)")
+        self._turns_left = self._max_turns
         self.messages.append(SamplingMessage(role="user", content=TextContent(text=prompt)))
-        async with aclosing(self._go_on()) as events:
+        async with aclosing(self._run_turns()) as events:
             async for event in events:
                 yield event
 
     async def resume(self, ticket: str, answer: Any) -> AsyncGenerator[AgentEvent]:
         """Answer what a call waits for, as `host.answer` takes it, and go on."""
         turn = self._turn
-        if turn is None or ticket not in turn.waiting:
+        if turn is None or ticket not in turn.waiting_by_ticket:
             raise NotOffered(f"no call waits under the ticket {ticket!r}")
-        call = turn.waiting.pop(ticket)
+        call = turn.waiting_by_ticket.pop(ticket)
         try:
-            event = await self._answered(turn, call, self.host.answer(ticket, answer))
+            event = await self._await_result(turn, call, self.host.answer(ticket, answer))
         except (TypeError, ValueError):  # that was no answer
-            turn.waiting[ticket] = call
+            turn.waiting_by_ticket[ticket] = call
             raise
         finally:
-            self._left_behind()
+            self._close_turn()
         if event is not None:
             yield event
-        if turn.waiting:
-            for event in self._paused(turn):
+        if turn.waiting_by_ticket:
+            for event in self._paused_events(turn):
                 yield event
             return
-        async with aclosing(self._go_on()) as events:
+        async with aclosing(self._run_turns()) as events:
             async for event in events:
                 yield event
 
     # Turns
 
-    async def _go_on(self) -> AsyncGenerator[AgentEvent]:
-        while self._left > 0:
-            known = await self._known()
-            shown = searching(known) if known.tokens > self._catalog_tokens else known
-            put = size(self.messages, self._system) + shown.tokens
-            most = self._budget.room(self.spent, put)
-            if isinstance(most, str):
-                yield self._done(most)
+    async def _run_turns(self) -> AsyncGenerator[AgentEvent]:
+        while self._turns_left > 0:
+            catalog = await self._load_catalog()
+            visible_catalog = create_search_catalog(catalog) if catalog.tokens > self._max_catalog_tokens else catalog
+            input_tokens = estimate_message_tokens(self.messages, self._system_prompt) + visible_catalog.tokens
+            max_tokens = self._budget.get_reply_limit(self.spent, input_tokens)
+            if isinstance(max_tokens, str):
+                yield self._finished_event(max_tokens)
                 return
-            reply = await self._asked(shown, put, most)
-            turn = self._turn = turn_of(reply, self._ids)
+            reply = await self._request_reply(visible_catalog, input_tokens, max_tokens)
+            turn = self._turn = create_turn(reply, self._call_ids)
             try:
-                async for event in self._played(turn, known):
+                async for event in self._play_turn(turn, catalog):
                     yield event
             finally:
-                self._left_behind()
-            if turn.waiting:
-                for event in self._paused(turn):
+                self._close_turn()
+            if turn.waiting_by_ticket:
+                for event in self._paused_events(turn):
                     yield event
                 return
             if not turn.calls:
-                yield self._done("cut" if reply.stop_reason == "maxTokens" else "finished")
+                yield self._finished_event("cut" if reply.stop_reason == "maxTokens" else "finished")
                 return
-        yield self._done("turns")
+        yield self._finished_event("turns")
 
-    async def _played(self, turn: Turn, known: Catalog) -> AsyncGenerator[AgentEvent]:
+    async def _play_turn(self, turn: Turn, catalog: Catalog) -> AsyncGenerator[AgentEvent]:
         for block in turn.content:
             if isinstance(block, TextContent):
-                self._text = block.text
+                self._last_text = block.text
                 yield Said(text=block.text)
         for call in turn.calls:
-            async for event in self._called(turn, call, known):
+            async for event in self._run_call(turn, call, catalog):
                 yield event
 
-    def _left_behind(self) -> None:
+    def _close_turn(self) -> None:
         """A turn that is over, or was interrupted, joins the conversation; one that waits for somebody stays."""
         turn = self._turn
         if turn is None:
             return
         turn.interrupt()
-        if not turn.waiting:
+        if not turn.waiting_by_ticket:
             self._turn = None
-            self.messages += turn.messages()
+            self.messages += turn.to_messages()
 
-    async def _known(self) -> Catalog:
+    async def _load_catalog(self) -> Catalog:
         catalog = await self.host.catalog()
         if self._servers is None:
             return catalog
-        return catalog.only(one.full for one in catalog.tools if one.server in self._servers)
+        return catalog.only(entry.full for entry in catalog.tools if entry.server in self._servers)
 
-    async def _asked(self, shown: Catalog, put: int, most: int) -> Reply:
-        self._left -= 1
+    async def _request_reply(self, catalog: Catalog, input_tokens: int, max_tokens: int) -> Reply:
+        self._turns_left -= 1
         reply = await self.model.reply(
-            self.messages, [_tool(one) for one in shown.tools], max_tokens=most, system=self._system
+            self.messages,
+            [_to_model_tool(entry) for entry in catalog.tools],
+            max_tokens=max_tokens,
+            system=self._system_prompt,
         )
-        self.spent = self.spent.plus(self._budget.taken(reply, put))
+        self.spent = self.spent.plus(self._budget.measure_usage(reply, input_tokens))
         return reply
 
-    def _done(self, reason: Reason) -> Done:
-        return Done(reason=reason, text=self._text, usage=self.spent)
+    def _finished_event(self, reason: FinishReason) -> Done:
+        return Done(reason=reason, text=self._last_text, usage=self.spent)
 
-    def _paused(self, turn: Turn) -> list[AgentEvent]:
-        waits = [Paused(id=call.id, tool=call.name, ticket=ticket) for ticket, call in turn.waiting.items()]
-        return [*waits, self._done("paused")]
+    def _paused_events(self, turn: Turn) -> list[AgentEvent]:
+        events = [Paused(id=call.id, tool=call.name, ticket=ticket) for ticket, call in turn.waiting_by_ticket.items()]
+        return [*events, self._finished_event("paused")]
 
     # Calls
 
-    async def _called(self, turn: Turn, call: ToolUseContent, known: Catalog) -> AsyncGenerator[AgentEvent]:
-        if call.id in turn.unread:
-            yield self._finish(turn, call, error_result(turn.unread[call.id]))
+    async def _run_call(self, turn: Turn, call: ToolUseContent, catalog: Catalog) -> AsyncGenerator[AgentEvent]:
+        if call.id in turn.invalid_calls:
+            yield self._finish_call(turn, call, build_error_result(turn.invalid_calls[call.id]))
             return
         try:
-            name, arguments, found = self._meant(call, known)
+            name, arguments, search_result = self._resolve_call(call, catalog)
         except MCPError as exc:
-            yield self._finish(turn, call, error_result(str(exc.args[0])))
+            yield self._finish_call(turn, call, build_error_result(str(exc.args[0])))
             return
-        meant = replace(call, name=name)
+        resolved_call = replace(call, name=name)
         yield Called(id=call.id, tool=name, arguments=arguments)
-        if found is not None:
-            yield self._finish(turn, meant, found)
+        if search_result is not None:
+            yield self._finish_call(turn, resolved_call, search_result)
             return
         self.spent = replace(self.spent, calls=Counter(self.spent.calls) + Counter([name]))
-        turn.begun.add(call.id)
-        wait = not isinstance(self.host.desk.broker, DurableConsent)
-        event = await self._answered(turn, meant, self.host.call(name, arguments, wait=wait))
+        turn.started_ids.add(call.id)
+        wait = not isinstance(self.host.desk.consent_handler, DurableConsent)
+        event = await self._await_result(turn, resolved_call, self.host.call(name, arguments, wait=wait))
         if event is not None:
             yield event
 
-    def _meant(self, call: ToolUseContent, known: Catalog) -> tuple[str, dict[str, Any], CallToolResult | None]:
+    def _resolve_call(
+        self, call: ToolUseContent, catalog: Catalog
+    ) -> tuple[str, dict[str, Any], CallToolResult | None]:
         """The tool, its arguments, and the result if it is one of those that search."""
-        own = OWN.get(call.name)
-        if own is not None and own != CALL:
-            return call.name, call.input, looked_up(known, own, call.input)
-        name, arguments = inner_call(call.input) if own == CALL else (call.name, call.input)
-        tool = known.find(name)
+        search_tool = SEARCH_TOOL_BY_NAME.get(call.name)
+        if search_tool is not None and search_tool != CALL_TOOL:
+            return call.name, call.input, run_search_tool(catalog, search_tool, call.input)
+        name, arguments = parse_inner_call(call.input) if search_tool == CALL_TOOL else (call.name, call.input)
+        tool = catalog.find(name)
         if tool is None:
             raise NotOffered(f"There is no tool {name!r}.")
         return tool.full, arguments, None
 
-    async def _answered(self, turn: Turn, call: ToolUseContent, work: Awaitable[Any]) -> Answered | None:
+    async def _await_result(self, turn: Turn, call: ToolUseContent, operation: Awaitable[Any]) -> Answered | None:
         """The event of a call that ended; None if it waits."""
         started = time.monotonic()
-        denied: str | None = None
+        denied_reason: str | None = None
         try:
-            result = await work
+            result = await operation
         except PolicyError as exc:
-            denied = str(exc.args[0])
-            result = error_result(f"This was not allowed: {denied}")
+            denied_reason = str(exc.args[0])
+            result = build_error_result(f"This was not allowed: {denied_reason}")
         except MCPError as exc:
-            result = error_result(str(exc.args[0]) if exc.args else type(exc).__name__)
+            result = build_error_result(str(exc.args[0]) if exc.args else type(exc).__name__)
         if isinstance(result, Waiting):
-            turn.waiting[result.ticket] = call
+            turn.waiting_by_ticket[result.ticket] = call
             return None
         if result is None:
-            result = error_result("This was answered elsewhere; what came of it is not known here.")
-        return self._finish(turn, call, result, time.monotonic() - started, denied)
+            result = build_error_result("This was answered elsewhere; what came of it is not known here.")
+        return self._finish_call(turn, call, result, time.monotonic() - started, denied_reason)
 
-    def _finish(
+    def _finish_call(
         self,
         turn: Turn,
         call: ToolUseContent,
         result: CallToolResult,
-        seconds: float = 0.0,
-        denied: str | None = None,
+        duration: float = 0.0,
+        denied_reason: str | None = None,
     ) -> Answered:
         turn.finish(call, result)
-        return Answered(id=call.id, tool=call.name, result=result, seconds=seconds, denied=denied)
+        return Answered(id=call.id, tool=call.name, result=result, seconds=duration, denied=denied_reason)
 
 
-def _tool(offered: Offered) -> Tool:
-    return replace(offered.declaration, name=offered.exposed)
+def _to_model_tool(entry: Offered) -> Tool:
+    return replace(entry.declaration, name=entry.exposed)

@@ -9,7 +9,7 @@ with the one of the host's user.
 import hashlib
 from typing import Any, Final
 
-from dovetail.host.pins import pinned
+from dovetail.host.pins import extract_pinned_fields
 from dovetail.wire.codec import encode
 
 ANONYMOUS: Final = "anonymous"  # all callers without a login, session or connection; their agreements are not kept
@@ -34,46 +34,46 @@ class CallerPins:
         self._max_tools = max_tools
         self._max_tools_per_caller = max_tools_per_caller
         self._callers: dict[bytes, dict[bytes, str]] = {}  # fingerprints by tool; the last caller comes last
-        self._count = 0
+        self._tool_count = 0
         self._definitions: dict[str, dict[str, Any]] = {}  # by fingerprint, so callers share them
 
     def get(self, caller: str, identity: str, tool: str) -> str | None:
         """Return the fingerprint a caller used last, or None if it has used none or was dropped."""
-        key = _key(caller)
+        key = _build_key(caller)
         fingerprints = self._callers.pop(key, None)
         if fingerprints is None:
             return None
         self._callers[key] = fingerprints
-        return fingerprints.get(_key(identity, tool))
+        return fingerprints.get(_build_key(identity, tool))
 
-    def keep(self, caller: str, identity: str, tool: str, fingerprint: str, definition: Any) -> None:
+    def put(self, caller: str, identity: str, tool: str, fingerprint: str, definition: Any) -> None:
         """Remember the definition a caller uses."""
         if self.get(caller, identity, tool) == fingerprint:
             return
-        fingerprints = self._callers.setdefault(_key(caller), {})
-        self._count -= len(fingerprints)
-        key = _key(identity, tool)
+        fingerprints = self._callers.setdefault(_build_key(caller), {})
+        self._tool_count -= len(fingerprints)
+        key = _build_key(identity, tool)
         fingerprints.pop(key, None)
         fingerprints[key] = fingerprint
         if len(fingerprints) > self._max_tools_per_caller:
             del fingerprints[next(iter(fingerprints))]
-        self._count += len(fingerprints)
-        while len(self._callers) > self._max_callers or self._count > self._max_tools:
-            self._count -= len(self._callers.pop(next(iter(self._callers))))
-        self._keep_definition(fingerprint, definition)
+        self._tool_count += len(fingerprints)
+        while len(self._callers) > self._max_callers or self._tool_count > self._max_tools:
+            self._tool_count -= len(self._callers.pop(next(iter(self._callers))))
+        self._put_definition(fingerprint, definition)
 
-    def definition(self, fingerprint: str) -> dict[str, Any] | None:
+    def get_definition(self, fingerprint: str) -> dict[str, Any] | None:
         """Return the definition with this fingerprint, or None if it was not kept."""
         return self._definitions.get(fingerprint)
 
-    def _keep_definition(self, fingerprint: str, definition: Any) -> None:
-        found = self._definitions.pop(fingerprint, None) or pinned(definition)
-        if len(encode(found)) <= _MAX_DEFINITION_BYTES:
-            self._definitions[fingerprint] = found
+    def _put_definition(self, fingerprint: str, definition: Any) -> None:
+        pinned_fields = self._definitions.pop(fingerprint, None) or extract_pinned_fields(definition)
+        if len(encode(pinned_fields)) <= _MAX_DEFINITION_BYTES:
+            self._definitions[fingerprint] = pinned_fields
         if len(self._definitions) > _MAX_DEFINITIONS:
             del self._definitions[next(iter(self._definitions))]
 
 
-def _key(*names: str) -> bytes:
+def _build_key(*names: str) -> bytes:
     """A key of fixed size, since callers and servers choose their names."""
     return hashlib.sha256(encode(names)).digest()

@@ -11,48 +11,54 @@ from dovetail.host.member import Member
 from dovetail.protocol.principal import Principal
 from dovetail.wire.shape import replace
 
-_REST: Final = 900.0  # seconds after which an unused client is closed
-_MOST: Final = 256
+_IDLE_TIMEOUT_S: Final = 900.0  # seconds after which an unused client is closed
+_MAX_CALLERS: Final = 256
 
 # The options of a client that make it this caller's: headers, auth, env. None: this caller has no credentials.
-Credentials = Callable[[Principal], Mapping[str, Any] | None]
+CredentialsProvider = Callable[[Principal], Mapping[str, Any] | None]
 
 
-class PerCaller:
+class CallerClients:
     """The members of one server, by caller."""
 
-    def __init__(self, first: Member, make: Callable[..., Any], credentials: Credentials) -> None:
-        self._first = first
-        self._make = make
+    def __init__(
+        self, shared_server: Member, create_client: Callable[..., Any], credentials: CredentialsProvider
+    ) -> None:
+        self._shared_server = shared_server
+        self._create_client = create_client
         self._credentials = credentials
-        self._members: dict[str, Member] = {}
+        self._servers_by_caller: dict[str, Member] = {}
 
     @property
-    def members(self) -> tuple[Member, ...]:
+    def servers(self) -> tuple[Member, ...]:
         """All of them."""
-        return tuple(self._members.values())
+        return tuple(self._servers_by_caller.values())
 
-    def of(self, principal: Any) -> Member:
+    def get_server(self, principal: Any) -> Member:
         """The member of one caller; PolicyError for one nobody knows."""
         if principal is None:
-            raise PolicyError(f"{self._first.name} is only for callers who are logged in").at(server=self._first.name)
-        found = self._members.pop(str(principal), None) or self._made(principal)
-        self._members[str(principal)] = found  # the last used stands last
-        return found
+            raise PolicyError(f"{self._shared_server.name} is only for callers who are logged in").at(
+                server=self._shared_server.name
+            )
+        server = self._servers_by_caller.pop(str(principal), None) or self._create_server(principal)
+        self._servers_by_caller[str(principal)] = server  # the last used stands last
+        return server
 
-    def _made(self, principal: Any) -> Member:
-        given = self._credentials(principal)
-        if given is None:
-            raise PolicyError(f"{self._first.name} is not for this caller").at(server=self._first.name)
-        self._make_room()
-        settings = replace(self._first.settings, idle_stop=self._first.settings.idle_stop or _REST)
-        member = self._first.sibling(lambda: self._make(**given), settings)
-        member.shared = True
-        return member
+    def _create_server(self, principal: Any) -> Member:
+        client_options = self._credentials(principal)
+        if client_options is None:
+            raise PolicyError(f"{self._shared_server.name} is not for this caller").at(server=self._shared_server.name)
+        self._drop_idle()
+        settings = replace(
+            self._shared_server.settings, idle_stop=self._shared_server.settings.idle_stop or _IDLE_TIMEOUT_S
+        )
+        server = self._shared_server.sibling(lambda: self._create_client(**client_options), settings)
+        server.shared = True
+        return server
 
-    def _make_room(self) -> None:
-        for name, member in tuple(self._members.items()):
-            if len(self._members) < _MOST:
+    def _drop_idle(self) -> None:
+        for caller, server in tuple(self._servers_by_caller.items()):
+            if len(self._servers_by_caller) < _MAX_CALLERS:
                 return
-            if member.asleep:
-                del self._members[name]
+            if server.asleep:
+                del self._servers_by_caller[caller]

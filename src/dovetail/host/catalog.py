@@ -7,11 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from dovetail.host.forms import anthropic, findings, gemini, openai, read_anthropic, read_gemini, read_openai
-from dovetail.host.names import exposed, full
-from dovetail.host.offers import Declaration, Manifest, Offered, home_name, tokens_of
-from dovetail.host.search import Index
-from dovetail.wire.codec import canonical
+from dovetail.host.forms import (
+    lint_tools,
+    parse_anthropic_call,
+    parse_gemini_call,
+    parse_openai_call,
+    to_anthropic_tools,
+    to_gemini_tools,
+    to_openai_tools,
+)
+from dovetail.host.names import make_full_name, make_model_name
+from dovetail.host.offers import Definition, Manifest, Offered, estimate_tokens, get_item_name
+from dovetail.host.search import SearchIndex
+from dovetail.wire.codec import encode_canonical
 from dovetail.wire.shape import Struct
 
 __all__ = ["Catalog", "Manifest", "Offered"]
@@ -32,39 +40,41 @@ class Catalog(Struct, frozen=True, kw_only=True, dict=True):
         problems: list[str] = []
         ordered = sorted(manifests.items())
         return cls(
-            tools=_merged("tool", ((name, one.tools) for name, one in ordered), problems),
-            resources=_merged("resource", ((name, one.resources) for name, one in ordered), problems),
-            templates=_merged("resource template", ((name, one.templates) for name, one in ordered), problems),
-            prompts=_merged("prompt", ((name, one.prompts) for name, one in ordered), problems),
+            tools=_merge_entries("tool", ((name, manifest.tools) for name, manifest in ordered), problems),
+            resources=_merge_entries("resource", ((name, manifest.resources) for name, manifest in ordered), problems),
+            templates=_merge_entries(
+                "resource template", ((name, manifest.templates) for name, manifest in ordered), problems
+            ),
+            prompts=_merge_entries("prompt", ((name, manifest.prompts) for name, manifest in ordered), problems),
             problems=tuple(problems),
         )
 
     def find(self, name: str) -> Offered | None:
         """A tool by its full or exposed name, or by its bare one if no other server has it too."""
-        found = self._by_name.get(name)
-        if found is not None:
-            return found
-        bare = self._by_bare.get(name, ())
-        return bare[0] if len(bare) == 1 else None
+        entry = self._by_name.get(name)
+        if entry is not None:
+            return entry
+        candidates = self._by_bare_name.get(name, ())
+        return candidates[0] if len(candidates) == 1 else None
 
     def find_prompt(self, name: str) -> Offered | None:
         """A prompt by its full or exposed name."""
-        return next((one for one in self.prompts if name in (one.full, one.exposed)), None)
+        return next((prompt for prompt in self.prompts if name in (prompt.full, prompt.exposed)), None)
 
     @property
     def tokens(self) -> int:
         """What all tools together take of a conversation, roughly."""
-        return sum(one.tokens for one in self.tools)
+        return sum(tool.tokens for tool in self.tools)
 
     def search(self, text: str, limit: int = 10) -> list[Offered]:
         """The tools that fit a text best, best first."""
-        return [self.tools[at] for at in self._index.search(text, limit)]
+        return [self.tools[position] for position in self._index.search(text, limit)]
 
     def only(self, names: Iterable[str]) -> "Catalog":
         """The same snapshot with some of its tools, by full name."""
-        wanted = set(names)
+        full_names = set(names)
         return Catalog(
-            tools=tuple(one for one in self.tools if one.full in wanted),
+            tools=tuple(tool for tool in self.tools if tool.full in full_names),
             resources=self.resources,
             templates=self.templates,
             prompts=self.prompts,
@@ -73,88 +83,100 @@ class Catalog(Struct, frozen=True, kw_only=True, dict=True):
 
     def to_openai(self, *, api: str = "chat") -> list[dict[str, Any]]:
         """The tools as OpenAI's interfaces take them: `api` is "chat" or "responses"."""
-        return openai(self.tools, api)
+        return to_openai_tools(self.tools, api)
 
     def to_anthropic(self) -> list[dict[str, Any]]:
         """The tools as Anthropic's interface takes them."""
-        return anthropic(self.tools)
+        return to_anthropic_tools(self.tools)
 
     def to_gemini(self) -> list[dict[str, Any]]:
         """The tools as Gemini's interface takes them: one group of function declarations."""
-        return gemini(self.tools)
+        return to_gemini_tools(self.tools)
 
     def from_openai(self, call: Any) -> tuple[str, dict[str, Any]]:
         """A tool call of OpenAI's, as an object or a dict: the full name and the arguments; ValueError if unusable."""
-        return self._called(*read_openai(call))
+        return self._resolve_call(*parse_openai_call(call))
 
     def from_anthropic(self, block: Any) -> tuple[str, dict[str, Any]]:
         """A `tool_use` block of Anthropic's: the full name and the arguments; ValueError if unusable."""
-        return self._called(*read_anthropic(block))
+        return self._resolve_call(*parse_anthropic_call(block))
 
     def from_gemini(self, call: Any) -> tuple[str, dict[str, Any]]:
         """A function call of Gemini's: the full name and the arguments; ValueError if unusable."""
-        return self._called(*read_gemini(call))
+        return self._resolve_call(*parse_gemini_call(call))
 
     def findings(self, provider: str) -> list[tuple[str, str]]:
         """What a maker would refuse in the tools as they were declared, and what is therefore handed on otherwise."""
-        return findings(self.tools, provider)
+        return lint_tools(self.tools, provider)
 
-    def _called(self, name: str, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        found = self._by_name.get(name)
-        if found is None:
+    def _resolve_call(self, name: str, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        entry = self._by_name.get(name)
+        if entry is None:
             raise ValueError(f"there is no tool {name!r}")
-        return found.full, arguments
+        return entry.full, arguments
 
     @cached_property
     def _by_name(self) -> dict[str, Offered]:
         # No full name is an exposed one: only full names have a dot.
-        return {one.exposed: one for one in self.tools} | {one.full: one for one in self.tools}
+        return {tool.exposed: tool for tool in self.tools} | {one.full: one for one in self.tools}
 
     @cached_property
-    def _by_bare(self) -> dict[str, list[Offered]]:
-        found: dict[str, list[Offered]] = {}
-        for one in self.tools:
-            found.setdefault(one.name, []).append(one)
-        return found
+    def _by_bare_name(self) -> dict[str, list[Offered]]:
+        tools_by_name: dict[str, list[Offered]] = {}
+        for tool in self.tools:
+            tools_by_name.setdefault(tool.name, []).append(tool)
+        return tools_by_name
 
     @cached_property
-    def _index(self) -> Index:
-        return Index([one.declaration for one in self.tools], [one.server for one in self.tools])
+    def _index(self) -> SearchIndex:
+        return SearchIndex([tool.declaration for tool in self.tools], [one.server for one in self.tools])
 
 
-def _merged(kind: str, given: Iterable[tuple[str, Sequence[Declaration]]], problems: list[str]) -> tuple[Offered, ...]:
-    found: dict[str, Offered] = {}
-    shared: set[str] = set()
-    for server, declarations in given:
-        for one in _unambiguous(kind, server, declarations, problems):
-            if (other := found.get(one.exposed)) is not None:
-                problems.append(f"{kind} {one.full!r} and {other.full!r} would both be called {one.exposed}")
-                shared.add(one.exposed)
+def _merge_entries(
+    kind: str, definitions_by_server: Iterable[tuple[str, Sequence[Definition]]], problems: list[str]
+) -> tuple[Offered, ...]:
+    entries: dict[str, Offered] = {}
+    ambiguous: set[str] = set()
+    for server, definitions in definitions_by_server:
+        for entry in _drop_ambiguous(kind, server, definitions, problems):
+            if (other := entries.get(entry.exposed)) is not None:
+                problems.append(f"{kind} {entry.full!r} and {other.full!r} would both be called {entry.exposed}")
+                ambiguous.add(entry.exposed)
             else:
-                found[one.exposed] = one
-    kept = (one for name, one in found.items() if name not in shared)
-    return tuple(sorted(kept, key=lambda one: (one.server, one.name)))
+                entries[entry.exposed] = entry
+    unique = (entry for name, entry in entries.items() if name not in ambiguous)
+    return tuple(sorted(unique, key=lambda entry: (entry.server, entry.name)))
 
 
-def _unambiguous(kind: str, server: str, declarations: Sequence[Declaration], problems: list[str]) -> Iterable[Offered]:
+def _drop_ambiguous(
+    kind: str, server: str, definitions: Sequence[Definition], problems: list[str]
+) -> Iterable[Offered]:
     """Each once. Of two that differ under one name neither is offered: nobody could say which one was meant."""
-    seen: dict[str, Declaration] = {}
-    twice: set[str] = set()
-    for one in declarations:
-        name = home_name(one)
-        if name in seen and canonical(seen[name]) != canonical(one) and name not in twice:
-            twice.add(name)
+    definitions_by_name: dict[str, Definition] = {}
+    ambiguous: set[str] = set()
+    for definition in definitions:
+        name = get_item_name(definition)
+        if (
+            name in definitions_by_name
+            and encode_canonical(definitions_by_name[name]) != encode_canonical(definition)
+            and name not in ambiguous
+        ):
+            ambiguous.add(name)
             problems.append(f"{server} offers two different things as {kind} {name!r}")
-        seen.setdefault(name, one)
-    return [_offered(server, name, one) for name, one in seen.items() if name not in twice]
+        definitions_by_name.setdefault(name, definition)
+    return [
+        _create_entry(server, name, definition)
+        for name, definition in definitions_by_name.items()
+        if name not in ambiguous
+    ]
 
 
-def _offered(server: str, name: str, declaration: Declaration) -> Offered:
+def _create_entry(server: str, name: str, definition: Definition) -> Offered:
     return Offered(
         server=server,
         name=name,
-        full=full(server, name),
-        exposed=exposed(server, name),
-        declaration=declaration,
-        tokens=tokens_of(declaration),
+        full=make_full_name(server, name),
+        exposed=make_model_name(server, name),
+        declaration=definition,
+        tokens=estimate_tokens(definition),
     )

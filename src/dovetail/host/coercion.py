@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from dovetail.errors import ParseError
-from dovetail.server.arguments import mended
+from dovetail.server.arguments import repair_arguments
 from dovetail.wire.codec import decode, encode
 
-NOTHING: Final = object()  # no value is there
+MISSING: Final = object()  # no value is there
 UNCLEAR: Final = object()  # a value that the schema forbids: the server refuses it, or coerces it in a way of its own
 
 _ANY_TYPE: Final = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
@@ -41,7 +41,7 @@ def normalize(schema: Schema | None, arguments: Mapping[str, Any]) -> Mapping[st
     """Return the arguments with each text decoded that the schema allows only as another type."""
     if not schema or all(_is_certain(schema, name, value) for name, value in arguments.items()):
         return arguments  # most calls: walking through a schema takes thirty times as long
-    return mended(schema, arguments)
+    return repair_arguments(schema, arguments)
 
 
 def _is_certain(schema: Schema, name: str, value: Any) -> bool:
@@ -50,8 +50,8 @@ def _is_certain(schema: Schema, name: str, value: Any) -> bool:
     That is a number, a boolean, or a text that is declared as a text.
     """
     if isinstance(value, str):
-        declared = _member(schema, name)
-        return isinstance(declared, Mapping) and declared.get("type") == "string"
+        member_schema = _find_member_schema(schema, name)
+        return isinstance(member_schema, Mapping) and member_schema.get("type") == "string"
     return isinstance(value, bool | int | float)
 
 
@@ -59,100 +59,106 @@ class TooManySteps(Exception):
     """A condition would take more steps than a decision may."""
 
 
-class Steps:
+class StepBudget:
     """The steps that one condition may take. Arguments and schemas are untrusted, so their size must not matter."""
 
-    __slots__ = ("_left",)
+    __slots__ = ("_steps_left",)
 
     def __init__(self) -> None:
-        self._left = _MAX_STEPS
+        self._steps_left = _MAX_STEPS
 
-    def take(self, count: int = 1) -> None:
+    def use(self, count: int = 1) -> None:
         """Count steps. Raise TooManySteps if there are too many."""
-        self._left -= count
-        if self._left < 0:
+        self._steps_left -= count
+        if self._steps_left < 0:
             raise TooManySteps
 
 
-class Expected:
+class ExpectedSchemas:
     """The schemas of which a value fits at least one. If there are none, the value may be anything."""
 
-    __slots__ = ("_inside", "_rest", "_root", "_schemas", "_types", "steps")
+    __slots__ = ("_children", "_remaining_items", "_root", "_schemas", "_types", "steps")
 
-    def __init__(self, schemas: Sequence[Any], root: Schema, steps: Steps) -> None:
+    def __init__(self, schemas: Sequence[Any], root: Schema, steps: StepBudget) -> None:
         self._schemas = schemas
         self._root = root
         self.steps = steps
         self._types: frozenset[str] | None = None
-        self._inside: dict[str | int, Expected] = {}
-        self._rest: Expected | None = None  # of the items after those that have a schema for their position
+        self._children: dict[str | int, ExpectedSchemas] = {}
+        self._remaining_items: ExpectedSchemas | None = (
+            None  # of the items after those that have a schema for their position
+        )
 
     @property
     def types(self) -> frozenset[str]:
         """The possible JSON types. Some of them may not be possible after all."""
         if self._types is None:
-            walk = _Walk(self._root, self.steps)
-            self._types = walk.types_of_any(self._schemas) if self._schemas else _ANY_TYPE
+            walk = _SchemaWalk(self._root, self.steps)
+            self._types = walk.collect_types(self._schemas) if self._schemas else _ANY_TYPE
         return self._types
 
-    def inside(self, step: str | int) -> "Expected":
+    def get_child(self, step: str | int) -> "ExpectedSchemas":
         """Return what is expected of a member of an object, or of an item of an array."""
-        if self._rest is not None and isinstance(step, int):
-            return self._rest
-        if step not in self._inside:
-            self._find_inside(step)
-        return self._inside[step]
+        if self._remaining_items is not None and isinstance(step, int):
+            return self._remaining_items
+        if step not in self._children:
+            self._add_child(step)
+        return self._children[step]
 
-    def _find_inside(self, step: str | int) -> None:
-        walk = _Walk(self._root, self.steps)
-        schemas = walk.inside_of_any(self._schemas, step)
-        self._inside[step] = Expected(schemas, self._root, self.steps)
+    def _add_child(self, step: str | int) -> None:
+        walk = _SchemaWalk(self._root, self.steps)
+        schemas = walk.collect_child_schemas(self._schemas, step)
+        self._children[step] = ExpectedSchemas(schemas, self._root, self.steps)
         if isinstance(step, int) and not walk.is_by_position:
-            self._rest = self._inside[step]
+            self._remaining_items = self._children[step]
 
 
-def expected(schema: Schema | None) -> Expected:
+def create_expected_schemas(schema: Schema | None) -> ExpectedSchemas:
     """Return what is expected of the arguments of a tool with this schema."""
-    return Expected((), {}, Steps()) if schema is None else Expected((schema,), schema, Steps())
+    return ExpectedSchemas((), {}, StepBudget()) if schema is None else ExpectedSchemas((schema,), schema, StepBudget())
 
 
-def readings(value: Any, wanted: Expected) -> Iterator[Any]:
+def iter_readings(value: Any, expected_schemas: ExpectedSchemas) -> Iterator[Any]:
     """Yield the values a server may read this one as. The value comes first, or UNCLEAR if the schema forbids it."""
-    wanted.steps.take()
-    types, own = wanted.types, json_type(value)
-    if own not in types:
+    expected_schemas.steps.use()
+    types, value_type = expected_schemas.types, get_json_type(value)
+    if value_type not in types:
         yield UNCLEAR
         return
     yield value
     if len(types) == 1:
         return
     for reading in _coerce(value, _MAX_NESTED_TEXTS):
-        wanted.steps.take()
-        if reading is UNCLEAR or json_type(reading) in types:
+        expected_schemas.steps.use()
+        if reading is UNCLEAR or get_json_type(reading) in types:
             yield reading
 
 
-def places(arguments: Mapping[str, Any], pointer: str, schema: Schema | None) -> Iterator[tuple[Any, Expected]]:
+def iter_values_at(
+    arguments: Mapping[str, Any], pointer: str, schema: Schema | None
+) -> Iterator[tuple[Any, ExpectedSchemas]]:
     """Yield each value a server may find at a JSON pointer, NOTHING or UNCLEAR included. There is at least one."""
     steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer[1:].split("/")]
-    yield from _walk(arguments, expected(schema), steps)
+    yield from _iter_values(arguments, create_expected_schemas(schema), steps)
 
 
-def _walk(value: Any, wanted: Expected, steps: Sequence[str]) -> Iterator[tuple[Any, Expected]]:
+def _iter_values(
+    value: Any, expected_schemas: ExpectedSchemas, steps: Sequence[str]
+) -> Iterator[tuple[Any, ExpectedSchemas]]:
     if not steps:
-        yield value, wanted
+        yield value, expected_schemas
         return
-    step, rest = steps[0], steps[1:]
-    for reading in readings(value, wanted):
+    step, remaining_steps = steps[0], steps[1:]
+    for reading in iter_readings(value, expected_schemas):
         if isinstance(reading, Mapping) and step in reading:
-            yield from _walk(reading[step], wanted.inside(step), rest)
+            yield from _iter_values(reading[step], expected_schemas.get_child(step), remaining_steps)
         elif isinstance(reading, list) and step.isascii() and step.isdigit() and int(step) < len(reading):
-            yield from _walk(reading[int(step)], wanted.inside(int(step)), rest)
+            yield from _iter_values(reading[int(step)], expected_schemas.get_child(int(step)), remaining_steps)
         else:
-            yield UNCLEAR if reading is UNCLEAR else NOTHING, wanted
+            yield UNCLEAR if reading is UNCLEAR else MISSING, expected_schemas
 
 
-def json_type(value: Any) -> str:
+def get_json_type(value: Any) -> str:
     """Return the name of a value's type in JSON Schema. A number without a fraction is an integer."""
     match value:
         case None:
@@ -174,9 +180,9 @@ def json_type(value: Any) -> str:
 # Coercions, as pydantic and other validators make them
 
 
-def _coerce(value: Any, nested: int) -> Iterator[Any]:
+def _coerce(value: Any, levels_left: int) -> Iterator[Any]:
     if isinstance(value, str):
-        yield from _coerce_text(value.strip(), nested)
+        yield from _coerce_text(value.strip(), levels_left)
     elif isinstance(value, bool | int | float):
         if value in (0, 1):
             yield int(value) if isinstance(value, bool) else bool(value)
@@ -184,24 +190,24 @@ def _coerce(value: Any, nested: int) -> Iterator[Any]:
         yield str(value)
 
 
-def _coerce_text(text: str, nested: int) -> Iterator[Any]:
+def _coerce_text(text: str, levels_left: int) -> Iterator[Any]:
     if text[:1].isalpha() and text.lower() not in _BOOLEANS and text != "null":
         return  # most texts: neither a number nor JSON begins with another letter
     if len(text) > _MAX_NUMBER_CHARS:
         if _is_number(text):
             yield UNCLEAR
     else:
-        for scalar in (_BOOLEANS.get(text.lower()), _number(text)):
+        for scalar in (_BOOLEANS.get(text.lower()), _parse_number(text)):
             if scalar is not None:
                 yield scalar
-                yield from _coerce(scalar, nested)
+                yield from _coerce(scalar, levels_left)
     try:
         decoded = decode(text.encode())
     except (ParseError, UnicodeEncodeError):
         return
     yield decoded
     if isinstance(decoded, str):
-        yield from _coerce_text(decoded.strip(), nested - 1) if nested else (UNCLEAR,)
+        yield from _coerce_text(decoded.strip(), levels_left - 1) if levels_left else (UNCLEAR,)
 
 
 def _is_number(text: str) -> bool:
@@ -213,7 +219,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _number(text: str) -> int | float | None:
+def _parse_number(text: str) -> int | float | None:
     """Return the number a text means: with underscores, other digits than ASCII's, or a prefix as in 0x10."""
     for base in (10, 0):
         try:
@@ -221,82 +227,84 @@ def _number(text: str) -> int | float | None:
         except ValueError:
             continue
     try:
-        found = float(text)
+        number = float(text)
     except ValueError:
         return None
-    return found if math.isfinite(found) else None
+    return number if math.isfinite(number) else None
 
 
 # Schemas are untrusted. A keyword that is not understood allows every type.
 
 
-class _Walk:
+class _SchemaWalk:
     """One walk through the schemas of a value."""
 
-    __slots__ = ("_left", "_root", "_steps", "is_by_position")
+    __slots__ = ("_root", "_schemas_left", "_steps", "is_by_position")
 
-    def __init__(self, root: Schema, steps: Steps) -> None:
+    def __init__(self, root: Schema, steps: StepBudget) -> None:
         self._root = root
         self._steps = steps
-        self._left = _MAX_SCHEMAS
+        self._schemas_left = _MAX_SCHEMAS
         self.is_by_position = False  # whether another item of the same array may have another schema
 
-    def types_of_any(self, schemas: Sequence[Any]) -> frozenset[str]:
+    def collect_types(self, schemas: Sequence[Any]) -> frozenset[str]:
         """Return the types that at least one of the schemas allows."""
-        found = frozenset[str]()
+        types = frozenset[str]()
         for schema in schemas:
-            found |= self._types(schema)
-            if found == _ANY_TYPE:
+            types |= self._find_types(schema)
+            if types == _ANY_TYPE:
                 break
-        return found
+        return types
 
-    def _types(self, schema: Any) -> frozenset[str]:
-        if not self._may_enter(schema):
+    def _find_types(self, schema: Any) -> frozenset[str]:
+        if not self._can_enter(schema):
             return _ANY_TYPE
-        found = self._declared_types(schema)
-        for alternatives in self._conjuncts(schema):
-            found &= self.types_of_any(alternatives)
-        return found
+        types = self._find_declared_types(schema)
+        for alternatives in self._iter_alternatives(schema):
+            types &= self.collect_types(alternatives)
+        return types
 
-    def _declared_types(self, schema: Schema) -> frozenset[str]:
-        found, declared = _ANY_TYPE, schema.get("type")
-        declared = declared if isinstance(declared, list) else [declared]
-        self._steps.take(len(declared))
-        names = [_TYPES.get(name) if isinstance(name, str) else None for name in declared]
-        if names and None not in names:
-            found = frozenset[str]().union(*filter(None, names))
+    def _find_declared_types(self, schema: Schema) -> frozenset[str]:
+        types, type_names = _ANY_TYPE, schema.get("type")
+        type_names = type_names if isinstance(type_names, list) else [type_names]
+        self._steps.use(len(type_names))
+        type_sets = [_TYPES.get(name) if isinstance(name, str) else None for name in type_names]
+        if type_sets and None not in type_sets:
+            types = frozenset[str]().union(*filter(None, type_sets))
         if isinstance(schema.get("enum"), list):
-            self._steps.take(len(schema["enum"]))
-            found &= frozenset(map(json_type, schema["enum"]))
+            self._steps.use(len(schema["enum"]))
+            types &= frozenset(map(get_json_type, schema["enum"]))
         if "const" in schema:
-            found &= {json_type(schema["const"])}
-        return found
+            types &= {get_json_type(schema["const"])}
+        return types
 
-    def inside_of_any(self, schemas: Sequence[Any], step: str | int) -> Sequence[Any]:
+    def collect_child_schemas(self, schemas: Sequence[Any], step: str | int) -> Sequence[Any]:
         """Return the schemas of a member or item, for a container that fits one of these. Empty if one is unknown."""
-        found: list[Any] = []
+        child_schemas: list[Any] = []
         for schema in schemas:
-            inner = self._inside(schema, step)
-            if not inner:
+            children = self._find_child_schemas(schema, step)
+            if not children:
                 return ()
-            found += inner
-        return found
+            child_schemas += children
+        return child_schemas
 
-    def _inside(self, schema: Any, step: str | int) -> Sequence[Any]:
+    def _find_child_schemas(self, schema: Any, step: str | int) -> Sequence[Any]:
         """Return the schemas a member may match, or nothing if they are unknown."""
-        if not self._may_enter(schema):
+        if not self._can_enter(schema):
             return ()
-        own = _member(schema, step) if isinstance(step, str) else self._item(schema, step)
-        if isinstance(own, Mapping):
-            return (own,)
+        direct_schema = (
+            _find_member_schema(schema, step) if isinstance(step, str) else self._find_item_schema(schema, step)
+        )
+        if isinstance(direct_schema, Mapping):
+            return (direct_schema,)
         container = "object" if isinstance(step, str) else "array"
-        for alternatives in self._conjuncts(schema):
-            containers = [one for one in alternatives if container in self._types(one)]
-            if found := self.inside_of_any(containers, step):
-                return found
+        for alternatives in self._iter_alternatives(schema):
+            containers = [alternative for alternative in alternatives if container in self._find_types(alternative)]
+            if child_schemas := self.collect_child_schemas(containers, step):
+                return child_schemas
         return ()
 
-    def _item(self, schema: Schema, index: int) -> Any:
+    def _find_item_schema(self, schema: Schema, index: int) -> Any:
         items = schema.get("items")
         prefix = items if isinstance(items, list) else schema.get("prefixItems")
         if isinstance(prefix, list) and index < len(prefix):
@@ -304,33 +312,33 @@ class _Walk:
             return prefix[index]
         return schema.get("additionalItems") if isinstance(items, list) else items
 
-    def _conjuncts(self, schema: Schema) -> Iterator[Sequence[Any]]:
+    def _iter_alternatives(self, schema: Schema) -> Iterator[Sequence[Any]]:
         """Yield groups of schemas. A value fits at least one of each group."""
         if "$ref" in schema:
-            yield [self._resolve(schema["$ref"])]
+            yield [self._resolve_reference(schema["$ref"])]
         for keyword in ("anyOf", "oneOf"):
             if isinstance(schema.get(keyword), list) and schema[keyword]:
                 yield schema[keyword]
         if isinstance(schema.get("allOf"), list):
-            yield from ([one] for one in schema["allOf"])
+            yield from ([schema_part] for schema_part in schema["allOf"])
 
-    def _resolve(self, reference: Any) -> Any:
+    def _resolve_reference(self, reference: Any) -> Any:
         """Return the schema that a reference within the root means, or None."""
         if not isinstance(reference, str) or not reference.startswith("#") or len(reference) > _MAX_REFERENCE_CHARS:
             return None
-        found: Any = self._root
+        target: Any = self._root
         for name in reference[1:].split("/")[1:]:
-            self._steps.take()
-            found = found.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
-        return found if reference == "#" or reference.startswith("#/") else None
+            self._steps.use()
+            target = target.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(target, Mapping) else None
+        return target if reference == "#" or reference.startswith("#/") else None
 
-    def _may_enter(self, schema: Any) -> bool:
-        self._steps.take()
-        self._left -= 1
-        return self._left >= 0 and isinstance(schema, Mapping)
+    def _can_enter(self, schema: Any) -> bool:
+        self._steps.use()
+        self._schemas_left -= 1
+        return self._schemas_left >= 0 and isinstance(schema, Mapping)
 
 
-def _member(schema: Schema, name: str) -> Any:
+def _find_member_schema(schema: Schema, name: str) -> Any:
     properties = schema.get("properties")
     if isinstance(properties, Mapping) and name in properties:
         return properties[name]

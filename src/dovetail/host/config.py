@@ -14,13 +14,22 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from dovetail.host.entries import Entry, Problem, Settings, read_entry
-from dovetail.host.secrets import Level, Secrets
+from dovetail.host.entries import Entry, Problem, Settings, parse_entry
+from dovetail.host.secrets import ConfigLevel, Secrets
 
-__all__ = ["Entry", "Problem", "Settings", "known_files", "parse", "read_file", "read_known", "resolve"]
+__all__ = [
+    "Entry",
+    "Problem",
+    "Settings",
+    "find_config_files",
+    "parse_config",
+    "read_file",
+    "read_known",
+    "resolve_references",
+]
 
-_SECTIONS: Final = ("mcpServers", "servers", "mcp_servers", "mcp", "extensions", "context_servers")
-_NAMES: Final = {
+_SERVER_SECTIONS: Final = ("mcpServers", "servers", "mcp_servers", "mcp", "extensions", "context_servers")
+_HOST_BY_FILE_NAME: Final = {
     "claude_desktop_config.json": "claude-desktop",
     ".claude.json": "claude-code",
     ".mcp.json": "claude-code",
@@ -34,28 +43,28 @@ _NAMES: Final = {
     "windsurf/mcp_config.json": "windsurf",
     "zed/settings.json": "zed",
 }
-_OF_HOSTS: Final = frozenset((".vscode", ".cursor", ".gemini", ".codex", ".zed"))  # folders within a project
+_HOST_FOLDERS: Final = frozenset((".vscode", ".cursor", ".gemini", ".codex", ".zed"))  # folders within a project
 
 
-def resolve(text: str, environ: Mapping[str, str]) -> str:
+def resolve_references(text: str, env: Mapping[str, str]) -> str:
     """A text with `${NAME}`, `${NAME:-default}` and `${env:NAME}` replaced."""
-    return Secrets(environ).resolve(text, "")
+    return Secrets(env).resolve(text, "")
 
 
-def known_files(home: Path | None = None, here: Path | None = None) -> Iterator[tuple[str, Path, Level]]:
+def find_config_files(home: Path | None = None, cwd: Path | None = None) -> Iterator[tuple[str, Path, ConfigLevel]]:
     """The files of the known hosts that are there, each once: whose they are; the project's own first."""
-    seen: set[Path] = set()
-    for source, path, level in _places(home, here):
-        if path.is_file() and path not in seen:
-            seen.add(path)
+    seen_paths: set[Path] = set()
+    for source, path, level in _iter_candidate_files(home, cwd):
+        if path.is_file() and path not in seen_paths:
+            seen_paths.add(path)
             yield source, path, level
 
 
-def _places(home: Path | None, here: Path | None) -> Iterator[tuple[str, Path, Level]]:
-    home, here = home or Path.home(), here or Path.cwd()
-    support = home / "Library" / "Application Support"
-    roaming = Path(os.environ.get("APPDATA") or home / "AppData" / "Roaming")
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+def _iter_candidate_files(home: Path | None, cwd: Path | None) -> Iterator[tuple[str, Path, ConfigLevel]]:
+    home, cwd = home or Path.home(), cwd or Path.cwd()
+    macos_dir = home / "Library" / "Application Support"
+    windows_dir = Path(os.environ.get("APPDATA") or home / "AppData" / "Roaming")
+    xdg_dir = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
     for source, name in (
         ("mcp.json", "mcp.json"),
         ("claude-code", ".mcp.json"),
@@ -66,20 +75,20 @@ def _places(home: Path | None, here: Path | None) -> Iterator[tuple[str, Path, L
         ("opencode", "opencode.json"),
         ("zed", ".zed/settings.json"),
     ):
-        yield source, here / name, "project" if here != home else "user"  # what stands in a home is its user's
+        yield source, cwd / name, "project" if cwd != home else "user"  # what stands in a home is its user's
     for source, path in (
         ("claude-code", home / ".claude.json"),
         ("cursor", home / ".cursor" / "mcp.json"),
         ("gemini", home / ".gemini" / "settings.json"),
         ("codex", home / ".codex" / "config.toml"),
-        ("opencode", config / "opencode" / "opencode.json"),
-        ("goose", config / "goose" / "config.yaml"),
+        ("opencode", xdg_dir / "opencode" / "opencode.json"),
+        ("goose", xdg_dir / "goose" / "config.yaml"),
         ("windsurf", home / ".codeium" / "windsurf" / "mcp_config.json"),
         ("lmstudio", home / ".lmstudio" / "mcp.json"),
-        ("zed", config / "zed" / "settings.json"),
+        ("zed", xdg_dir / "zed" / "settings.json"),
     ):
         yield source, path, "user"
-    for base in (support, roaming, config):
+    for base in (macos_dir, windows_dir, xdg_dir):
         yield "claude-desktop", base / "Claude" / "claude_desktop_config.json", "user"
         yield "vscode", base / "Code" / "User" / "mcp.json", "user"
 
@@ -88,15 +97,15 @@ def read_known(home: Path | None = None, here: Path | None = None) -> tuple[list
     """Every server of every known file, and what could not be read."""
     entries: list[Entry] = []
     problems: list[Problem] = []
-    for source, path, level in known_files(home, here):
-        found, wrong = read_file(path, source, level=level, here=here)
-        entries += found
-        problems += wrong
+    for source, path, level in find_config_files(home, here):
+        file_entries, file_problems = read_file(path, source, level=level, here=here)
+        entries += file_entries
+        problems += file_problems
     return entries, problems
 
 
 def read_file(
-    path: Path, source: str | None = None, *, level: Level | None = None, here: Path | None = None
+    path: Path, source: str | None = None, *, level: ConfigLevel | None = None, here: Path | None = None
 ) -> tuple[list[Entry], list[Problem]]:
     """The servers of one file, whatever its dialect.
 
@@ -104,48 +113,48 @@ def read_file(
     own servers trusted. Where they are not said, the file's place tells; a place nobody knows is a project's.
     """
     check_level(level)
-    named, guessed = source is None, _known(path)
-    source, level = source or guessed[0], level or guessed[1]
-    twice: list[str] = []
+    is_explicit, location = source is None, _identify_file(path)
+    source, level = source or location[0], level or location[1]
+    duplicates: list[str] = []
     try:
-        document = parse(path.read_text(encoding="utf-8-sig"), path.suffix, twice)
+        document = parse_config(path.read_text(encoding="utf-8-sig"), path.suffix, duplicates)
     except (OSError, ValueError) as exc:
         return [], [Problem(source, path, f"cannot be read: {exc}", unread=True)]
     entries: list[Entry] = []
-    problems = [Problem(source, path, f"{name!r} stands there twice: the last one counts") for name in twice]
-    problems += [Problem(source, path, text) for text in _misplaced(document, named)]
-    taken: dict[str, str] = {}
-    folder = _project(path)
-    for written, given in _servers(document, here or Path.cwd()):
+    problems = [Problem(source, path, f"{name!r} stands there twice: the last one counts") for name in duplicates]
+    problems += [Problem(source, path, text) for text in _find_section_problems(document, is_explicit)]
+    original_names: dict[str, str] = {}
+    project_dir = _find_project_dir(path)
+    for original_name, raw_entry in _iter_servers(document, here or Path.cwd()):
         try:
-            entry, notices = read_entry(written, given, source, path, level=level, folder=folder)
-            if (other := taken.setdefault(entry.name, written)) != written:
-                raise ValueError(f"would be called {entry.name}, as {other!r} is")
+            entry, notices = parse_entry(original_name, raw_entry, source, path, level=level, project_dir=project_dir)
+            if (first_name := original_names.setdefault(entry.name, original_name)) != original_name:
+                raise ValueError(f"would be called {entry.name}, as {first_name!r} is")
         except ValueError as exc:
-            problems.append(Problem(source, path, f"{written}: {exc}"))
+            problems.append(Problem(source, path, f"{original_name}: {exc}"))
             continue
-        problems += [Problem(source, path, f"{written}: {text}", severe=False) for text in notices]
+        problems += [Problem(source, path, f"{original_name}: {text}", severe=False) for text in notices]
         if entry.spelled():
             entries.append(entry)
-    inputs = _inputs(document)
+    inputs = _read_inputs(document)
     return [entry if not inputs else entry.with_inputs(inputs) for entry in entries], problems
 
 
-def _known(path: Path) -> tuple[str, Level]:
+def _identify_file(path: Path) -> tuple[str, ConfigLevel]:
     """Which host's file this is, and whose, by its place; by its name if the place is unknown."""
-    whole = path.absolute()
-    for source, place, level in _places(None, None):
-        if place == whole:
+    absolute_path = path.absolute()
+    for source, known_path, level in _iter_candidate_files(None, None):
+        if known_path == absolute_path:
             return source, level
-    for name, source in _NAMES.items():
-        if whole.as_posix().endswith(f"/{name}"):
+    for name, source in _HOST_BY_FILE_NAME.items():
+        if absolute_path.as_posix().endswith(f"/{name}"):
             return source, "project"
     return "mcp.json", "project"
 
 
-def _project(path: Path) -> Path:
+def _find_project_dir(path: Path) -> Path:
     folder = path.absolute().parent
-    return folder.parent if folder.name in _OF_HOSTS else folder
+    return folder.parent if folder.name in _HOST_FOLDERS else folder
 
 
 def check_level(level: str | None) -> None:
@@ -154,7 +163,7 @@ def check_level(level: str | None) -> None:
         raise ValueError(f"a level is 'user' or 'project', not {level!r}")
 
 
-def parse(text: str, suffix: str, twice: list[str] | None = None) -> Any:
+def parse_config(text: str, suffix: str, duplicates: list[str] | None = None) -> Any:
     """What a file of this kind says; ValueError if it cannot be read. `twice` gets the names that JSON repeats."""
     match suffix:
         case ".toml":
@@ -169,68 +178,68 @@ def parse(text: str, suffix: str, twice: list[str] | None = None) -> Any:
             except yaml.YAMLError as exc:
                 raise ValueError(str(exc)) from None
         case _:
-            return json.loads(_without_comments(text), object_pairs_hook=lambda pairs: _object(pairs, twice))
+            return json.loads(_strip_comments(text), object_pairs_hook=lambda pairs: _build_object(pairs, duplicates))
 
 
-def _object(pairs: list[tuple[str, Any]], twice: list[str] | None) -> dict[str, Any]:
-    found = dict(pairs)
-    if twice is not None and len(found) < len(pairs):
-        twice += [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]
-    return found
+def _build_object(pairs: list[tuple[str, Any]], duplicates: list[str] | None) -> dict[str, Any]:
+    members = dict(pairs)
+    if duplicates is not None and len(members) < len(pairs):
+        duplicates += [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
+    return members
 
 
-_COMMENT: Final = re.compile(r'("(?:[^"\\]|\\.)*+")|//[^\n]*|/\*.*?\*/', re.DOTALL)
-_TRAILING: Final = re.compile(r'("(?:[^"\\]|\\.)*+")|,(?=\s*[}\]])', re.DOTALL)
+_STRING_OR_COMMENT: Final = re.compile(r'("(?:[^"\\]|\\.)*+")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_STRING_OR_TRAILING_COMMA: Final = re.compile(r'("(?:[^"\\]|\\.)*+")|,(?=\s*[}\]])', re.DOTALL)
 
 
-def _without_comments(text: str) -> str:
+def _strip_comments(text: str) -> str:
     """JSON as editors write it: with comments and trailing commas."""
-    plain = _COMMENT.sub(lambda found: found[1] or "", text)
-    return _TRAILING.sub(lambda found: found[1] or "", plain)
+    plain = _STRING_OR_COMMENT.sub(lambda match: match[1] or "", text)
+    return _STRING_OR_TRAILING_COMMA.sub(lambda match: match[1] or "", plain)
 
 
-def _servers(document: Any, here: Path) -> Iterator[tuple[str, Any]]:
+def _iter_servers(document: Any, cwd: Path) -> Iterator[tuple[str, Any]]:
     if not isinstance(document, dict):
         return
     projects: Any = document.get("projects")  # Claude Code keeps a user's servers for one folder there
-    local: Any = projects.get(str(here)) if isinstance(projects, dict) else None
-    if isinstance(local, dict) and isinstance(local.get("mcpServers"), dict):
-        yield from ((str(name), one) for name, one in local["mcpServers"].items())
-    for key in _SECTIONS:
-        found: Any = document.get(key)
-        if key == "mcp" and isinstance(found, dict) and isinstance(found.get("servers"), dict):
-            found = found["servers"]
-        if isinstance(found, dict):
-            yield from ((str(name), one) for name, one in found.items())
+    project: Any = projects.get(str(cwd)) if isinstance(projects, dict) else None
+    if isinstance(project, dict) and isinstance(project.get("mcpServers"), dict):
+        yield from ((str(name), entry) for name, entry in project["mcpServers"].items())
+    for key in _SERVER_SECTIONS:
+        section: Any = document.get(key)
+        if key == "mcp" and isinstance(section, dict) and isinstance(section.get("servers"), dict):
+            section = section["servers"]
+        if isinstance(section, dict):
+            yield from ((str(name), entry) for name, entry in section.items())
             break
-        if isinstance(found, list):  # Continue lists them, each with its name
-            for number, one in enumerate(found):
-                yield str(one.get("name") or number) if isinstance(one, dict) else str(number), one
+        if isinstance(section, list):  # Continue lists them, each with its name
+            for number, entry in enumerate(section):
+                yield str(entry.get("name") or number) if isinstance(entry, dict) else str(number), entry
             break
 
 
-def _misplaced(document: Any, named: bool) -> Iterator[str]:
+def _find_section_problems(document: Any, is_explicit: bool) -> Iterator[str]:
     """Why there are no servers, if a file says something else than it means, or was named and has none."""
-    found: dict[str, Any] = document if isinstance(document, dict) else {}
-    for key in _SECTIONS:
-        if key in found:
-            if named and not isinstance(found[key], dict | list):
+    sections: dict[str, Any] = document if isinstance(document, dict) else {}
+    for key in _SERVER_SECTIONS:
+        if key in sections:
+            if is_explicit and not isinstance(sections[key], dict | list):
                 yield f"{key} is neither an object nor a list"
             return
-    lowered = {key.lower(): key for key in _SECTIONS}
-    for key in found:
-        if meant := get_close_matches(str(key).lower(), lowered, 1, 0.85):
-            yield f"{key}: did you mean {lowered[meant[0]]}?"
+    section_by_lowercase = {key.lower(): key for key in _SERVER_SECTIONS}
+    for key in sections:
+        if matches := get_close_matches(str(key).lower(), section_by_lowercase, 1, 0.85):
+            yield f"{key}: did you mean {section_by_lowercase[matches[0]]}?"
             return
-    if named and not isinstance(found.get("projects"), dict):
-        yield f"names no servers: they stand under {_SECTIONS[0]}"
+    if is_explicit and not isinstance(sections.get("projects"), dict):
+        yield f"names no servers: they stand under {_SERVER_SECTIONS[0]}"
 
 
-def _inputs(document: Any) -> dict[str, dict[str, Any]]:
+def _read_inputs(document: Any) -> dict[str, dict[str, Any]]:
     """What VS Code asks its user for: by id, as the file describes it."""
     if not isinstance(document, dict):
         return {}
     nested: Any = document.get("mcp")
-    given: Any = document.get("inputs") or (nested.get("inputs") if isinstance(nested, dict) else None)
-    found = given if isinstance(given, list) else []
-    return {one["id"]: one for one in found if isinstance(one, dict) and isinstance(one.get("id"), str)}
+    raw_inputs: Any = document.get("inputs") or (nested.get("inputs") if isinstance(nested, dict) else None)
+    inputs = raw_inputs if isinstance(raw_inputs, list) else []
+    return {item["id"]: item for item in inputs if isinstance(item, dict) and isinstance(item.get("id"), str)}

@@ -12,16 +12,16 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, Protocol, TextIO, TypeAlias, get_args
 
-from dovetail.host.escaping import line, safe
+from dovetail.host.escaping import escape_line, escape_text
 from dovetail.host.kinds import Kind
-from dovetail.host.lines import Lines
-from dovetail.wire.codec import plain
+from dovetail.host.lines import BlockingLineReader
+from dovetail.wire.codec import to_plain
 from dovetail.wire.shape import Struct
 
 Scope: TypeAlias = Literal["once", "session", "project", "always"]
 
 # What a person is asked, in words no server has a say in.
-_SENTENCES: Final[Mapping[str, str]] = {
+_SUMMARY_TEMPLATES: Final[Mapping[str, str]] = {
     "server.start": "Start the server {server}?",
     "tool.call": "Let {server} run its tool {tool}?",
     "tool.result": "Pass on what {tool} of {server} answered?",
@@ -38,8 +38,8 @@ _SENTENCES: Final[Mapping[str, str]] = {
 }
 
 
-_NAME: Final = 200  # characters of a name that stand in a sentence
-_MOST: Final = 40  # members of one value that are shown
+_MAX_NAME_CHARS: Final = 200  # characters of a name that stand in a sentence
+_MAX_SHOWN_MEMBERS: Final = 40  # members of one value that are shown
 
 
 class ConsentRequest(Struct, frozen=True, kw_only=True):
@@ -58,21 +58,23 @@ class ConsentRequest(Struct, frozen=True, kw_only=True):
     def summary(self) -> str:
         """The question, on one line, in the host's words."""
         names = {"server": self.server, "tool": self.tool, "host": str(self.details.get("host", ""))}
-        return _SENTENCES[self.kind].format_map({name: line(_ends(value, _NAME)) for name, value in names.items()})
+        return _SUMMARY_TEMPLATES[self.kind].format_map(
+            {name: escape_line(_elide_middle(value, _MAX_NAME_CHARS)) for name, value in names.items()}
+        )
 
     @property
     def text(self) -> str:
         """The question with everything there is to know, safe to print."""
         lines = [self.summary]
-        if len(self.tool) > _NAME:
-            lines += _quoted("in full", self.tool)
+        if len(self.tool) > _MAX_NAME_CHARS:
+            lines += _quote_value("in full", self.tool)
         if self.arguments is not None:
-            lines += _quoted("arguments", self.arguments)
+            lines += _quote_value("arguments", self.arguments)
         for name, value in self.details.items():
             if name != "host":
-                lines += _quoted(name, value)
+                lines += _quote_value(name, value)
         if self.reason:
-            lines.append(f"  because: {line(self.reason, 400)}")
+            lines.append(f"  because: {escape_line(self.reason, 400)}")
         return "\n".join(lines)
 
 
@@ -118,9 +120,9 @@ class Broker(Protocol):
         ...
 
 
-def attended(broker: Broker) -> bool:
+def attended(consent_handler: Broker) -> bool:
     """Whether somebody is there to be asked."""
-    return bool(getattr(broker, "attended", True))
+    return bool(getattr(consent_handler, "attended", True))
 
 
 class DenyAll:
@@ -137,121 +139,129 @@ class CallbackConsent:
     """Asks a function; a plain one may wait for the person, so it has a thread of its own."""
 
     def __init__(self, function: Callable[[ConsentRequest], Any]) -> None:
-        self._function = function
+        self._callback = function
 
     async def ask(self, request: ConsentRequest) -> Answer:
         """What the function says; True and False will do."""
-        if inspect.iscoroutinefunction(self._function):
-            made = await self._function(request)
+        if inspect.iscoroutinefunction(self._callback):
+            answer = await self._callback(request)
         else:
-            made = await asyncio.to_thread(self._function, request)
-            made = await made if inspect.isawaitable(made) else made
-        return read_answer(made)
+            answer = await asyncio.to_thread(self._callback, request)
+            answer = await answer if inspect.isawaitable(answer) else answer
+        return as_consent_answer(answer)
 
 
-def read_broker(given: Any) -> Broker:
+def as_consent_handler(consent: Any) -> Broker:
     """A broker as it may be given: a function will do; nothing is nobody."""
-    if given is None:
+    if consent is None:
         return DenyAll()
-    if hasattr(given, "ask"):
-        return given
-    if not callable(given):
-        raise TypeError(f"consent is a function, or a broker with a method ask, not {given!r}")
-    return CallbackConsent(given)
+    if hasattr(consent, "ask"):
+        return consent
+    if not callable(consent):
+        raise TypeError(f"consent is a function, or a broker with a method ask, not {consent!r}")
+    return CallbackConsent(consent)
 
 
-def read_answer(given: Any) -> Answer:
+def as_consent_answer(answer: Any) -> Answer:
     """An answer as a function may put it."""
-    match given:
+    match answer:
         case Allow() | Deny() | Edit() | Later():
-            return given
+            return answer
         case True:
             return Allow()
         case False | None:
             return Deny()
         case dict():
-            return Edit(given)
+            return Edit(answer)
         case _:
-            raise TypeError(f"consent is given by Allow, Deny, Edit, Later, True or False, not {type(given).__name__}")
+            raise TypeError(f"consent is given by Allow, Deny, Edit, Later, True or False, not {type(answer).__name__}")
 
 
 class TerminalConsent:
     """Asks on a terminal, one question at a time. An empty line is a no; where there is no terminal, nobody is."""
 
     def __init__(self, read: Callable[[], str] | None = None, out: TextIO | None = None) -> None:
-        self._given = read
-        self._out = out or sys.stderr
-        self._turn = asyncio.Lock()
+        self._read_input = read
+        self._output = out or sys.stderr
+        self._lock = asyncio.Lock()
 
     @property
     def attended(self) -> bool:
         """Whether the input is a terminal: what comes through a pipe is nobody's word."""
-        return self._given is not None or sys.stdin.isatty()
+        return self._read_input is not None or sys.stdin.isatty()
 
     async def ask(self, request: ConsentRequest) -> Answer:
         """What the person typed."""
         if not self.attended:
             return await DenyAll().ask(request)
-        async with self._turn:
-            with Lines(self._given) as lines:  # whose end, when this is given up, ends the thread
-                return await asyncio.to_thread(self._asked, request, lines)
+        async with self._lock:
+            with BlockingLineReader(self._read_input) as lines:  # whose end, when this is given up, ends the thread
+                return await asyncio.to_thread(self._prompt, request, lines)
 
-    def _asked(self, request: ConsentRequest, lines: Lines) -> Answer:
+    def _prompt(self, request: ConsentRequest, lines: BlockingLineReader) -> Answer:
         try:
-            return self._form(request, lines) if request.kind == "elicit.form" else self._choose(request, lines)
+            return self._fill_form(request, lines) if request.kind == "elicit.form" else self._choose(request, lines)
         except EOFError:
             return Deny("the input ended before an answer", dismissed=True)
 
-    def _choose(self, request: ConsentRequest, lines: Lines) -> Answer:
-        lasting = request.kind in ("tool.call", "resource.read", "prompt.get", "server.start")
-        self._say(f"{request.text}\n")
-        choices = "[y]es once, for this [s]ession, [a]lways, [n]o" if lasting else "[y]es, [n]o"
-        answers = {**_ANSWERS, **_LASTING} if lasting else _ANSWERS
-        return self._picked(choices, answers, lines)
+    def _choose(self, request: ConsentRequest, lines: BlockingLineReader) -> Answer:
+        can_remember = request.kind in ("tool.call", "resource.read", "prompt.get", "server.start")
+        self._write(f"{request.text}\n")
+        choices = "[y]es once, for this [s]ession, [a]lways, [n]o" if can_remember else "[y]es, [n]o"
+        answers = {**_ONCE_ANSWERS, **_LASTING_ANSWERS} if can_remember else _ONCE_ANSWERS
+        return self._read_choice(choices, answers, lines)
 
-    def _picked(self, choices: str, answers: Mapping[str, Answer], lines: Lines) -> Answer:
+    def _read_choice(self, choices: str, answers: Mapping[str, Answer], lines: BlockingLineReader) -> Answer:
         """The answer that was typed; what is none is asked again."""
         while True:
-            self._say(f"{choices}: ")
-            found = answers.get(lines.next().strip().lower())
-            if found is not None:
-                return found
-            self._say("Type one of the letters in brackets; an empty line is a no.\n")
+            self._write(f"{choices}: ")
+            answer = answers.get(lines.read_line().strip().lower())
+            if answer is not None:
+                return answer
+            self._write("Type one of the letters in brackets; an empty line is a no.\n")
 
-    def _form(self, request: ConsentRequest, lines: Lines) -> Answer:
+    def _fill_form(self, request: ConsentRequest, lines: BlockingLineReader) -> Answer:
         schema = request.details.get("schema") or {}
-        self._say(f"{request.summary}\n" + "\n".join(_quoted("message", request.details.get("message", ""))) + "\n")
-        picked = self._picked("[y]es to answer, [n]o to decline", _ANSWERS, lines)
-        if isinstance(picked, Deny):
+        self._write(
+            f"{request.summary}\n" + "\n".join(_quote_value("message", request.details.get("message", ""))) + "\n"
+        )
+        choice = self._read_choice("[y]es to answer, [n]o to decline", _ONCE_ANSWERS, lines)
+        if isinstance(choice, Deny):
             return Deny("the user declined")
         content: dict[str, Any] = {}
         for name, field in (schema.get("properties") or {}).items():
-            given = self._field(name, field, name in (schema.get("required") or ()), lines)
-            if given is not None:
-                content[name] = given
+            value = self._read_field(name, field, name in (schema.get("required") or ()), lines)
+            if value is not None:
+                content[name] = value
         return Edit(content)
 
-    def _field(self, name: str, field: Mapping[str, Any], required: bool, lines: Lines) -> Any:
-        wanted = field.get("enum") or field.get("type", "string")
+    def _read_field(self, name: str, field: Mapping[str, Any], is_required: bool, lines: BlockingLineReader) -> Any:
+        expected = field.get("enum") or field.get("type", "string")
         default = field.get("default")
-        text = f"  {line(str(field.get('title') or name), 80)} ({shown(wanted, 200)}"
-        self._say(text + (f", {shown(default, 80)} if empty" if default is not None else "") + "): ")
-        typed = lines.next().strip()
+        text = f"  {escape_line(str(field.get('title') or name), 80)} ({format_untrusted(expected, 200)}"
+        self._write(text + (f", {format_untrusted(default, 80)} if empty" if default is not None else "") + "): ")
+        typed = lines.read_line().strip()
         if not typed:
-            return default if default is not None else "" if required and field.get("type") == "string" else None
+            return default if default is not None else "" if is_required and field.get("type") == "string" else None
         if field.get("type") in ("integer", "number", "boolean", "array"):
             with contextlib.suppress(ValueError):
                 return json.loads(typed)
         return typed
 
-    def _say(self, text: str) -> None:
-        self._out.write(text)
-        self._out.flush()
+    def _write(self, text: str) -> None:
+        self._output.write(text)
+        self._output.flush()
 
 
-_NO: Final = Deny("the user said no")
-_ANSWERS: Final[Mapping[str, Answer]] = {"y": Allow(), "yes": Allow(), "n": _NO, "no": _NO, "": _NO}
-_LASTING: Final[Mapping[str, Answer]] = {
+_USER_DENIED: Final = Deny("the user said no")
+_ONCE_ANSWERS: Final[Mapping[str, Answer]] = {
+    "y": Allow(),
+    "yes": Allow(),
+    "n": _USER_DENIED,
+    "no": _USER_DENIED,
+    "": _USER_DENIED,
+}
+_LASTING_ANSWERS: Final[Mapping[str, Answer]] = {
     "s": Allow("session"),
     "session": Allow("session"),
     "a": Allow("always"),
@@ -259,43 +269,54 @@ _LASTING: Final[Mapping[str, Answer]] = {
 }
 
 
-def shown(value: Any, limit: int = 8000) -> str:
+def format_untrusted(value: Any, limit: int = 8000) -> str:
     """Anything of a server's as text that does nothing but be read; line breaks are left in it."""
-    text = value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False, default=str)
-    return safe(_ends(text, limit))
+    text = value if isinstance(value, str) else json.dumps(to_plain(value), ensure_ascii=False, default=str)
+    return escape_text(_elide_middle(text, limit))
 
 
-def _quoted(name: str, value: Any) -> list[str]:
+def _quote_value(name: str, value: Any) -> list[str]:
     """A value with a bar before each of its lines, so that none of them looks like the host's."""
     text = value
     if not isinstance(value, str):
-        text = json.dumps(_shortened(plain(value)), ensure_ascii=False, indent=1, default=str)
-    return [f"  {line(name, 80)}:", *(f"  │ {line}" for line in shown(text, 40_000).split("\n"))]
+        text = json.dumps(_shorten_value(to_plain(value)), ensure_ascii=False, indent=1, default=str)
+    return [
+        f"  {escape_line(name, 80)}:",
+        *(f"  │ {quoted_line}" for quoted_line in format_untrusted(text, 40_000).split("\n")),
+    ]
 
 
-def _ends(text: str, limit: int) -> str:
+def _elide_middle(text: str, limit: int) -> str:
     """A text; if it is long, how it begins and ends and how long it is, so that nothing hides behind its length."""
     if len(text) <= limit:
         return text
     return f"{text[: limit // 2]} … [{len(text)} characters] … {text[-(limit // 2) :]}"
 
 
-def _shortened(value: Any) -> Any:
+def _shorten_value(value: Any) -> Any:
     """A value of which each member can be seen: long texts by their ends, long lists and objects too."""
     match value:
         case str():
-            return _ends(value, 1000)
+            return _elide_middle(value, 1000)
         case list():
-            kept = value if len(value) <= _MOST else [*value[: _MOST // 2], _rest(value), *value[-_MOST // 2 :]]
-            return [_shortened(one) for one in kept]
+            items = (
+                value
+                if len(value) <= _MAX_SHOWN_MEMBERS
+                else [*value[: _MAX_SHOWN_MEMBERS // 2], _omitted_note(value), *value[-_MAX_SHOWN_MEMBERS // 2 :]]
+            )
+            return [_shorten_value(item) for item in items]
         case dict():
             pairs = [*value.items()]
-            if len(pairs) > _MOST:
-                pairs = [*pairs[: _MOST // 2], ("…", _rest(pairs)), *pairs[-_MOST // 2 :]]
-            return {_ends(name, 200): _shortened(one) for name, one in pairs}
+            if len(pairs) > _MAX_SHOWN_MEMBERS:
+                pairs = [
+                    *pairs[: _MAX_SHOWN_MEMBERS // 2],
+                    ("…", _omitted_note(pairs)),
+                    *pairs[-_MAX_SHOWN_MEMBERS // 2 :],
+                ]
+            return {_elide_middle(name, 200): _shorten_value(member) for name, member in pairs}
         case _:
             return value
 
 
-def _rest(several: "list[Any]") -> str:
-    return f"… {len(several) - _MOST} members more …"
+def _omitted_note(members: "list[Any]") -> str:
+    return f"… {len(members) - _MAX_SHOWN_MEMBERS} members more …"

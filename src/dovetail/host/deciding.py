@@ -20,13 +20,13 @@ from dovetail.host.pins import Difference, changes, describe, fingerprint
 from dovetail.host.policy import Decision, Policy, Question
 from dovetail.wire.shape import Struct, replace
 
-_GRAVE: Final = frozenset({"widening", "instruction", "egress"})
-_WITH_ARGUMENTS: Final = frozenset({"tool.call", "prompt.get"})
+_SEVERE_CHANGES: Final = frozenset({"widening", "instruction", "egress"})
+_KINDS_WITH_ARGUMENTS: Final = frozenset({"tool.call", "prompt.get"})
 
-Ask = Callable[[ConsentRequest], Any]
+AskUser = Callable[[ConsentRequest], Any]
 
 
-class Postponed(PolicyError):
+class ConsentDeferred(PolicyError):
     """The question was put off: it stands in the inbox under a ticket."""
 
     def __init__(self, ticket: str) -> None:
@@ -34,239 +34,258 @@ class Postponed(PolicyError):
         self.ticket = ticket
 
 
-class Settled(Struct, frozen=True):
+class Authorization(Struct, frozen=True):
     """It may happen: the question as it was judged, whose arguments are to be sent, and what the user put instead."""
 
     reason: str
-    question: Question
-    edited: Any = None
+    request: Question
+    edited_value: Any = None
 
 
-class Decided(Struct, frozen=True):
+class DecisionDetails(Struct, frozen=True):
     """What was asked, and what was decided: the details of an event."""
 
-    question: Question
+    request: Question
     decision: Decision
 
 
-class Desk:
+class RequestAuthorizer:
     """Where the questions of one host are decided."""
 
     def __init__(
-        self, policy: Policy, broker: Broker, grants: Grants, pins: Pins, tell: Callable[[Event], None]
+        self, policy: Policy, consent_handler: Broker, grants: Grants, pins: Pins, emit: Callable[[Event], None]
     ) -> None:
         self.policy = policy
-        self.broker = broker
+        self.consent_handler = consent_handler
         self.grants = grants
         self.pins = pins
         self._caller_pins = CallerPins()
-        self._tell = tell
+        self._emit = emit
 
-    def look(self, question: Question) -> Decision:
+    def evaluate(self, request: Question) -> Decision:
         """What the policy says."""
-        return self.policy.decide(question)
+        return self.policy.decide(request)
 
-    def check(self, question: Question) -> Decision:
+    def check(self, request: Question) -> Decision:
         """What the policy says; PolicyError if that is no."""
-        return self._passed(question, self.look(question))
+        return self._check_decision(request, self.evaluate(request))
 
-    async def settle(
+    async def authorize(
         self,
-        question: Question,
+        request: Question,
         definition: Any = None,
         details: Mapping[str, Any] | None = None,
         *,
         wait: bool = True,
-        ask: Ask | None = None,
-    ) -> Settled:
+        ask: AskUser | None = None,
+    ) -> Authorization:
         """Whether it may happen: PolicyError if not. `ask` asks somebody else than the host's own user."""
-        if question.kind in _WITH_ARGUMENTS and question.arguments is None:
-            question = replace(question, arguments={})  # what is to happen has arguments, if only none
-        decision = self._passed(question, self._possible(question, ask))
-        mark = "" if definition is None else fingerprint(definition)
-        changed = self.changed(question, definition, mark)
-        if changed is not None:
-            await self._show(question, changed, wait, ask)
-        keeps = changed is None or question.caller != ANONYMOUS
-        if changed is not None and keeps:
-            await self.note(question, definition, mark)
-        settled = await self._settled(question, decision, mark, details, wait, ask)
-        if keeps:
-            await self.note(question, definition, mark)
-        return settled
+        if request.kind in _KINDS_WITH_ARGUMENTS and request.arguments is None:
+            request = replace(request, arguments={})  # what is to happen has arguments, if only none
+        decision = self._check_decision(request, self._decide(request, ask))
+        current_fingerprint = "" if definition is None else fingerprint(definition)
+        definition_changes = self.find_definition_changes(request, definition, current_fingerprint)
+        if definition_changes is not None:
+            await self._confirm_changes(request, definition_changes, wait, ask)
+        should_pin = definition_changes is None or request.caller != ANONYMOUS
+        if definition_changes is not None and should_pin:
+            await self.pin_definition(request, definition, current_fingerprint)
+        authorization = await self._authorize_decision(request, decision, current_fingerprint, details, wait, ask)
+        if should_pin:
+            await self.pin_definition(request, definition, current_fingerprint)
+        return authorization
 
-    async def _settled(
+    async def _authorize_decision(
         self,
-        question: Question,
+        request: Question,
         decision: Decision,
-        mark: str,
+        current_fingerprint: str,
         details: Mapping[str, Any] | None,
         wait: bool,
-        ask: Ask | None,
-    ) -> Settled:
+        ask: AskUser | None,
+    ) -> Authorization:
         if decision.verdict == "allow":
-            return self._allowed(question, decision)
-        if self.grants.find(question, mark, time.time()) is not None:
-            return self._allowed(question, decision, "granted before")
-        answer = await (ask or self.broker.ask)(asked(question, decision.reason, details, wait))
-        self.heard(question, answer, decision.reason)
-        return await self.accept(question, mark, answer, decision)
+            return self._allow(request, decision)
+        if self.grants.find(request, current_fingerprint, time.time()) is not None:
+            return self._allow(request, decision, "granted before")
+        answer = await (ask or self.consent_handler.ask)(build_consent_request(request, decision.reason, details, wait))
+        self.emit_answer(request, answer, decision.reason)
+        return await self.apply_answer(request, current_fingerprint, answer, decision)
 
-    async def accept(self, question: Question, mark: str, answer: Answer, decision: Decision) -> Settled:
+    async def apply_answer(
+        self, request: Question, current_fingerprint: str, answer: Answer, decision: Decision
+    ) -> Authorization:
         """What a person's answer makes of a question that was decided to be asked: PolicyError if not a yes."""
         match answer:
             case Allow():
-                await self._remember(question, mark, answer)
-                return self._allowed(question, decision, f"the user said yes: {answer.scope}")
+                await self._store_grant(request, current_fingerprint, answer)
+                return self._allow(request, decision, f"the user said yes: {answer.scope}")
             case Edit():
-                question = self.check_edited(question, answer.value)
-                return replace(self._allowed(question, decision, "the user changed it"), edited=answer.value)
+                request = self.check_edited_arguments(request, answer.value)
+                return replace(self._allow(request, decision, "the user changed it"), edited_value=answer.value)
             case Later():
-                raise Postponed(answer.ticket)
+                raise ConsentDeferred(answer.ticket)
             case _:
-                raise self._refused(question, decision, answer.reason or "the user said no")
+                raise self._refusal_error(request, decision, answer.reason or "the user said no")
 
-    def check_edited(self, question: Question, value: Any) -> Question:
+    def check_edited_arguments(self, request: Question, value: Any) -> Question:
         """The question with the arguments a person put in their place, if the policy lets them pass; or PolicyError."""
-        if question.kind not in _WITH_ARGUMENTS:
-            return question
+        if request.kind not in _KINDS_WITH_ARGUMENTS:
+            return request
         if not isinstance(value, dict):
-            raise PolicyError(f"{question.full}: arguments are an object, and the user's edit is none")
-        edited = question.with_arguments(value)
-        self.check(edited)
-        return edited
+            raise PolicyError(f"{request.full}: arguments are an object, and the user's edit is none")
+        edited_request = request.with_arguments(value)
+        self.check(edited_request)
+        return edited_request
 
     # What is decided, and told
 
-    def _possible(self, question: Question, ask: Ask | None) -> Decision:
+    def _decide(self, request: Question, ask: AskUser | None) -> Decision:
         """What the policy says, where nobody may be there to be asked."""
-        decision = self.look(question)
-        if decision.verdict != "ask" or ask is not None or attended(self.broker):
+        decision = self.evaluate(request)
+        if decision.verdict != "ask" or ask is not None or attended(self.consent_handler):
             return decision
         decision = self.policy.unattended(decision)
         if decision.verdict == "allow":
             return decision
-        return replace(decision, reason=f"{decision.reason}. Give the host consent=, or allow it: {_cure(question)}")
+        return replace(
+            decision, reason=f"{decision.reason}. Give the host consent=, or allow it: {_suggest_rule(request)}"
+        )
 
-    def _passed(self, question: Question, decision: Decision) -> Decision:
+    def _check_decision(self, request: Question, decision: Decision) -> Decision:
         if decision.verdict in ("deny", "hide"):
-            raise self._refused(question, decision, decision.reason)
+            raise self._refusal_error(request, decision, decision.reason)
         return decision
 
-    def _allowed(self, question: Question, decision: Decision, reason: str = "") -> Settled:
-        self._decided(question, replace(decision, verdict="allow", reason=reason or decision.reason))
-        return Settled(reason or decision.reason, question)
+    def _allow(self, request: Question, decision: Decision, reason: str = "") -> Authorization:
+        self._emit_decision(request, replace(decision, verdict="allow", reason=reason or decision.reason))
+        return Authorization(reason or decision.reason, request)
 
-    def _refused(self, question: Question, decision: Decision, reason: str) -> PolicyError:
-        verdict = "deny" if decision.verdict in ("allow", "ask") else decision.verdict
-        self._decided(question, replace(decision, verdict=verdict, reason=reason))
-        what = question.full if question.kind == "tool.call" else f"{question.full} ({question.kind})"
-        return PolicyError(f"{what}: {reason}", verdict=verdict, rule=decision.rule).at(server=question.server)
+    def _refusal_error(self, request: Question, decision: Decision, reason: str) -> PolicyError:
+        action = "deny" if decision.verdict in ("allow", "ask") else decision.verdict
+        self._emit_decision(request, replace(decision, verdict=action, reason=reason))
+        description = request.full if request.kind == "tool.call" else f"{request.full} ({request.kind})"
+        return PolicyError(f"{description}: {reason}", verdict=action, rule=decision.rule).at(server=request.server)
 
-    def _decided(self, question: Question, decision: Decision) -> None:
-        event = Event(kind="decision", server=question.server, old=question.kind, new=decision.verdict)
-        self._tell(replace(event, reason=decision.reason, details=Decided(question, decision)))
+    def _emit_decision(self, request: Question, decision: Decision) -> None:
+        event = Event(kind="decision", server=request.server, old=request.kind, new=decision.verdict)
+        self._emit(replace(event, reason=decision.reason, details=DecisionDetails(request, decision)))
 
-    def heard(self, question: Question, answer: Answer, reason: str) -> None:
+    def emit_answer(self, request: Question, answer: Answer, reason: str) -> None:
         """Tell what the person in charge answered."""
-        event = Event(kind="consent", server=question.server, old=question.kind, new=type(answer).__name__.lower())
-        self._tell(replace(event, reason=reason, details=question))
+        event = Event(kind="consent", server=request.server, old=request.kind, new=type(answer).__name__.lower())
+        self._emit(replace(event, reason=reason, details=request))
 
     # What is kept
 
-    async def _remember(self, question: Question, mark: str, answer: Allow) -> None:
+    async def _store_grant(self, request: Question, current_fingerprint: str, answer: Allow) -> None:
         """Keep what was agreed to for longer than once."""
-        if answer.scope != "once" and question.identity:
-            exact = (question.arguments or {}).keys() if answer.exact else None
-            given = grant(question, mark, time.time(), scope=answer.scope, seconds=answer.expires, exact=exact)
-            await _kept(question, self.grants.add, given)
+        if answer.scope != "once" and request.identity:
+            exact_names = (request.arguments or {}).keys() if answer.exact else None
+            new_grant = grant(
+                request,
+                current_fingerprint,
+                time.time(),
+                scope=answer.scope,
+                ttl=answer.expires,
+                exact_names=exact_names,
+            )
+            await _store(request, self.grants.add, new_grant)
 
-    async def note(self, question: Question, definition: Any, mark: str) -> None:
+    async def pin_definition(self, request: Question, definition: Any, current_fingerprint: str) -> None:
         """Remember that this definition is used: by the caller the question is for, or by the host's user."""
-        if definition is None or not question.identity:
+        if definition is None or not request.identity:
             return
-        if question.caller:
-            self._caller_pins.keep(question.caller, question.identity, question.tool, mark, definition)
+        if request.caller:
+            self._caller_pins.put(request.caller, request.identity, request.tool, current_fingerprint, definition)
             return  # first sight by a caller does not pin it for the host's user either
-        pin = self.pins.get(question.identity, question.tool)
-        if pin is None or pin.fingerprint != mark:
-            await _kept(question, self.pins.keep, question.server, question.identity, [definition], time.time())
+        pin = self.pins.get(request.identity, request.tool)
+        if pin is None or pin.fingerprint != current_fingerprint:
+            await _store(request, self.pins.keep, request.server, request.identity, [definition], time.time())
 
     # Definitions that change
 
-    def changed(self, question: Question, definition: Any, mark: str) -> list[Difference] | None:
+    def find_definition_changes(
+        self, request: Question, definition: Any, current_fingerprint: str
+    ) -> list[Difference] | None:
         """What is graver than words in other places, since it was used last; None if there is nothing to show."""
-        if definition is None or not question.identity:
+        if definition is None or not request.identity:
             return None
-        found = self._differences(question, definition, mark)
-        return found if any(one.kind in _GRAVE for one in found) else None
+        definition_changes = self._compare_with_pin(request, definition, current_fingerprint)
+        return definition_changes if any(change.kind in _SEVERE_CHANGES for change in definition_changes) else None
 
-    def _differences(self, question: Question, definition: Any, mark: str) -> list[Difference]:
+    def _compare_with_pin(self, request: Question, definition: Any, current_fingerprint: str) -> list[Difference]:
         """Return what changed since the caller used it.
 
         A caller that has not used it is compared with the host's user. So are callers that cannot be told apart, as
         soon as the user has agreed to the definition.
         """
-        used: str | None = None
-        if question.caller:
-            used = self._caller_pins.get(question.caller, question.identity, question.tool)
-        if used == mark:
+        used_fingerprint: str | None = None
+        if request.caller:
+            used_fingerprint = self._caller_pins.get(request.caller, request.identity, request.tool)
+        if used_fingerprint == current_fingerprint:
             return []
-        pin = self.pins.get(question.identity, question.tool)
-        if question.caller == ANONYMOUS and pin is not None and pin.fingerprint == mark:
+        pin = self.pins.get(request.identity, request.tool)
+        if request.caller == ANONYMOUS and pin is not None and pin.fingerprint == current_fingerprint:
             return []
-        if used is not None:
-            kept = pin.definition if pin is not None and pin.fingerprint == used else None
-            return _compare(kept or self._caller_pins.definition(used), definition)
-        if pin is None or pin.fingerprint == mark:
+        if used_fingerprint is not None:
+            pinned_definition = pin.definition if pin is not None and pin.fingerprint == used_fingerprint else None
+            return _diff_or_unknown(pinned_definition or self._caller_pins.get_definition(used_fingerprint), definition)
+        if pin is None or pin.fingerprint == current_fingerprint:
             return []
-        return self.pins.compare(question.identity, [definition]).changed[0].differences
+        return self.pins.compare(request.identity, [definition]).changed[0].differences
 
-    async def _show(self, question: Question, found: list[Difference], wait: bool, ask: Ask | None) -> None:
-        changed = replace(question, kind="definition.changed", arguments=None)
-        decision = self.check(changed)
+    async def _confirm_changes(
+        self, request: Question, definition_changes: list[Difference], wait: bool, ask: AskUser | None
+    ) -> None:
+        change_request = replace(request, kind="definition.changed", arguments=None)
+        decision = self.check(change_request)
         reason = "its definition is not the one that was used before"
-        answer = await (ask or self.broker.ask)(asked(changed, reason, {"changes": describe(found)}, wait))
-        self.heard(changed, answer, reason)
+        answer = await (ask or self.consent_handler.ask)(
+            build_consent_request(change_request, reason, {"changes": describe(definition_changes)}, wait)
+        )
+        self.emit_answer(change_request, answer, reason)
         if isinstance(answer, Later):
-            raise Postponed(answer.ticket)
+            raise ConsentDeferred(answer.ticket)
         if not isinstance(answer, Allow):
-            text = f"its definition changed, and that was not agreed to: {describe(found[:3])}"
-            raise self._refused(question, decision, text)
+            text = f"its definition changed, and that was not agreed to: {describe(definition_changes[:3])}"
+            raise self._refusal_error(request, decision, text)
 
 
-async def _kept(question: Question, keep: Callable[..., Any], *values: Any) -> None:
+async def _store(request: Question, save: Callable[..., Any], *args: Any) -> None:
     """Written down off the loop, since another process may hold the file."""
     try:
-        await asyncio.to_thread(keep, *values)
+        await asyncio.to_thread(save, *args)
     except OSError as exc:
-        text = f"{question.full}: what was agreed to cannot be kept: {exc}"
-        raise PolicyError(text).at(server=question.server) from exc
+        text = f"{request.full}: what was agreed to cannot be kept: {exc}"
+        raise PolicyError(text).at(server=request.server) from exc
 
 
-def _compare(old: Any, new: Any) -> list[Difference]:
-    found = changes(old, new) if old else []
-    return found or [Difference("", "widening", "the definition that was used before is not known any more")]
+def _diff_or_unknown(old: Any, new: Any) -> list[Difference]:
+    definition_changes = changes(old, new) if old else []
+    return definition_changes or [
+        Difference("", "widening", "the definition that was used before is not known any more")
+    ]
 
 
-def _cure(question: Question) -> str:
-    names = {"kind": question.kind, "server": question.server, "tool": question.tool}
-    said = ", ".join(f'{name}="{clip(value)}"' for name, value in names.items() if value)
-    return f'rule("allow", {said})'
+def _suggest_rule(request: Question) -> str:
+    fields = {"kind": request.kind, "server": request.server, "tool": request.tool}
+    arguments = ", ".join(f'{name}="{clip(value)}"' for name, value in fields.items() if value)
+    return f'rule("allow", {arguments})'
 
 
-def asked(
-    question: Question, reason: str, details: Mapping[str, Any] | None = None, wait: bool = True
+def build_consent_request(
+    request: Question, reason: str, details: Mapping[str, Any] | None = None, wait: bool = True
 ) -> ConsentRequest:
     """A question for a policy as one for a person."""
-    kind: Kind = question.kind  # pyright: ignore[reportAssignmentType]
+    kind: Kind = request.kind  # pyright: ignore[reportAssignmentType]
     return ConsentRequest(
         kind=kind,
-        server=question.server,
-        tool=question.tool,
-        arguments=question.arguments,
+        server=request.server,
+        tool=request.tool,
+        arguments=request.arguments,
         details=details or {},
         reason=reason,
-        trusted=question.trusted,
+        trusted=request.trusted,
         wait=wait,
     )

@@ -4,24 +4,30 @@ import re
 from typing import Final
 
 # Controls (C0, C1), halves of characters, and marks that reorder text, join or hide it, or end a line somewhere else.
-UNSAFE: Final = re.compile(
+UNSAFE_CHARS: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
     "\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
     "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 
 
-def safe(text: str) -> str:
+def escape_text(text: str) -> str:
     """A text of several lines, made visible where it would act."""
-    return UNSAFE.sub(lambda found: _visible(found[0]), text.replace("\r\n", "\n"))
+    return UNSAFE_CHARS.sub(lambda match: _escape_char(match[0]), text.replace("\r\n", "\n"))
 
 
-def line(text: str, limit: int | None = None) -> str:
+def escape_line(text: str, limit: int | None = None) -> str:
     """A text that must stay on one line, cut to so many characters."""
-    short = text if limit is None or len(text) <= limit else text[: limit - 1] + "…"
-    return safe(short).replace("\n", "\\n").replace("\t", "\\t")
+    shortened = text if limit is None or len(text) <= limit else text[: limit - 1] + "…"
+    return escape_text(shortened).replace("\n", "\\n").replace("\t", "\\t")
 
 
-def _visible(mark: str) -> str:
-    number = ord(mark)
-    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+def _escape_char(char: str) -> str:
+    code_point = ord(char)
+    return (
+        f"\\x{code_point:02x}"
+        if code_point < 0x100
+        else f"\\u{code_point:04x}"
+        if code_point < 0x10000
+        else f"\\U{code_point:08x}"
+    )

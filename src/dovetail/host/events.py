@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from dovetail.wire.shape import Struct
 
-KINDS: Final = (
+EVENT_KINDS: Final = (
     "server.added",
     "server.removed",
     "server.state",
@@ -36,10 +36,10 @@ class Event(Struct, frozen=True, kw_only=True):
     details: Any = None
 
 
-def check_kind(kind: str) -> str:
+def check_event_kind(kind: str) -> str:
     """A kind of event, or a glob of some; ValueError for one that never comes."""
-    if any(fnmatchcase(one, kind) for one in KINDS):
+    if any(fnmatchcase(event_kind, kind) for event_kind in EVENT_KINDS):
         return kind
-    meant = get_close_matches(kind, KINDS, 1)
-    hint = f"; did you mean {meant[0]!r}?" if meant else f"; there are {', '.join(KINDS)}"
+    matches = get_close_matches(kind, EVENT_KINDS, 1)
+    hint = f"; did you mean {matches[0]!r}?" if matches else f"; there are {', '.join(EVENT_KINDS)}"
     raise ValueError(f"there is no event {kind!r}{hint}")

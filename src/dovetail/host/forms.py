@@ -9,124 +9,130 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from dovetail.host.offers import Offered
-from dovetail.protocol.profiles import RULES, refusals
+from dovetail.protocol.profiles import PROVIDER_RULES, find_violations
 from dovetail.wire.codec import encode
 
-PROVIDERS: Final = ("openai", "anthropic", "gemini")
-_COMBINED: Final = ("anyOf", "oneOf", "allOf", "not", "enum")
-_MOST_SAID: Final = 400
+MODEL_PROVIDERS: Final = ("openai", "anthropic", "gemini")
+_COMBINING_KEYWORDS: Final = ("anyOf", "oneOf", "allOf", "not", "enum")
+_MAX_KEYWORD_CHARS: Final = 400
 
 
-def openai(tools: Iterable[Offered], api: str = "chat") -> list[dict[str, Any]]:
+def to_openai_tools(tools: Iterable[Offered], api: str = "chat") -> list[dict[str, Any]]:
     """For chat completions, or for responses."""
     if api not in ("chat", "responses"):
         raise ValueError(f'api is "chat" or "responses", not {api!r}')
-    made: list[dict[str, Any]] = []
-    for one in tools:
-        description, schema = _told("openai", one)
-        function = {"name": one.exposed, "description": description, "parameters": schema}
-        made.append({"type": "function", "function": function} if api == "chat" else {"type": "function", **function})
-    return made
+    definitions: list[dict[str, Any]] = []
+    for tool in tools:
+        description, schema = _adapt_tool("openai", tool)
+        function = {"name": tool.exposed, "description": description, "parameters": schema}
+        definitions.append(
+            {"type": "function", "function": function} if api == "chat" else {"type": "function", **function}
+        )
+    return definitions
 
 
-def anthropic(tools: Iterable[Offered]) -> list[dict[str, Any]]:
+def to_anthropic_tools(tools: Iterable[Offered]) -> list[dict[str, Any]]:
     """For messages."""
-    made: list[dict[str, Any]] = []
-    for one in tools:
-        description, schema = _told("anthropic", one)
-        made.append({"name": one.exposed, "description": description, "input_schema": schema})
-    return made
+    definitions: list[dict[str, Any]] = []
+    for tool in tools:
+        description, schema = _adapt_tool("anthropic", tool)
+        definitions.append({"name": tool.exposed, "description": description, "input_schema": schema})
+    return definitions
 
 
-def gemini(tools: Iterable[Offered]) -> list[dict[str, Any]]:
+def to_gemini_tools(tools: Iterable[Offered]) -> list[dict[str, Any]]:
     """For generateContent."""
-    made: list[dict[str, Any]] = []
-    for one in tools:
-        description, schema = _told("gemini", one)
-        made.append({"name": one.exposed, "description": description, "parametersJsonSchema": schema})
-    return [{"functionDeclarations": made}] if made else []
+    definitions: list[dict[str, Any]] = []
+    for tool in tools:
+        description, schema = _adapt_tool("gemini", tool)
+        definitions.append({"name": tool.exposed, "description": description, "parametersJsonSchema": schema})
+    return [{"functionDeclarations": definitions}] if definitions else []
 
 
-def findings(tools: Iterable[Offered], provider: str) -> list[tuple[str, str]]:
+def lint_tools(tools: Iterable[Offered], provider: str) -> list[tuple[str, str]]:
     """What a maker would refuse, by full name."""
-    if provider not in PROVIDERS:
-        raise ValueError(f"provider is one of {', '.join(PROVIDERS)}, not {provider!r}")
+    if provider not in MODEL_PROVIDERS:
+        raise ValueError(f"provider is one of {', '.join(MODEL_PROVIDERS)}, not {provider!r}")
     return [
-        (one.full, text)
-        for one in tools
-        for text in refusals(provider, one.exposed, one.declaration.description, one.declaration.input_schema)
+        (tool.full, text)
+        for tool in tools
+        for text in find_violations(provider, tool.exposed, tool.declaration.description, tool.declaration.input_schema)
     ]
 
 
-def _told(provider: str, offered: Offered) -> tuple[str, dict[str, Any]]:
-    declared = offered.declaration
-    description, schema = declared.description or declared.title or "", dict(declared.input_schema)
+def _adapt_tool(provider: str, entry: Offered) -> tuple[str, dict[str, Any]]:
+    definition = entry.declaration
+    description, schema = definition.description or definition.title or "", dict(definition.input_schema)
     schema["type"] = "object"
-    said = [f"{word}: {encode(schema.pop(word)).decode()[:_MOST_SAID]}" for word in _COMBINED if word in schema]
+    constraints = [
+        f"{keyword}: {encode(schema.pop(keyword)).decode()[:_MAX_KEYWORD_CHARS]}"
+        for keyword in _COMBINING_KEYWORDS
+        if keyword in schema
+    ]
     schema.setdefault("properties", {})
-    if RULES[provider].needs_items:
-        schema = _with_items(schema, 0)
-    if said:
-        description = f"{description}\n\nThe arguments must also fulfil {'; '.join(said)}".strip()
-    most = RULES[provider].description
-    if most is not None and len(description) > most:
-        description = description[: most - 1] + "…"
+    if PROVIDER_RULES[provider].needs_items:
+        schema = _add_missing_items(schema, 0)
+    if constraints:
+        description = f"{description}\n\nThe arguments must also fulfil {'; '.join(constraints)}".strip()
+    max_chars = PROVIDER_RULES[provider].max_description_chars
+    if max_chars is not None and len(description) > max_chars:
+        description = description[: max_chars - 1] + "…"
     return description, schema
 
 
-def _with_items(schema: Any, depth: int) -> Any:
+def _add_missing_items(schema: Any, depth: int) -> Any:
     if depth > 64:
         return schema
     if isinstance(schema, list):
-        return [_with_items(one, depth + 1) for one in schema]
+        return [_add_missing_items(item, depth + 1) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    made = {name: _with_items(one, depth + 1) for name, one in schema.items()}
-    if made.get("type") == "array" and "items" not in made:
-        made["items"] = {}
-    return made
+    adapted = {name: _add_missing_items(member, depth + 1) for name, member in schema.items()}
+    if adapted.get("type") == "array" and "items" not in adapted:
+        adapted["items"] = {}
+    return adapted
 
 
 # And back.
 
 
-def read_openai(call: Any) -> tuple[str, dict[str, Any]]:
+def parse_openai_call(call: Any) -> tuple[str, dict[str, Any]]:
     """The name and the arguments of a call, of either interface."""
-    function = _part(call, "function")
-    inner = call if function is None else function
-    return _name(inner), _arguments(_part(inner, "arguments"))
+    function = _get_member(call, "function")
+    body = call if function is None else function
+    return _parse_name(body), _parse_arguments(_get_member(body, "arguments"))
 
 
-def read_anthropic(block: Any) -> tuple[str, dict[str, Any]]:
+def parse_anthropic_call(block: Any) -> tuple[str, dict[str, Any]]:
     """The name and the arguments of a `tool_use` block."""
-    return _name(block), _arguments(_part(block, "input"))
+    return _parse_name(block), _parse_arguments(_get_member(block, "input"))
 
 
-def read_gemini(call: Any) -> tuple[str, dict[str, Any]]:
+def parse_gemini_call(call: Any) -> tuple[str, dict[str, Any]]:
     """The name and the arguments of a function call, or of the part that holds one."""
-    inner = _part(call, "functionCall") or _part(call, "function_call") or call
-    return _name(inner), _arguments(_part(inner, "args"))
+    body = _get_member(call, "functionCall") or _get_member(call, "function_call") or call
+    return _parse_name(body), _parse_arguments(_get_member(body, "args"))
 
 
-def _part(given: Any, name: str) -> Any:
-    return given.get(name) if isinstance(given, Mapping) else getattr(given, name, None)
+def _get_member(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
-def _name(given: Any) -> str:
-    name = _part(given, "name")
+def _parse_name(call: Any) -> str:
+    name = _get_member(call, "name")
     if not isinstance(name, str):
         raise ValueError("the call names no tool")
     return name
 
 
-def _arguments(given: Any) -> dict[str, Any]:
-    if isinstance(given, str):
+def _parse_arguments(arguments: Any) -> dict[str, Any]:
+    if isinstance(arguments, str):
         try:
-            given = json.loads(given) if given.strip() else {}
+            arguments = json.loads(arguments) if arguments.strip() else {}
         except ValueError as exc:
             raise ValueError(f"the arguments are not JSON: {exc}") from None
-    if given is None:
+    if arguments is None:
         return {}
-    if not isinstance(given, Mapping):
+    if not isinstance(arguments, Mapping):
         raise ValueError("the arguments are not a JSON object")
-    return dict(given)
+    return dict(arguments)

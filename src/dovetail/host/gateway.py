@@ -10,88 +10,102 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Literal, TypeAlias, get_args
 
 from dovetail.errors import InvalidParams
-from dovetail.host.asking import Tickets
+from dovetail.host.asking import SingleUseStates
 from dovetail.host.catalog import Catalog
-from dovetail.host.names import exposed
+from dovetail.host.names import make_model_name
 from dovetail.host.offers import Manifest
-from dovetail.host.paths import Paths
-from dovetail.host.roster import Roster
-from dovetail.host.searching import CALL, DESCRIBE, SEARCH, TOOLS, inner_call, looked_up
-from dovetail.host.seat import Seat
-from dovetail.protocol.around import unseeing
+from dovetail.host.paths import GatewayRouter
+from dovetail.host.roster import ManagedServers
+from dovetail.host.searching import (
+    CALL_TOOL,
+    DESCRIBE_TOOL,
+    SEARCH_TOOL,
+    SEARCH_TOOLS,
+    parse_inner_call,
+    run_search_tool,
+)
+from dovetail.host.seat import Upstream
+from dovetail.protocol.around import ignores_results
 from dovetail.protocol.exchange import Exchange
-from dovetail.protocol.mounting import Kind
+from dovetail.protocol.mounting import ItemKind
 from dovetail.protocol.state import Sealer
 from dovetail.serve import Server
-from dovetail.server.mount import Listed
-from dovetail.server.naming import Names
+from dovetail.server.mount import ListedItem
+from dovetail.server.naming import NameMap
 from dovetail.wire.tools import ListToolsResult
 
-Mode: TypeAlias = Literal["merged", "search"]
-Life: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
+GatewayMode: TypeAlias = Literal["merged", "search"]
+HostLifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 
 
-class Exposed(Names):
+class GatewayNameMap(NameMap):
     """The names of one server among others: those a model sees, and URIs with the server before them."""
 
-    def __init__(self, server: str, known: Callable[[Kind], Mapping[str, Any]]) -> None:
-        super().__init__(scheme(server), {}, ())
-        self._server = server
-        self._known = known
+    def __init__(self, server_name: str, get_known_items: Callable[[ItemKind], Mapping[str, Any]]) -> None:
+        super().__init__(make_uri_scheme(server_name), {}, ())
+        self._server_name = server_name
+        self._get_known_items = get_known_items
 
-    def outward(self, kind: Kind, inner: str) -> str:
+    def to_outer(self, kind: ItemKind, inner_name: str) -> str:
         """What it is called here."""
         if kind in ("tool", "prompt"):
-            return exposed(self._server, inner)
-        return f"{self.prefix}+{inner}"
+            return make_model_name(self._server_name, inner_name)
+        return f"{self.prefix}+{inner_name}"
 
-    def inward(self, kind: Kind, name: str) -> str | None:
+    def to_inner(self, kind: ItemKind, name: str) -> str | None:
         """What it is called at home: told by the name itself, or, where that was cut, by what is known."""
         if kind not in ("tool", "prompt"):
             return name[len(self.prefix) + 1 :] if name.startswith(f"{self.prefix}+") else None
-        _, _, bare = name.partition("__")
-        if exposed(self._server, bare) == name:
-            return bare
-        return next((one for one in self._known(kind) if exposed(self._server, one) == name), None)
+        _, _, bare_name = name.partition("__")
+        if make_model_name(self._server_name, bare_name) == name:
+            return bare_name
+        return next(
+            (
+                known_name
+                for known_name in self._get_known_items(kind)
+                if make_model_name(self._server_name, known_name) == name
+            ),
+            None,
+        )
 
 
-class Plain(Names):
+class IdentityNameMap(NameMap):
     """The names of the only server on a path: its own."""
 
     def __init__(self) -> None:
         super().__init__("", {}, ())
 
     @property
-    def certain(self) -> bool:
+    def is_unambiguous(self) -> bool:
         """There is no other."""
         return True
 
 
-def scheme(server: str) -> str:
+def make_uri_scheme(server: str) -> str:
     """A server's name as it may stand before a URI; another for every other name."""
-    plain = re.sub(r"[^a-z0-9-]", "-", server.lower())  # a scheme is the same in either case
-    plain = plain if plain[:1].isalpha() else f"s{plain}"
-    return plain if plain == server else f"{plain}-{exposed(server, '').rpartition('__')[2]}"
+    uri_scheme = re.sub(r"[^a-z0-9-]", "-", server.lower())  # a scheme is the same in either case
+    uri_scheme = uri_scheme if uri_scheme[:1].isalpha() else f"s{uri_scheme}"
+    return uri_scheme if uri_scheme == server else f"{uri_scheme}-{make_model_name(server, '').rpartition('__')[2]}"
 
 
 class GatewayServer(Server):
     """A gateway's server; over HTTP it has a path for each form of it."""
 
-    def __init__(self, name: str, forms: Callable[..., Server | None], **options: Any) -> None:
+    def __init__(self, name: str, create_variant: Callable[..., Server | None], **options: Any) -> None:
         super().__init__(name, **options)
-        self._forms = forms
+        self._create_variant = create_variant
 
     def asgi(self, *, path: str = "/mcp", **options: Any) -> Any:
         """As the application of a server, with `/search/mcp` and `/s/NAME/mcp` beside it."""
 
-        def make(mode: str, only: str | None, own: str) -> Any | None:
-            server = self._forms(mode, only)
-            return None if server is None else framework_asgi(server, path=own, **options)
+        def create_app(mode: str, server_name: str | None, variant_path: str) -> Any | None:
+            server = self._create_variant(mode, server_name)
+            return None if server is None else create_server_app(server, path=variant_path, **options)
 
-        return Paths(super().asgi(path=path, **options), make)
+        return GatewayRouter(super().asgi(path=path, **options), create_app)
 
 
-def framework_asgi(server: Server, **options: Any) -> Any:
+def create_server_app(server: Server, **options: Any) -> Any:
     """The application of one server, on one path."""
     return Server.asgi(server, **options)
 
@@ -101,100 +115,114 @@ class Gateway:
 
     def __init__(
         self,
-        host: Roster,
-        life: Life,
+        host: ManagedServers,
+        host_lifespan: HostLifespan,
         *,
-        mode: Mode = "merged",
-        only: str | None = None,
+        mode: GatewayMode = "merged",
+        only_server: str | None = None,
         name: str = "gateway",
-        tickets: Tickets | None = None,
+        states: SingleUseStates | None = None,
         **options: Any,
     ) -> None:
-        if mode not in get_args(Mode):
+        if mode not in get_args(GatewayMode):
             raise ValueError(f"mode is 'merged' or 'search', not {mode!r}")
         self._host = host
-        self._hosts_life = life  # that of the host, unless somebody else opened it
+        self._host_lifespan = host_lifespan  # that of the host, unless somebody else opened it
         self._mode = mode
-        self._only = only
-        self._tickets = tickets or Tickets(Sealer(options.get("secrets", ())))
-        self.forms: list[Gateway] = []
-        self._seated: dict[str, tuple[Seat, Callable[[], None]]] = {}
-        self._searched: tuple[list[Any], Catalog] = [], Catalog()
+        self._only_server = only_server
+        self._states = states or SingleUseStates(Sealer(options.get("secrets", ())))
+        self.variants: list[Gateway] = []
+        self._mounted: dict[str, tuple[Upstream, Callable[[], None]]] = {}
+        self._search_cache: tuple[list[Any], Catalog] = [], Catalog()
         self._options = options
-        self.server = GatewayServer(name, self._form, lifespan=self._life, **options)
-        self.server.middleware(self._around)
-        self.seat()
+        self.server = GatewayServer(name, self._create_variant, lifespan=self._lifespan, **options)
+        self.server.middleware(self._middleware)
+        self.sync_mounts()
 
-    def _form(self, mode: Mode, only: str | None) -> Server | None:
+    def _create_variant(self, mode: GatewayMode, only_server: str | None) -> Server | None:
         """Another form of the same host; None for a server it does not have."""
-        if only is not None and only not in {member.name for member in self._host.servers}:
+        if only_server is not None and only_server not in {server.name for server in self._host.servers}:
             return None
-        own: dict[str, Any] = {"mode": mode, "only": only, "name": only or self.server.name, "tickets": self._tickets}
-        form = Gateway(self._host, self._hosts_life, **own, **self._options)
-        self.forms.append(form)
-        return form.server
+        variant_options: dict[str, Any] = {
+            "mode": mode,
+            "only_server": only_server,
+            "name": only_server or self.server.name,
+            "states": self._states,
+        }
+        variant = Gateway(self._host, self._host_lifespan, **variant_options, **self._options)
+        self.variants.append(variant)
+        return variant.server
 
     @asynccontextmanager
-    async def _life(self) -> AsyncGenerator[None]:
-        async with self._hosts_life():
+    async def _lifespan(self) -> AsyncGenerator[None]:
+        async with self._host_lifespan():
             yield
 
-    def seat(self) -> None:
+    def sync_mounts(self) -> None:
         """Mount what has joined, and take off what has left."""
-        for form in self.forms:
-            form.seat()
-        members = {one.name: one for one in self._host.servers if self._only in (None, one.name)}
-        for name, (seat, unmount) in tuple(self._seated.items()):
-            if members.get(name) is not seat.member:
+        for variant in self.variants:
+            variant.sync_mounts()
+        servers = {server.name: server for server in self._host.servers if self._only_server in (None, server.name)}
+        for name, (upstream, unmount) in tuple(self._mounted.items()):
+            if servers.get(name) is not upstream.managed_server:
                 unmount()
-                del self._seated[name]
-        for name, member in members.items():
-            if name not in self._seated:
-                member.shared = True
-                seat = Seat(self._host, member, self._tickets)
-                names = Exposed(name, seat.known) if self._only is None else Plain()
-                self._seated[name] = seat, self.server.mount(seat, names)
+                del self._mounted[name]
+        for name, server in servers.items():
+            if name not in self._mounted:
+                server.shared = True
+                upstream = Upstream(self._host, server, self._states)
+                names = (
+                    GatewayNameMap(name, upstream.get_known_items) if self._only_server is None else IdentityNameMap()
+                )
+                self._mounted[name] = upstream, self.server.mount(upstream, names)
 
     # Names and lists that take a look at what the servers have
 
-    @unseeing
-    async def _around(self, exchange: Exchange, proceed: Any) -> Any:
+    @ignores_results
+    async def _middleware(self, exchange: Exchange, proceed: Any) -> Any:
         if exchange.method == "tools/list" and self._mode == "search":
-            items = {tool.name: Listed(tool) for tool in TOOLS}
+            items = {tool.name: ListedItem(tool) for tool in SEARCH_TOOLS}
             return self.server.page_of(exchange, items, "tools", ListToolsResult)
         if exchange.method in ("prompts/get", "completion/complete"):
-            ref = exchange.params.get("ref")
-            await self._learned("prompt", str((ref if type(ref) is dict else exchange.params).get("name")), exchange)
+            reference = exchange.params.get("ref")
+            await self._ensure_listed(
+                "prompt", str((reference if type(reference) is dict else exchange.params).get("name")), exchange
+            )
         if exchange.method != "tools/call":
             return await proceed(exchange)
         name, arguments = exchange.params.get("name"), exchange.params.get("arguments") or {}
         if type(arguments) is not dict:
             raise InvalidParams("Invalid params: arguments must be an object")
-        if self._mode == "search" and name in (SEARCH, DESCRIBE):
-            return looked_up(await self._catalog(exchange), name, arguments)
-        before = exchange.params
-        if self._mode == "search" and name == CALL:
-            inner, told = inner_call(arguments)
-            exchange.params = before | {"name": inner, "arguments": told}
-        await self._learned("tool", str(exchange.params.get("name")), exchange)
+        if self._mode == "search" and name in (SEARCH_TOOL, DESCRIBE_TOOL):
+            return run_search_tool(await self._build_catalog(exchange), name, arguments)
+        original_params = exchange.params
+        if self._mode == "search" and name == CALL_TOOL:
+            inner_name, inner_arguments = parse_inner_call(arguments)
+            exchange.params = original_params | {"name": inner_name, "arguments": inner_arguments}
+        await self._ensure_listed("tool", str(exchange.params.get("name")), exchange)
         try:
             return await proceed(exchange)
         finally:
-            exchange.params = before
+            exchange.params = original_params
 
-    async def _learned(self, kind: Kind, name: str, exchange: Exchange) -> None:
+    async def _ensure_listed(self, kind: ItemKind, name: str, exchange: Exchange) -> None:
         """A name that was cut can only be told back once the servers have listed what they have."""
-        seats = [seat for seat, _ in self._seated.values()]
-        if name.count("__") == 2 and not any(Exposed(one.name, one.known).inward(kind, name) for one in seats):
-            await asyncio.gather(*(seat.listed(kind, exchange) for seat in seats))
+        upstreams = [upstream for upstream, _ in self._mounted.values()]
+        if name.count("__") == 2 and not any(
+            GatewayNameMap(upstream.name, upstream.get_known_items).to_inner(kind, name) for upstream in upstreams
+        ):
+            await asyncio.gather(*(upstream.list_items(kind, exchange) for upstream in upstreams))
 
-    async def _catalog(self, exchange: Exchange) -> Catalog:
+    async def _build_catalog(self, exchange: Exchange) -> Catalog:
         """The tools there are for this caller."""
-        seats = [seat for seat, _ in self._seated.values()]
-        listed = await asyncio.gather(*(seat.listed("tool", exchange) for seat in seats))
-        offered = [(seat.name, [*found.values()]) for seat, found in zip(seats, listed, strict=True)]
-        before, catalog = self._searched
-        if before != offered:
-            catalog = Catalog.of({name: Manifest(tools=tools) for name, tools in offered})
-            self._searched = offered, catalog
+        upstreams = [upstream for upstream, _ in self._mounted.values()]
+        tool_lists = await asyncio.gather(*(upstream.list_items("tool", exchange) for upstream in upstreams))
+        tools_by_server = [
+            (upstream.name, [*listed_tools.values()])
+            for upstream, listed_tools in zip(upstreams, tool_lists, strict=True)
+        ]
+        cached_tools, catalog = self._search_cache
+        if cached_tools != tools_by_server:
+            catalog = Catalog.of({name: Manifest(tools=tools) for name, tools in tools_by_server})
+            self._search_cache = tools_by_server, catalog
         return catalog

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from dovetail.errors import InvalidParams
 from dovetail.host.consent import Scope
-from dovetail.host.ledger import Document, Ledger
+from dovetail.host.ledger import Document, SharedDocument
 from dovetail.host.policy import Question
-from dovetail.wire.codec import canonical, convert, plain
+from dovetail.wire.codec import convert, encode_canonical, to_plain
 from dovetail.wire.shape import Struct, replace
 
-_TYPES: Final = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+_TYPE_NAMES: Final = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 
 
 class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -35,16 +35,16 @@ class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
     granted: float = 0.0
     expires: float | None = None  # None: never
 
-    def covers(self, question: Question, fingerprint: str, now: float) -> bool:
+    def covers(self, request: Question, fingerprint: str, now: float) -> bool:
         """Whether the user agreed to this."""
         return (
             bool(self.identity)
-            and (self.identity, self.tool, self.kind) == (question.identity, question.tool, question.kind)
-            and self.caller == question.caller
+            and (self.identity, self.tool, self.kind) == (request.identity, request.tool, request.kind)
+            and self.caller == request.caller
             and self.fingerprint == fingerprint
             and not self.over(now)
-            and (self.scope != "project" or (bool(self.project) and self.project == question.project))
-            and (self.shape is None or fits(self.shape, question.arguments or {}))
+            and (self.scope != "project" or (bool(self.project) and self.project == request.project))
+            and (self.shape is None or matches_shape(self.shape, request.arguments or {}))
         )
 
     def over(self, now: float) -> bool:
@@ -53,81 +53,86 @@ class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def grant(
-    question: Question,
+    request: Question,
     fingerprint: str,
     now: float,
     *,
     scope: Scope = "once",
-    seconds: float | None = None,
-    exact: Iterable[str] | None = None,
+    ttl: float | None = None,
+    exact_names: Iterable[str] | None = None,
 ) -> Grant:
     """The grant for a question. `exact`: only for arguments of this shape, those named here with the same value."""
     return Grant(
         scope=scope,
-        server=question.server,
-        identity=question.identity,
-        tool=question.tool,
-        kind=question.kind,
-        caller=question.caller,
+        server=request.server,
+        identity=request.identity,
+        tool=request.tool,
+        kind=request.kind,
+        caller=request.caller,
         fingerprint=fingerprint,
-        shape=None if exact is None else shape_of(question.arguments or {}, exact),
-        project=question.project if scope == "project" else "",
+        shape=None if exact_names is None else build_argument_shape(request.arguments or {}, exact_names),
+        project=request.project if scope == "project" else "",
         granted=now,
-        expires=None if seconds is None else now + seconds,
+        expires=None if ttl is None else now + ttl,
     )
 
 
-def shape_of(arguments: Mapping[str, Any], exact: Iterable[str] = ()) -> dict[str, Any]:
+def build_argument_shape(arguments: Mapping[str, Any], exact_names: Iterable[str] = ()) -> dict[str, Any]:
     """The names and types of arguments; those in `exact` with their value."""
-    same = set(exact)
-    if unknown := same - arguments.keys():
+    fixed_names = set(exact_names)
+    if unknown := fixed_names - arguments.keys():
         raise ValueError(f"there is no argument {', '.join(sorted(unknown))}")
-    return {name: {"const": value} if name in same else {"type": _type(value)} for name, value in arguments.items()}
+    return {
+        name: {"const": value} if name in fixed_names else {"type": _get_type_name(value)}
+        for name, value in arguments.items()
+    }
 
 
-def fits(shape: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
+def matches_shape(shape: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
     """Whether arguments have a shape: no other names, the same types, the same values where they are named."""
     if not arguments.keys() <= shape.keys():
         return False
-    for name, part in shape.items():
-        if "const" in part:
-            if name not in arguments or canonical(arguments[name]) != canonical(part["const"]):
+    for name, constraint in shape.items():
+        if "const" in constraint:
+            if name not in arguments or encode_canonical(arguments[name]) != encode_canonical(constraint["const"]):
                 return False
-        elif name in arguments and _type(arguments[name]) != part.get("type"):
+        elif name in arguments and _get_type_name(arguments[name]) != constraint.get("type"):
             return False
     return True
 
 
-def _type(value: Any) -> str:
-    return _TYPES.get(type(value), "null")
+def _get_type_name(value: Any) -> str:
+    return _TYPE_NAMES.get(type(value), "null")
 
 
 class Grants:
     """All grants of a user: those of this run in memory, all others in a file, if there is one."""
 
     def __init__(self, path: str | Path | None = None) -> None:
-        self._file = Ledger(path)
-        self._run = Ledger()
+        self._stored_document = SharedDocument(path)
+        self._session_document = SharedDocument()
 
     @property
     def path(self) -> Path | None:
         """The file, if there is one."""
-        return self._file.path
+        return self._stored_document.path
 
     def add(self, grant: Grant) -> Grant:
         """Remember a grant; the same with its id. ValueError for one that says nothing of whom it is for."""
         if not grant.identity:
             raise ValueError("a grant is for a server of known identity")
-        made = replace(grant, id=secrets.token_hex(8))
-        self._home(made).change(lambda document: document.setdefault("grants", []).append(plain(made)))
-        return made
+        added = replace(grant, id=secrets.token_hex(8))
+        self._document_for(added).change(lambda document: document.setdefault("grants", []).append(to_plain(added)))
+        return added
 
     def find(self, question: Question, fingerprint: str, now: float) -> Grant | None:
         """The grant that covers a question. One given for once is gone with that; of several processes one gets it."""
-        for home in (self._run, self._file):
-            for one in _read(home.read()):
-                if one.covers(question, fingerprint, now) and (one.scope != "once" or _taken(home, one)):
-                    return one
+        for store in (self._session_document, self._stored_document):
+            for candidate in _parse_grants(store.read()):
+                if candidate.covers(question, fingerprint, now) and (
+                    candidate.scope != "once" or _use_once(store, candidate)
+                ):
+                    return candidate
         return None
 
     def revoke(self, id: str | None = None, *, server: str | None = None, tool: str | None = None) -> int:
@@ -136,49 +141,58 @@ class Grants:
             raise ValueError("which grants? Give an id, a server or a tool")
 
         def edit(document: Document) -> int:
-            wanted = (("id", id), ("server", server), ("tool", tool))
-            before = [*document.get("grants", ())]
+            criteria = (("id", id), ("server", server), ("tool", tool))
+            existing = [*document.get("grants", ())]
             document["grants"] = [
-                one for one in before if any(value is not None and one.get(name) != value for name, value in wanted)
+                record
+                for record in existing
+                if any(value is not None and record.get(name) != value for name, value in criteria)
             ]
-            return len(before) - len(document["grants"])
+            return len(existing) - len(document["grants"])
 
-        return self._run.change(edit) + self._file.change(edit)
+        return self._session_document.change(edit) + self._stored_document.change(edit)
 
     def list(self, now: float) -> "list[Grant]":
         """The grants that still hold, oldest first."""
-        found = [one for home in (self._run, self._file) for one in _read(home.read()) if not one.over(now)]
-        return sorted(found, key=lambda one: (one.granted, one.id))
+        active = [
+            candidate
+            for store in (self._session_document, self._stored_document)
+            for candidate in _parse_grants(store.read())
+            if not candidate.over(now)
+        ]
+        return sorted(active, key=lambda candidate: (candidate.granted, candidate.id))
 
     def prune(self, now: float) -> None:
         """Forget those whose time has passed."""
 
         def edit(document: Document) -> None:
-            document["grants"] = [plain(one) for one in _read(document) if not one.over(now)]
+            document["grants"] = [
+                to_plain(candidate) for candidate in _parse_grants(document) if not candidate.over(now)
+            ]
 
-        self._run.change(edit)
-        self._file.change(edit)
+        self._session_document.change(edit)
+        self._stored_document.change(edit)
 
-    def _home(self, grant: Grant) -> Ledger:
-        return self._run if grant.scope == "session" else self._file
+    def _document_for(self, grant: Grant) -> SharedDocument:
+        return self._session_document if grant.scope == "session" else self._stored_document
 
 
-def _read(document: Document) -> "list[Grant]":
+def _parse_grants(document: Document) -> "list[Grant]":
     """The grants of a document; what is none is nobody's agreement."""
-    found: list[Grant] = []
-    for one in document.get("grants") or ():
+    grants: list[Grant] = []
+    for record in document.get("grants") or ():
         try:
-            found.append(convert(one, Grant))
+            grants.append(convert(record, Grant))
         except InvalidParams:
             continue
-    return found
+    return grants
 
 
-def _taken(home: Ledger, grant: Grant) -> bool:
+def _use_once(store: SharedDocument, grant: Grant) -> bool:
     def edit(document: Document) -> bool:
-        kept = [one for one in document.get("grants", ()) if one.get("id") != grant.id]
-        gone = len(kept) < len(document.get("grants", ()))
-        document["grants"] = kept
-        return gone
+        remaining = [record for record in document.get("grants", ()) if record.get("id") != grant.id]
+        was_removed = len(remaining) < len(document.get("grants", ()))
+        document["grants"] = remaining
+        return was_removed
 
-    return home.change(edit)
+    return store.change(edit)

@@ -13,38 +13,38 @@ from typing import Any, Final, Self
 from dovetail.client.clock import Progress
 from dovetail.client.rounds import Pending
 from dovetail.connect import Client
-from dovetail.host.answering import lacking
+from dovetail.host.answering import add_handler_hints
 from dovetail.host.config import check_level
-from dovetail.host.consent import Broker, read_answer
-from dovetail.host.deciding import Postponed
+from dovetail.host.consent import Broker, as_consent_answer
+from dovetail.host.deciding import ConsentDeferred
 from dovetail.host.entries import Entry, Problem
 from dovetail.host.events import Event
-from dovetail.host.following import Following, check_files
-from dovetail.host.gateway import Gateway, Mode
+from dovetail.host.following import ConfigWatcher, check_files_exist
+from dovetail.host.gateway import Gateway, GatewayMode
 from dovetail.host.grants import Grants
 from dovetail.host.inbox import Item
 from dovetail.host.journal import Journal
 from dovetail.host.member import Member
 from dovetail.host.models.model import Model
-from dovetail.host.noting import journaling
-from dovetail.host.performing import barred, passed, performed
+from dovetail.host.noting import create_audit_listener
+from dovetail.host.performing import find_denial, review_result, run_request
 from dovetail.host.pinned import Pins
 from dovetail.host.policy import Policy, Question
-from dovetail.host.postponing import Postponing
-from dovetail.host.roster import PATIENCE, Roster
-from dovetail.host.searching import CALL, OWN, inner_call, looked_up
-from dovetail.host.secrets import Level, Secrets
+from dovetail.host.postponing import PendingCalls
+from dovetail.host.roster import DEFAULT_READY_TIMEOUT_S, ManagedServers
+from dovetail.host.searching import CALL_TOOL, SEARCH_TOOL_BY_NAME, parse_inner_call, run_search_tool
+from dovetail.host.secrets import ConfigLevel, Secrets
 from dovetail.protocol.stats import HostStats
-from dovetail.serve import Server, Transport, serving
-from dovetail.wire.codec import plain
+from dovetail.serve import Server, Transport, prepare_http_server
+from dovetail.wire.codec import to_plain
 from dovetail.wire.completion import Completion
 from dovetail.wire.prompts import GetPromptResult
 from dovetail.wire.resources import ReadResourceResult
 
-_WEB_TIME: Final = 15.0  # seconds for callers of a gateway to get their answers at the end
+_HTTP_DRAIN_TIMEOUT_S: Final = 15.0  # seconds for callers of a gateway to get their answers at the end
 
 
-class Host(Roster):
+class Host(ManagedServers):
     """Servers, and what may happen with them.
 
     policy: rules, or a TOML file of them. consent: a broker, or a function that is asked. model: answers what servers
@@ -65,7 +65,7 @@ class Host(Roster):
         pins: Pins | str | Path | None = None,
         journal: Journal | str | Path | None = None,
         roots: Sequence[Any] = (),
-        patience: float = PATIENCE,
+        patience: float = DEFAULT_READY_TIMEOUT_S,
         project: str = "",
         secrets: Secrets | None = None,
         **settings: Any,
@@ -82,14 +82,14 @@ class Host(Roster):
             secrets=secrets,
             settings=settings,
         )
-        self.postponing = Postponing(self)
-        self._following: Following | None = None
-        self._watching: asyncio.Task[None] | None = None
-        self._web: dict[Any, asyncio.Task[None]] = {}
-        self._journal = Journal(journal) if isinstance(journal, str | Path) else journal
-        if self._journal is not None:
-            self._journal.mask(self.secrets)
-            self.on("*", journaling(self._journal))
+        self.postponing = PendingCalls(self)
+        self._config_watcher: ConfigWatcher | None = None
+        self._watch_task: asyncio.Task[None] | None = None
+        self._http_tasks: dict[Any, asyncio.Task[None]] = {}
+        self._audit_log = Journal(journal) if isinstance(journal, str | Path) else journal
+        if self._audit_log is not None:
+            self._audit_log.mask(self.secrets)
+            self.on("*", create_audit_listener(self._audit_log))
 
     # Configuration
 
@@ -97,7 +97,7 @@ class Host(Roster):
     def from_config(
         cls,
         *paths: str | Path,
-        level: Level = "user",
+        level: ConfigLevel = "user",
         watch: bool = False,
         secrets: Secrets | None = None,
         **options: Any,
@@ -109,35 +109,35 @@ class Host(Roster):
         an error. Options are those of the host, and hold for all servers whose entries say nothing else.
         """
         check_level(level)
-        check_files(paths)
+        check_files_exist(paths)
         host = cls(secrets=secrets, **options)
-        host._following = Following(paths, level, host.secrets, watch=watch)
-        host._follow(*host._following.read())
+        host._config_watcher = ConfigWatcher(paths, level, host.secrets, should_watch=watch)
+        host._apply_config(*host._config_watcher.read())
         return host
 
     async def reload(self) -> None:
         """Read the configuration again: what changed in it is started anew, what did not goes on."""
-        if self._following is None:
+        if self._config_watcher is None:
             raise ValueError("only a host made by from_config has something to read again")
-        entries, problems = self._following.read()
-        for name in self._following.gone(entries):
-            if name in self._members:  # else somebody else was faster
+        entries, problems = self._config_watcher.read()
+        for name in self._config_watcher.forget_changed(entries):
+            if name in self._servers_by_name:  # else somebody else was faster
                 await self.remove(name)
-        self._follow(entries, problems)
+        self._apply_config(entries, problems)
 
-    def _follow(self, entries: Mapping[str, Entry], problems: Sequence[Problem]) -> None:
-        assert self._following is not None
-        refused: list[Problem] = []
+    def _apply_config(self, entries: Mapping[str, Entry], problems: Sequence[Problem]) -> None:
+        assert self._config_watcher is not None
+        add_problems: list[Problem] = []
         for name, entry in entries.items():
-            if name in self._following.known:
+            if name in self._config_watcher.applied_entries:
                 continue
             try:
-                self.add(name, self._following.target(entry), **self._following.options(entry))
-                self._following.known[name] = entry
+                self.add(name, self._config_watcher.create_target(entry), **self._config_watcher.build_options(entry))
+                self._config_watcher.applied_entries[name] = entry
             except (ValueError, TypeError) as exc:
-                refused.append(Problem(entry.source, entry.path, f"{entry.written}: {exc}"))
-        self.problems = (*problems, *refused)
-        for problem in self.problems:
+                add_problems.append(Problem(entry.source, entry.path, f"{entry.written}: {exc}"))
+        self.config_problems = (*problems, *add_problems)
+        for problem in self.config_problems:
             self.tell(Event(kind="problem", server="", reason=problem.text, details=problem))
 
     # Life
@@ -149,11 +149,11 @@ class Host(Roster):
     async def open(self) -> None:
         """Start what is to be started at once; nothing is waited for."""
         self._open = True
-        for member in self.servers:
-            if member.settings.start == "eager" and member.state != "disabled":
-                self._begin(member)
-        if self._following is not None and self._following.watch and self._watching is None:
-            self._watching = asyncio.get_running_loop().create_task(self._following.watched(self.reload))
+        for server in self.servers:
+            if server.settings.start == "eager" and server.state != "disabled":
+                self._start_in_background(server)
+        if self._config_watcher is not None and self._config_watcher.should_watch and self._watch_task is None:
+            self._watch_task = asyncio.get_running_loop().create_task(self._config_watcher.watch_files(self.reload))
 
     def stats(self) -> HostStats:
         """Return what is open or running now. All counts are 0 when nothing is left."""
@@ -162,7 +162,7 @@ class Host(Roster):
             connected_servers=sum(member.client is not None for member in members),
             running_calls=sum(member.uses for member in members),
             open_questions=self.postponing.open_questions,
-            gateways=sum(not task.done() for task in self._web.values()),
+            gateways=sum(not task.done() for task in self._http_tasks.values()),
         )
 
     async def __aexit__(self, *_: object) -> None:
@@ -171,19 +171,19 @@ class Host(Roster):
     async def close(self) -> None:
         """Stop all servers, at once and in bounded time; none is started again unless the host is."""
         self._open = False
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait([self._watching])
-            self._watching = None
-        for web in self._web:
-            web.should_exit = True
-        served, self._web = [*self._web.values()], {}
-        if served:
-            await asyncio.wait(served, timeout=_WEB_TIME)
-        own = [member for callers in self._callers.values() for member in callers.members]
-        await asyncio.gather(*(member.stop() for member in (*self.servers, *own)))
-        if self._journal is not None:
-            self._journal.close()  # written to again, it is opened again
+        if self._watch_task is not None:
+            self._watch_task.cancel()
+            await asyncio.wait([self._watch_task])
+            self._watch_task = None
+        for http_server in self._http_tasks:
+            http_server.should_exit = True
+        http_tasks, self._http_tasks = [*self._http_tasks.values()], {}
+        if http_tasks:
+            await asyncio.wait(http_tasks, timeout=_HTTP_DRAIN_TIMEOUT_S)
+        caller_servers = [server for callers in self._caller_clients.values() for server in callers.servers]
+        await asyncio.gather(*(server.stop() for server in (*self.servers, *caller_servers)))
+        if self._audit_log is not None:
+            self._audit_log.close()  # written to again, it is opened again
 
     # Using it
 
@@ -209,27 +209,36 @@ class Host(Roster):
             PolicyError: the policy, or the user, said no.
         """
         arguments = {**(arguments or {}), **named}
-        if name in OWN and OWN[name] != CALL:
-            return looked_up(await self._listed("tool"), OWN[name], arguments or {})
-        if name in OWN:
-            name, arguments = inner_call(arguments or {})
-        member, tool = await self.find(name)
-        declared = await self.declared(member, tool)
-        question = self.question(member, "tool.call", tool, plain(arguments or {}), declared)
+        if name in SEARCH_TOOL_BY_NAME and SEARCH_TOOL_BY_NAME[name] != CALL_TOOL:
+            return run_search_tool(await self._list_catalog("tool"), SEARCH_TOOL_BY_NAME[name], arguments or {})
+        if name in SEARCH_TOOL_BY_NAME:
+            name, arguments = parse_inner_call(arguments or {})
+        managed_server, tool = await self.find(name)
+        definition = await self.declared(managed_server, tool)
+        request = self.question(managed_server, "tool.call", tool, to_plain(arguments or {}), definition)
         try:
-            settled = await self.desk.settle(question, declared, {"description": declared.description or ""}, wait=wait)
-        except Postponed as put_off:
-            return await self.postponing.put_off(put_off.ticket, question, declared)
-        await self.check_same(member, declared)
+            authorization = await self.desk.authorize(
+                request, definition, {"description": definition.description or ""}, wait=wait
+            )
+        except ConsentDeferred as put_off:
+            return await self.postponing.defer_call(put_off.ticket, request, definition)
+        await self.check_same(managed_server, definition)
         return await self.perform(
-            member, declared, settled.question, wait=wait, timeout=timeout, progress=progress, meta=meta, retry=retry
+            managed_server,
+            definition,
+            authorization.request,
+            wait=wait,
+            timeout=timeout,
+            progress=progress,
+            meta=meta,
+            retry=retry,
         )
 
     async def perform(
         self,
-        member: Member,
-        declared: Any,
-        question: Question,
+        managed_server: Member,
+        definition: Any,
+        request: Question,
         *,
         wait: bool = True,
         resume: Callable[[Client], Awaitable[Any]] | None = None,
@@ -241,51 +250,64 @@ class Host(Roster):
         `resume` goes on with a call that waited.
         """
 
-        async def work(client: Client, most: float | None) -> Any:
+        async def send_request(client: Client, max_seconds: float | None) -> Any:
             if resume is not None:
                 return await resume(client)
-            start = client.call_tool if wait else client.start_tool
-            idle = timeout if most is None else min(timeout or most, most)
-            return await start(question.tool, dict(question.arguments or {}), timeout=idle, total=most, **options)
+            call = client.call_tool if wait else client.start_tool
+            idle_timeout = timeout if max_seconds is None else min(timeout or max_seconds, max_seconds)
+            return await call(
+                request.tool, dict(request.arguments or {}), timeout=idle_timeout, total=max_seconds, **options
+            )
 
-        with lacking():
-            result = await performed(self, member, question, work)
+        with add_handler_hints():
+            result = await run_request(self, managed_server, request, send_request)
         if isinstance(result, Pending):
-            return await self.postponing.asked(member, declared, question, result)
-        return await passed(self, member, declared, result)
+            return await self.postponing.handle_input_requests(managed_server, definition, request, result)
+        return await review_result(self, managed_server, definition, result)
 
     async def read(self, server: str, uri: str) -> ReadResourceResult:
         """Read a resource of a server."""
-        member = self._member(server)
-        question = self.question(member, "resource.read", uri, None)
-        await self.desk.settle(question)
-        return await performed(self, member, question, lambda client, most: client.read_resource(uri, timeout=most))
+        managed_server = self._get_server(server)
+        request = self.question(managed_server, "resource.read", uri, None)
+        await self.desk.authorize(request)
+        return await run_request(
+            self, managed_server, request, lambda client, max_seconds: client.read_resource(uri, timeout=max_seconds)
+        )
 
     async def prompt(self, server: str, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:
         """A prompt of a server, filled in."""
-        member = self._member(server)
-        question = self.question(member, "prompt.get", name, dict(arguments or {}))
-        question = (await self.desk.settle(question)).question
-        judged: Mapping[str, Any] = question.arguments or {}
-        return await performed(
-            self, member, question, lambda client, most: client.get_prompt(name, judged, timeout=most)
+        managed_server = self._get_server(server)
+        request = self.question(managed_server, "prompt.get", name, dict(arguments or {}))
+        request = (await self.desk.authorize(request)).request
+        judged_arguments: Mapping[str, Any] = request.arguments or {}
+        return await run_request(
+            self,
+            managed_server,
+            request,
+            lambda client, max_seconds: client.get_prompt(name, judged_arguments, timeout=max_seconds),
         )
 
     async def complete(self, server: str, argument: str, value: str, **reference: Any) -> Completion:
         """Suggestions of a server, as `Client.complete` gives them."""
-        member = self._member(server)
-        of = reference.get("prompt") or reference.get("template") or ""
-        if (why := barred(self, member, "prompt.get" if "prompt" in reference else "resource.read", of)) is not None:
-            raise why
-        question = self.question(member, "complete", of, None)
-        await self.desk.settle(question)
-        return await performed(self, member, question, lambda client, _: client.complete(argument, value, **reference))
+        managed_server = self._get_server(server)
+        item_name = reference.get("prompt") or reference.get("template") or ""
+        if (
+            denial := find_denial(
+                self, managed_server, "prompt.get" if "prompt" in reference else "resource.read", item_name
+            )
+        ) is not None:
+            raise denial
+        request = self.question(managed_server, "complete", item_name, None)
+        await self.desk.authorize(request)
+        return await run_request(
+            self, managed_server, request, lambda client, _: client.complete(argument, value, **reference)
+        )
 
     # Questions that wait
 
     async def inbox(self) -> "AsyncGenerator[Item]":
         """The questions that wait for an answer, oldest first."""
-        for item in await self.postponing.items():
+        for item in await self.postponing.list_items():
             yield item
 
     async def answer(self, ticket: str, answer: Any) -> Any:
@@ -293,21 +315,21 @@ class Host(Roster):
 
         Returns the result of the call that waited for it, or None if somebody else has it.
         """
-        return await self.postponing.answer(ticket, read_answer(answer))
+        return await self.postponing.answer(ticket, as_consent_answer(answer))
 
     # As a server itself
 
-    def as_server(self, mode: Mode = "merged", *, only: str | None = None, **options: Any) -> Server:
+    def as_server(self, mode: GatewayMode = "merged", *, only: str | None = None, **options: Any) -> Server:
         """All servers as one: `mode` "merged", or "search" for three tools that find the others; or `only` one of them.
 
         Options are those of `Server`.
         """
-        gateway = Gateway(self, lambda: nullcontext() if self.is_open else self, mode=mode, only=only, **options)
-        self.on("server.added", lambda _: gateway.seat())
-        self.on("server.removed", lambda _: gateway.seat())
+        gateway = Gateway(self, lambda: nullcontext() if self.is_open else self, mode=mode, only_server=only, **options)
+        self.on("server.added", lambda _: gateway.sync_mounts())
+        self.on("server.removed", lambda _: gateway.sync_mounts())
         return gateway.server
 
-    def asgi(self, mode: Mode = "merged", *, name: str = "gateway", auth: Any = None, **options: Any) -> Any:
+    def asgi(self, mode: GatewayMode = "merged", *, name: str = "gateway", auth: Any = None, **options: Any) -> Any:
         """The gateway as an ASGI application: `/mcp`, `/search/mcp`, and `/s/NAME/mcp` for each server.
 
         Options are those of `Server.asgi`.
@@ -317,7 +339,7 @@ class Host(Roster):
     def serve(
         self,
         transport: Transport = "stdio",
-        mode: Mode = "merged",
+        mode: GatewayMode = "merged",
         *,
         name: str = "gateway",
         auth: Any = None,
@@ -335,6 +357,6 @@ class Host(Roster):
             return None
         if transport != "http":
             raise RuntimeError(f"within a running loop only 'http' can be served, not {transport!r}")
-        web, work = serving(server, **options)
-        self._web[web] = loop.create_task(work)
-        return self._web[web]
+        http_server, serve_forever = prepare_http_server(server, **options)
+        self._http_tasks[http_server] = loop.create_task(serve_forever)
+        return self._http_tasks[http_server]

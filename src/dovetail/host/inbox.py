@@ -19,12 +19,12 @@ from typing import Any, Final
 
 from dovetail.errors import AnswerError, clip
 from dovetail.host.consent import Allow, Answer, ConsentRequest, Deny, Edit, Later
-from dovetail.wire.codec import convert, encode, plain
+from dovetail.wire.codec import convert, encode, to_plain
 from dovetail.wire.shape import Struct, field
 
-_WEEK: Final = 7 * 86400.0
-_LOOK: Final = 0.2  # seconds between two looks for an answer given in another process
-_NONCE: Final = 12
+_DEFAULT_TTL_S: Final = 7 * 86400.0
+_POLL_INTERVAL_S: Final = 0.2  # seconds between two looks for an answer given in another process
+_NONCE_BYTES: Final = 12
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS asked (
@@ -33,7 +33,7 @@ CREATE TABLE IF NOT EXISTS asked (
 """
 
 
-class Work(Struct, frozen=True, kw_only=True):
+class DeferredCall(Struct, frozen=True, kw_only=True):
     """What is to be done once a question is answered: a call, from its beginning or from where it asked."""
 
     server: str
@@ -66,177 +66,194 @@ class Waiting(Struct, frozen=True, kw_only=True):
 class DurableConsent:
     """A broker that writes questions down. `secret` (16 bytes or more) encrypts what servers want to be told again."""
 
-    def __init__(self, path: str | Path, *, seconds: float = _WEEK, secret: str | bytes | None = None) -> None:
-        self._seconds = seconds
-        self._key = None if secret is None else _key(secret)
+    def __init__(self, path: str | Path, *, seconds: float = _DEFAULT_TTL_S, secret: str | bytes | None = None) -> None:
+        self._ttl_s = seconds
+        self._key = None if secret is None else _derive_key(secret)
         self._lock = threading.Lock()
-        self._news: dict[str, asyncio.Event] = {}  # for those who wait in this process
+        self._answer_events: dict[str, asyncio.Event] = {}  # for those who wait in this process
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        self._base = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
-        self._base.execute("PRAGMA journal_mode = WAL")
-        self._base.execute(_SCHEMA)
-        weakref.finalize(self, self._base.close)  # for users who never call close()
+        self._database = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute(_SCHEMA)
+        weakref.finalize(self, self._database.close)  # for users who never call close()
 
     def close(self) -> None:
         """Let go of the file."""
         with self._lock:
-            self._base.close()
+            self._database.close()
 
     async def ask(self, request: ConsentRequest) -> Answer:
         """Write it down; whoever waits gets the answer, all others a ticket."""
         ticket = await self.put(request)
         if not request.wait:
             return Later(ticket)
-        news = self._news[ticket] = asyncio.Event()
+        answer_event = self._answer_events[ticket] = asyncio.Event()
         try:
             while True:
-                found = self._answered(ticket)
-                if found is not None:
-                    return found
+                answer = self._take_answer(ticket)
+                if answer is not None:
+                    return answer
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK):
-                        await news.wait()
+                    async with asyncio.timeout(_POLL_INTERVAL_S):
+                        await answer_event.wait()
         finally:
-            del self._news[ticket]
-            self._run("DELETE FROM asked WHERE ticket = ?", ticket)  # nobody waits for it any more
+            del self._answer_events[ticket]
+            self._execute("DELETE FROM asked WHERE ticket = ?", ticket)  # nobody waits for it any more
 
-    async def put(self, request: ConsentRequest, work: Work | None = None) -> str:
+    async def put(self, request: ConsentRequest, deferred_call: DeferredCall | None = None) -> str:
         """Write a question down; its ticket."""
         ticket = f"tkt_{secrets.token_urlsafe(12)}"
         now = time.time()
-        self._run("DELETE FROM asked WHERE until <= ?", now)
-        self._run(
+        self._execute("DELETE FROM asked WHERE until <= ?", now)
+        self._execute(
             "INSERT INTO asked VALUES (?, ?, ?, NULL, ?, ?)",
             ticket,
             encode(request),
-            None if work is None else self._sealed(encode(work)),
+            None if deferred_call is None else self._encrypt(encode(deferred_call)),
             now,
-            now + self._seconds,
+            now + self._ttl_s,
         )
         return ticket
 
-    async def attach(self, ticket: str, work: Work) -> None:
+    async def attach(self, ticket: str, deferred_call: DeferredCall) -> None:
         """Say what is to be done when it is answered."""
-        self._run("UPDATE asked SET work = ? WHERE ticket = ?", self._sealed(encode(work)), ticket)
+        self._execute("UPDATE asked SET work = ? WHERE ticket = ?", self._encrypt(encode(deferred_call)), ticket)
 
     @property
     def open_questions(self) -> int:
         """How many questions have no answer yet."""
-        rows = self._run("SELECT COUNT(*) FROM asked WHERE answer IS NULL AND until > ?", time.time())
+        rows = self._execute("SELECT COUNT(*) FROM asked WHERE answer IS NULL AND until > ?", time.time())
         return rows[0][0]
 
     async def items(self) -> list[Item]:
         """The open questions, oldest first."""
-        rows = self._run(
+        rows = self._execute(
             "SELECT ticket, request, asked, until, work IS NOT NULL FROM asked"
             " WHERE answer IS NULL AND until > ? ORDER BY asked, ticket",
             time.time(),
         )
         return [
-            Item(ticket=ticket, request=_request(request), asked=asked, until=until, survives=bool(survives))
-            for ticket, request, asked, until, survives in rows
+            Item(
+                ticket=ticket,
+                request=_decode_request(request),
+                asked=created_at,
+                until=expires_at,
+                survives=bool(is_durable),
+            )
+            for ticket, request, created_at, expires_at, is_durable in rows
         ]
 
-    async def find(self, ticket: str) -> tuple[ConsentRequest, Work] | None:
+    async def find(self, ticket: str) -> tuple[ConsentRequest, DeferredCall] | None:
         """The question and what is to be done, left where it is; None if there is none, or somebody waits."""
-        rows = self._run(
+        rows = self._execute(
             "SELECT request, work FROM asked WHERE ticket = ? AND work IS NOT NULL AND until > ?", ticket, time.time()
         )
-        return None if not rows else (_request(rows[0][0]), convert(json.loads(self._opened(rows[0][1])), Work))
+        return (
+            None
+            if not rows
+            else (_decode_request(rows[0][0]), convert(json.loads(self._decrypt(rows[0][1])), DeferredCall))
+        )
 
     async def take(self, ticket: str) -> bool:
         """Take a question that was found out of the inbox; of several who try, one has it."""
-        return bool(self._run("DELETE FROM asked WHERE ticket = ? AND work IS NOT NULL RETURNING ticket", ticket))
+        return bool(self._execute("DELETE FROM asked WHERE ticket = ? AND work IS NOT NULL RETURNING ticket", ticket))
 
     async def answer(self, ticket: str, answer: Answer) -> bool:
         """Give whoever waits the answer; whether anybody may be waiting."""
-        rows = self._run(
+        rows = self._execute(
             "UPDATE asked SET answer = ? WHERE ticket = ? AND work IS NULL AND answer IS NULL AND until > ?"
             " RETURNING ticket",
             encode({"kind": type(answer).__name__, "value": answer}),
             ticket,
             time.time(),
         )
-        if rows and ticket in self._news:
-            self._news[ticket].set()
+        if rows and ticket in self._answer_events:
+            self._answer_events[ticket].set()
         return bool(rows)
 
-    def _answered(self, ticket: str) -> Answer | None:
-        rows = self._run("DELETE FROM asked WHERE ticket = ? AND answer IS NOT NULL RETURNING answer", ticket)
+    def _take_answer(self, ticket: str) -> Answer | None:
+        rows = self._execute("DELETE FROM asked WHERE ticket = ? AND answer IS NOT NULL RETURNING answer", ticket)
         if rows:
-            return _answer(json.loads(rows[0][0]))
-        if not self._run("SELECT 1 FROM asked WHERE ticket = ? AND until > ?", ticket, time.time()):
+            return _decode_answer(json.loads(rows[0][0]))
+        if not self._execute("SELECT 1 FROM asked WHERE ticket = ? AND until > ?", ticket, time.time()):
             return Deny("nobody answered in time", dismissed=True)
         return None
 
-    def _run(self, statement: str, *values: Any) -> list[Any]:
+    def _execute(self, statement: str, *values: Any) -> list[Any]:
         with self._lock:
-            return self._base.execute(statement, values).fetchall()
+            return self._database.execute(statement, values).fetchall()
 
-    def _sealed(self, data: bytes) -> bytes:
+    def _encrypt(self, data: bytes) -> bytes:
         if self._key is None:
             return data
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-        nonce = os.urandom(_NONCE)
+        nonce = os.urandom(_NONCE_BYTES)
         return nonce + AESGCM(self._key).encrypt(nonce, data, None)
 
-    def _opened(self, data: bytes) -> bytes:
+    def _decrypt(self, data: bytes) -> bytes:
         if self._key is None:
             return data
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         try:
-            return AESGCM(self._key).decrypt(data[:_NONCE], data[_NONCE:], None)
+            return AESGCM(self._key).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], None)
         except (InvalidTag, ValueError):
             raise ValueError("the inbox was written with another secret") from None
 
 
-def _key(secret: str | bytes) -> bytes:
+def _derive_key(secret_key: str | bytes) -> bytes:
     import hashlib
 
-    material = secret.encode() if isinstance(secret, str) else secret
-    if len(material) < 16:
+    key_bytes = secret_key.encode() if isinstance(secret_key, str) else secret_key
+    if len(key_bytes) < 16:
         raise ValueError("the secret of an inbox needs at least 16 bytes")
-    return hashlib.sha256(b"dovetail inbox " + material).digest()
+    return hashlib.sha256(b"dovetail inbox " + key_bytes).digest()
 
 
-def _request(data: bytes) -> ConsentRequest:
+def _decode_request(data: bytes) -> ConsentRequest:
     return convert(json.loads(data), ConsentRequest)
 
 
-def _answer(given: Mapping[str, Any]) -> Answer:
-    kinds: Mapping[str, Any] = {"Allow": Allow, "Deny": Deny, "Edit": Edit}
-    return convert(given["value"], kinds[given["kind"]])
+def _decode_answer(stored: Mapping[str, Any]) -> Answer:
+    answer_types: Mapping[str, Any] = {"Allow": Allow, "Deny": Deny, "Edit": Edit}
+    return convert(stored["value"], answer_types[stored["kind"]])
 
 
-def responses(work: Work, answer: Answer) -> dict[str, Any]:
+def build_responses(deferred_call: DeferredCall, answer: Answer) -> dict[str, Any]:
     """An answer of the person's as the server takes it; where several questions are open, each by its key.
 
     Raises:
         AnswerError: it answers something else than was asked.
     """
-    found: dict[str, Any] = dict(work.answers)
+    input_responses: dict[str, Any] = dict(deferred_call.answers)
     if isinstance(answer, Deny):
-        return found | {key: {"action": "cancel" if answer.dismissed else "decline"} for key in work.questions}
-    value = plain(answer.value) if isinstance(answer, Edit) else True
-    return found | {key: _response(key, work.questions[key], one) for key, one in _keyed(work, value).items()}
+        return input_responses | {
+            key: {"action": "cancel" if answer.dismissed else "decline"} for key in deferred_call.questions
+        }
+    value = to_plain(answer.value) if isinstance(answer, Edit) else True
+    return input_responses | {
+        key: _build_response(key, deferred_call.questions[key], response_value)
+        for key, response_value in _values_by_key(deferred_call, value).items()
+    }
 
 
-def _keyed(work: Work, value: Any) -> dict[str, Any]:
-    if len(work.questions) == 1:
-        return dict.fromkeys(work.questions, value)
-    if isinstance(value, dict) and value.keys() == work.questions.keys():
+def _values_by_key(deferred_call: DeferredCall, value: Any) -> dict[str, Any]:
+    if len(deferred_call.questions) == 1:
+        return dict.fromkeys(deferred_call.questions, value)
+    if isinstance(value, dict) and value.keys() == deferred_call.questions.keys():
         return value
-    raise AnswerError(f"several questions are open: answer each by its key, {', '.join(map(clip, work.questions))}")
+    raise AnswerError(
+        f"several questions are open: answer each by its key, {', '.join(map(clip, deferred_call.questions))}"
+    )
 
 
-def _response(key: str, question: Mapping[str, Any], value: Any) -> dict[str, Any]:
+def _build_response(key: str, input_request: Mapping[str, Any], value: Any) -> dict[str, Any]:
     if value is False or value is None:
         return {"action": "decline"}
-    if (question.get("params") or {}).get("mode") == "url":
+    if (input_request.get("params") or {}).get("mode") == "url":
         return {"action": "accept"}
     if not isinstance(value, dict):
         raise AnswerError(f"{clip(key)} is a form, answered by what was filled in: Edit({{...}}), or Deny()")

@@ -15,25 +15,34 @@ from pathlib import Path
 from typing import Any, Final
 
 from dovetail.errors import clip
-from dovetail.host.ledger import locked
+from dovetail.host.ledger import lock_path
 from dovetail.host.policy import Decision, Question
 from dovetail.host.secrets import Secrets
 from dovetail.protocol.channel import Headers
 from dovetail.protocol.limits import MiB
-from dovetail.protocol.recording import FORMAT, Event, Frame, Heading, Tap, To, frame, read_all
-from dovetail.wire.codec import encode, plain
+from dovetail.protocol.recording import (
+    FORMAT_VERSION,
+    Event,
+    Frame,
+    Receiver,
+    Recorder,
+    RecordingHeader,
+    create_frame,
+    read_parts,
+)
+from dovetail.wire.codec import encode, to_plain
 from dovetail.wire.shape import replace
 
 log = logging.getLogger("dovetail")
 
 # Counted from there, the times of all processes and runs are in one order.
-_BEGAN: Final = "1970-01-01T00:00:00Z"
-_DEEPEST: Final = 6
-_MEMBERS: Final = 50
-_LONGEST: Final = 16 * 1024  # of the values of one call
-_TEXT: Final = 1000
+_EPOCH: Final = "1970-01-01T00:00:00Z"
+_MAX_SHAPE_DEPTH: Final = 6
+_MAX_SHAPE_MEMBERS: Final = 50
+_MAX_ARGUMENTS_BYTES: Final = 16 * 1024  # of the values of one call
+_MAX_TEXT_CHARS: Final = 1000
 
-_TYPES: Final = {bool: "boolean", int: "integer", float: "number"}
+_TYPE_NAMES: Final = {bool: "boolean", int: "integer", float: "number"}
 
 
 class Journal:
@@ -54,44 +63,44 @@ class Journal:
     ) -> None:
         self.path = Path(path)
         self.lost = 0  # lines that could not be written
-        self._values = values
-        self._masks = [(secrets or Secrets({})).mask]
+        self._include_values = values
+        self._mask_functions = [(secrets or Secrets({})).mask]
         self._max_bytes = max_bytes
-        self._keep = keep
+        self._backup_count = keep
         self._clock = clock
         self._lock = threading.Lock()
-        self._handle = -1
+        self._file_descriptor = -1
 
     def call(
-        self, question: Question, outcome: str, ms: float, *, error: str = "", result_bytes: int | None = None
+        self, request: Question, outcome: str, ms: float, *, error: str = "", result_bytes: int | None = None
     ) -> None:
         """A call that is over."""
         self.event(
             "call",
-            question.server,
-            **_about(question),
-            arguments=self._arguments(question.arguments),
+            request.server,
+            **_request_fields(request),
+            arguments=self._format_arguments(request.arguments),
             outcome=outcome,
             ms=round(ms, 1),
             error=error or None,
             result_bytes=result_bytes,
         )
 
-    def decision(self, question: Question, decision: Decision) -> None:
+    def decision(self, request: Question, decision: Decision) -> None:
         """What the policy said, and why."""
         self.event(
             "decision",
-            question.server,
-            **_about(question),
-            arguments=self._arguments(question.arguments),
+            request.server,
+            **_request_fields(request),
+            arguments=self._format_arguments(request.arguments),
             verdict=decision.verdict,
             tier=decision.tier,
             reason=decision.reason,
         )
 
-    def consent(self, question: Question, answer: str, *, reason: str | None = None) -> None:
+    def consent(self, request: Question, answer: str, *, reason: str | None = None) -> None:
         """What the user, or whoever speaks for the user, answered."""
-        self.event("consent", question.server, **_about(question), answer=answer, reason=reason)
+        self.event("consent", request.server, **_request_fields(request), answer=answer, reason=reason)
 
     def state(self, server: str, old: str, new: str, reason: str | None = None) -> None:
         """A server that is in another state now."""
@@ -99,34 +108,36 @@ class Journal:
 
     def event(self, event: str, server: str = "", **facts: Any) -> None:
         """Anything else that happened; facts that are None are left out."""
-        told = self._masked({name: value for name, value in facts.items() if value is not None})
-        bounded = {name: _bounded(value) for name, value in told.items()}  # a secret that was cut could not be found
-        self._write(Event(event=event, at=self._now(), server=server, facts=bounded))
+        masked_fields = self._mask_value({name: value for name, value in facts.items() if value is not None})
+        bounded_fields = {
+            name: _truncate(value) for name, value in masked_fields.items()
+        }  # a secret that was cut could not be found
+        self._write(Event(event=event, at=self._now(), server=server, facts=bounded_fields))
 
     def mask(self, secrets: Secrets) -> None:
         """Mask what somebody else has looked up, too."""
-        self._masks.append(secrets.mask)
+        self._mask_functions.append(secrets.mask)
 
-    def _masked(self, value: Any) -> Any:
-        for mask in self._masks:
+    def _mask_value(self, value: Any) -> Any:
+        for mask in self._mask_functions:
             value = mask(value)
         return value
 
-    def tap(self, server: str) -> Tap:
+    def tap(self, server: str) -> Recorder:
         """Where a client's messages can be sent to be kept here too, values and all, secrets masked."""
 
-        def keep(to: To, data: bytes, headers: Headers) -> None:
-            made = frame(self._now(), to, data, headers)
-            text = None if made.text is None else self._masked(made.text)
-            message = self._masked(made.message) if made.text is None else made.message
-            self._write(replace(made, server=server, message=message, text=text))
+        def record(to: Receiver, data: bytes, headers: Headers) -> None:
+            raw_frame = create_frame(self._now(), to, data, headers)
+            text = None if raw_frame.text is None else self._mask_value(raw_frame.text)
+            message = self._mask_value(raw_frame.message) if raw_frame.text is None else raw_frame.message
+            self._write(replace(raw_frame, server=server, message=message, text=text))
 
-        return keep
+        return record
 
     def close(self) -> None:
         """Let go of the file."""
         with self._lock:
-            self._let_go()
+            self._close_file()
 
     def __enter__(self) -> "Journal":
         return self
@@ -137,105 +148,111 @@ class Journal:
     def _now(self) -> float:
         return round(self._clock(), 6)
 
-    def _arguments(self, arguments: Mapping[str, Any] | None) -> Any:
+    def _format_arguments(self, arguments: Mapping[str, Any] | None) -> Any:
         if arguments is None:
             return None
-        if not self._values:
-            return shape(arguments)
-        return dict(arguments) if len(encode(arguments)) <= _LONGEST else {"…": shape(arguments)}
+        if not self._include_values:
+            return describe_shape(arguments)
+        return dict(arguments) if len(encode(arguments)) <= _MAX_ARGUMENTS_BYTES else {"…": describe_shape(arguments)}
 
     def _write(self, part: Event | Frame) -> None:
-        line = _ascii(part)
+        encoded_line = _encode_ascii_line(part)
         with self._lock:
             try:
-                self._open(len(line))
-                _append(self._handle, line)
+                self._ensure_open(len(encoded_line))
+                _append_line(self._file_descriptor, encoded_line)
             except OSError as exc:
                 if not self.lost:
                     log.error("the journal cannot be written: %s", exc)
                 self.lost += 1
-                self._let_go()
+                self._close_file()
 
-    def _open(self, coming: int) -> None:
+    def _ensure_open(self, next_bytes: int) -> None:
         """Have the file that is there now, with room for one line more."""
-        if self._handle >= 0 and not self._current():
-            self._let_go()
-        if self._handle < 0:
+        if self._file_descriptor >= 0 and not self._is_current_file():
+            self._close_file()
+        if self._file_descriptor < 0:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._handle = _begun(self.path)
-        if os.fstat(self._handle).st_size + coming > self._max_bytes:
-            with locked(self.path):
-                if self._current():  # otherwise another process was faster
-                    _rotate(self.path, self._keep)
-                self._let_go()
-                self._handle = _begun(self.path)
+            self._file_descriptor = _open_log(self.path)
+        if os.fstat(self._file_descriptor).st_size + next_bytes > self._max_bytes:
+            with lock_path(self.path):
+                if self._is_current_file():  # otherwise another process was faster
+                    _rotate_files(self.path, self._backup_count)
+                self._close_file()
+                self._file_descriptor = _open_log(self.path)
 
-    def _current(self) -> bool:
+    def _is_current_file(self) -> bool:
         try:
-            there = os.stat(self.path)
+            path_stat = os.stat(self.path)
         except FileNotFoundError:
             return False
-        mine = os.fstat(self._handle)
-        return (there.st_ino, there.st_dev) == (mine.st_ino, mine.st_dev)
+        open_stat = os.fstat(self._file_descriptor)
+        return (path_stat.st_ino, path_stat.st_dev) == (open_stat.st_ino, open_stat.st_dev)
 
-    def _let_go(self) -> None:
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
+    def _close_file(self) -> None:
+        if self._file_descriptor >= 0:
+            os.close(self._file_descriptor)
+            self._file_descriptor = -1
 
 
-def read_journal(path: str | Path) -> Iterator[Heading | Frame | Event]:
+def read_journal(path: str | Path) -> Iterator[RecordingHeader | Frame | Event]:
     """Everything that a journal and its older files hold, oldest first."""
-    place = Path(path)
-    older = sorted(place.parent.glob(f"{place.name}.[0-9]*"), key=lambda one: -int(one.suffix[1:]))
-    for one in [*older, place]:
+    log_path = Path(path)
+    backups = sorted(log_path.parent.glob(f"{log_path.name}.[0-9]*"), key=lambda backup: -int(backup.suffix[1:]))
+    for log_file in [*backups, log_path]:
         with contextlib.suppress(FileNotFoundError):
-            yield from read_all(one.read_bytes().splitlines())
+            yield from read_parts(log_file.read_bytes().splitlines())
 
 
-def shape(value: Any, depth: int = 0) -> Any:
+def describe_shape(value: Any, depth: int = 0) -> Any:
     """What a value looks like, without what it says: names, types, lengths."""
     if isinstance(value, str):
         return f"string({len(value)})"
     if isinstance(value, Mapping):
-        if depth == _DEEPEST:
+        if depth == _MAX_SHAPE_DEPTH:
             return f"object({len(value)})"
-        named = {clip(str(name), 64): shape(one, depth + 1) for name, one in [*value.items()][:_MEMBERS]}
-        return named | ({"…": len(value)} if len(value) > _MEMBERS else {})
+        members = {
+            clip(str(name), 64): describe_shape(member, depth + 1)
+            for name, member in [*value.items()][:_MAX_SHAPE_MEMBERS]
+        }
+        return members | ({"…": len(value)} if len(value) > _MAX_SHAPE_MEMBERS else {})
     if isinstance(value, list | tuple):
-        return [f"array({len(value)})", *(shape(one, depth + 1) for one in value[:1] if depth < _DEEPEST)]
-    return _TYPES.get(type(value), "null")
+        return [
+            f"array({len(value)})",
+            *(describe_shape(item, depth + 1) for item in value[:1] if depth < _MAX_SHAPE_DEPTH),
+        ]
+    return _TYPE_NAMES.get(type(value), "null")
 
 
-def _about(question: Question) -> dict[str, Any]:
-    return {"kind": question.kind, "tool": question.tool or None}
+def _request_fields(request: Question) -> dict[str, Any]:
+    return {"kind": request.kind, "tool": request.tool or None}
 
 
-def _bounded(value: Any) -> Any:
-    return value if not isinstance(value, str) or len(value) <= _TEXT else value[: _TEXT - 1] + "…"
+def _truncate(value: Any) -> Any:
+    return value if not isinstance(value, str) or len(value) <= _MAX_TEXT_CHARS else value[: _MAX_TEXT_CHARS - 1] + "…"
 
 
-def _ascii(part: Event | Frame | Heading) -> bytes:
-    return json.dumps(plain(part), separators=(",", ":")).replace("\x7f", "\\u007f").encode("ascii") + b"\n"
+def _encode_ascii_line(part: Event | Frame | RecordingHeader) -> bytes:
+    return json.dumps(to_plain(part), separators=(",", ":")).replace("\x7f", "\\u007f").encode("ascii") + b"\n"
 
 
-def _begun(path: Path) -> int:
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    if os.fstat(handle).st_size == 0:  # two processes may both say so, which costs a line
-        _append(handle, _ascii(Heading(recording=FORMAT, began=_BEGAN)))
-    return handle
+def _open_log(path: Path) -> int:
+    file_descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    if os.fstat(file_descriptor).st_size == 0:  # two processes may both say so, which costs a line
+        _append_line(file_descriptor, _encode_ascii_line(RecordingHeader(recording=FORMAT_VERSION, began=_EPOCH)))
+    return file_descriptor
 
 
-def _append(handle: int, line: bytes) -> None:
+def _append_line(file_descriptor: int, encoded_line: bytes) -> None:
     """In one go, so that lines of several processes do not mix."""
-    if os.write(handle, line) != len(line):
+    if os.write(file_descriptor, encoded_line) != len(encoded_line):
         raise OSError("the disk is full")
 
 
-def _rotate(path: Path, keep: int) -> None:
-    for number in range(keep, 0, -1):
-        older = path if number == 1 else path.with_name(f"{path.name}.{number - 1}")
+def _rotate_files(path: Path, backup_count: int) -> None:
+    for number in range(backup_count, 0, -1):
+        source = path if number == 1 else path.with_name(f"{path.name}.{number - 1}")
         with contextlib.suppress(FileNotFoundError):
-            os.replace(older, path.with_name(f"{path.name}.{number}"))
-    if keep == 0:
+            os.replace(source, path.with_name(f"{path.name}.{number}"))
+    if backup_count == 0:
         path.unlink(missing_ok=True)

@@ -23,31 +23,31 @@ Kind: TypeAlias = Literal[
     "login",
 ]
 
-KINDS: Final[tuple[str, ...]] = get_args(Kind)
+CONSENT_KINDS: Final[tuple[str, ...]] = get_args(Kind)
 
 # What the user has said yes to by configuring it: only a rule that means it makes it a question.
-GIVEN: Final = frozenset({"server.start", "tool.result", "sampling.response", "roots.list", "complete"})
+CONFIGURED_KINDS: Final = frozenset({"server.start", "tool.result", "sampling.response", "roots.list", "complete"})
 # What a server asks for: allowed only by a rule that names it.
-DEMANDED: Final = frozenset({"sampling.request", "elicit.form", "elicit.url", "login"})
+SERVER_REQUESTED_KINDS: Final = frozenset({"sampling.request", "elicit.form", "elicit.url", "login"})
 # What a person sees, whatever is allowed.
-PERSONAL: Final = frozenset({"elicit.form", "elicit.url", "definition.changed"})
+ALWAYS_ASK_KINDS: Final = frozenset({"elicit.form", "elicit.url", "definition.changed"})
 
 
-def read_kind(given: str) -> str:
+def check_consent_kind(kind: str) -> str:
     """A kind, or ValueError."""
-    if given not in KINDS:
-        raise _unknown(given)
-    return given
+    if kind not in CONSENT_KINDS:
+        raise _unknown_kind_error(kind)
+    return kind
 
 
-def read_kinds(given: str) -> str:
+def check_kind_glob(glob: str) -> str:
     """A kind, or a glob of some; ValueError if nothing can ever match it."""
-    if not any(fnmatchcase(kind, given) for kind in KINDS):
-        raise _unknown(given)
-    return given
+    if not any(fnmatchcase(kind, glob) for kind in CONSENT_KINDS):
+        raise _unknown_kind_error(glob)
+    return glob
 
 
-def _unknown(given: str) -> ValueError:
-    near = get_close_matches(given.replace("/", ".").replace("_", "."), KINDS, n=1)
-    meant = f"; did you mean {near[0]!r}?" if near else ""
-    return ValueError(f"there is no kind {given!r}{meant} There are {', '.join(KINDS)}")
+def _unknown_kind_error(name: str) -> ValueError:
+    matches = get_close_matches(name.replace("/", ".").replace("_", "."), CONSENT_KINDS, n=1)
+    hint = f"; did you mean {matches[0]!r}?" if matches else ""
+    return ValueError(f"there is no kind {name!r}{hint} There are {', '.join(CONSENT_KINDS)}")

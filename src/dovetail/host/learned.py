@@ -6,111 +6,121 @@ from typing import Any, Final
 
 from dovetail.connect import Client
 from dovetail.host.events import Event
-from dovetail.protocol.mounting import Hear, Kind
-from dovetail.protocol.topics import PROMPTS, RESOURCES, TOOLS, UPDATED
+from dovetail.protocol.mounting import ChangeCallback, ItemKind
+from dovetail.protocol.topics import PROMPTS_LIST_CHANGED, RESOURCE_UPDATED, RESOURCES_LIST_CHANGED, TOOLS_LIST_CHANGED
 
-_NOTICES: Final = {"tools": TOOLS, "prompts": PROMPTS, "resources": RESOURCES, "resource": UPDATED}
-_STALE: Final[Mapping[str, tuple[Kind, ...]]] = {
+_NOTIFICATION_BY_LIST: Final = {
+    "tools": TOOLS_LIST_CHANGED,
+    "prompts": PROMPTS_LIST_CHANGED,
+    "resources": RESOURCES_LIST_CHANGED,
+    "resource": RESOURCE_UPDATED,
+}
+_KINDS_BY_LIST: Final[Mapping[str, tuple[ItemKind, ...]]] = {
     "tools": ("tool",),
     "prompts": ("prompt",),
     "resources": ("resource", "resource template"),
 }
-_LIST: Final[Mapping[Kind, str]] = {kind: name for name, kinds in _STALE.items() for kind in kinds}
+_LIST_BY_KIND: Final[Mapping[ItemKind, str]] = {kind: name for name, kinds in _KINDS_BY_LIST.items() for kind in kinds}
 
 
-class Learned:
+class ListCache:
     """The lists of one server."""
 
-    def __init__(self, server: str, tell: Callable[[Event], None]) -> None:
-        self.known: dict[Kind, dict[str, Any]] = {}
-        self.hearers: list[Hear] = []
-        self._server = server
-        self._tell = tell
-        self._fresh: dict[Kind, float] = {}
-        self._news: Counter[Kind] = Counter()  # notices of changes
-        self._seen: dict[Kind, int] = {}  # how many there were when the list was asked for
-        self._missed: set[Kind] = set()
+    def __init__(self, server_name: str, emit: Callable[[Event], None]) -> None:
+        self.items_by_kind: dict[ItemKind, dict[str, Any]] = {}
+        self.change_callbacks: list[ChangeCallback] = []
+        self._server_name = server_name
+        self._emit = emit
+        self._fetched_at: dict[ItemKind, float] = {}
+        self._change_counts: Counter[ItemKind] = Counter()  # notices of changes
+        self._seen_change_counts: dict[ItemKind, int] = {}  # how many there were when the list was asked for
+        self._awaited_kinds: set[ItemKind] = set()
 
-    def since(self, kind: Kind) -> float | None:
+    def get_fetch_time(self, kind: ItemKind) -> float | None:
         """When a list was asked for that still holds, as far as the server told."""
-        return self._fresh.get(kind)
+        return self._fetched_at.get(kind)
 
-    def stale(self) -> None:
+    def invalidate(self) -> None:
         """Nothing is sure any more."""
-        self._fresh.clear()
+        self._fetched_at.clear()
 
-    def changed(self, name: str, uri: str | None = None, details: Any = None) -> None:
+    def handle_change(self, list_name: str, uri: str | None = None, details: Any = None) -> None:
         """The server told of a change, or it was noticed."""
-        for kind in _STALE.get(name, ()):
-            self._fresh.pop(kind, None)
-            self._news[kind] += 1
-        self._announce(name, uri, details)
+        for kind in _KINDS_BY_LIST.get(list_name, ()):
+            self._fetched_at.pop(kind, None)
+            self._change_counts[kind] += 1
+        self._notify(list_name, uri, details)
 
-    def missed(self, kind: Kind) -> None:
+    def mark_awaited(self, kind: ItemKind) -> None:
         """Somebody who wanted the list did not get it, or not all of it, and is told when it is there."""
-        self._missed.add(kind)
+        self._awaited_kinds.add(kind)
 
-    def news(self, kind: Kind) -> int:
+    def get_change_count(self, kind: ItemKind) -> int:
         """How many changes the server told of; to be handed back with the list that is asked for now."""
-        return self._news[kind]
+        return self._change_counts[kind]
 
-    def learn(self, kind: Kind, found: dict[str, Any], now: float, news: int) -> None:
+    def update(self, kind: ItemKind, items: dict[str, Any], fetched_at: float, change_count: int) -> None:
         """Take a list that was asked for at a time, when so many changes had been told of."""
-        before, self.known[kind] = self.known.get(kind), found
-        if news == self._news[kind]:  # else it changed while it was told
-            self._fresh[kind] = now
-        untold = before is not None and self._seen.get(kind) == news
-        self._seen[kind] = news
-        if kind in self._missed or untold:
-            self._missed.discard(kind)
-            if (before or {}) != found:
-                self._announce(_LIST[kind], None, None)
-        if before is not None and before != found:
-            self._tell(Event(kind="definitions.changed", server=self._server, new=kind, details=(before, found)))
+        previous, self.items_by_kind[kind] = self.items_by_kind.get(kind), items
+        if change_count == self._change_counts[kind]:  # else it changed while it was told
+            self._fetched_at[kind] = fetched_at
+        is_unannounced = previous is not None and self._seen_change_counts.get(kind) == change_count
+        self._seen_change_counts[kind] = change_count
+        if kind in self._awaited_kinds or is_unannounced:
+            self._awaited_kinds.discard(kind)
+            if (previous or {}) != items:
+                self._notify(_LIST_BY_KIND[kind], None, None)
+        if previous is not None and previous != items:
+            self._emit(Event(kind="definitions.changed", server=self._server_name, new=kind, details=(previous, items)))
 
-    def _announce(self, name: str, uri: str | None, details: Any) -> None:
-        self._tell(Event(kind=f"{name}.changed", server=self._server, details=details))
-        for hear in tuple(self.hearers):
-            hear(_NOTICES[name], uri)
+    def _notify(self, list_name: str, uri: str | None, details: Any) -> None:
+        self._emit(Event(kind=f"{list_name}.changed", server=self._server_name, details=details))
+        for callback in tuple(self.change_callbacks):
+            callback(_NOTIFICATION_BY_LIST[list_name], uri)
 
-    def follow(self, hear: Hear) -> Callable[[], None]:
+    def add_callback(self, callback: ChangeCallback) -> Callable[[], None]:
         """Tell somebody of changes; call what is returned to stop."""
-        self.hearers.append(hear)
+        self.change_callbacks.append(callback)
 
         def stop() -> None:
-            if hear in self.hearers:
-                self.hearers.remove(hear)
+            if callback in self.change_callbacks:
+                self.change_callbacks.remove(callback)
 
         return stop
 
 
-def tells(client: Client) -> bool:
+def has_change_notices(client: Client) -> bool:
     """Whether a server says that it tells of changes."""
-    offered = client.capabilities
-    return any(one is not None and one.list_changed for one in (offered.tools, offered.prompts, offered.resources))
+    capabilities = client.capabilities
+    return any(
+        capability is not None and capability.list_changed
+        for capability in (capabilities.tools, capabilities.prompts, capabilities.resources)
+    )
 
 
-async def declared(client: Client, kind: Kind) -> dict[str, Any]:
+async def fetch_definitions(client: Client, kind: ItemKind) -> dict[str, Any]:
     """What a server offers of a kind, by name or URI."""
-    offered = client.capabilities
+    capabilities = client.capabilities
     match kind:
         case "tool":
-            return _each(await client.list_tools() if offered.tools is not None else (), "name")
+            return _index_definitions(await client.list_tools() if capabilities.tools is not None else (), "name")
         case "prompt":
-            return _each(await client.list_prompts() if offered.prompts is not None else (), "name")
+            return _index_definitions(await client.list_prompts() if capabilities.prompts is not None else (), "name")
         case "resource":
-            return _each(await client.list_resources() if offered.resources is not None else (), "uri")
+            return _index_definitions(
+                await client.list_resources() if capabilities.resources is not None else (), "uri"
+            )
         case _:
-            found = await client.list_resource_templates() if offered.resources is not None else ()
-            return _each(found, "uri_template")
+            templates = await client.list_resource_templates() if capabilities.resources is not None else ()
+            return _index_definitions(templates, "uri_template")
 
 
-def _each(declarations: Sequence[Any], name: str) -> dict[str, Any]:
+def _index_definitions(definitions: Sequence[Any], key_attribute: str) -> dict[str, Any]:
     """Each under its name. Of two that differ under one name neither is kept: nobody could say which one is meant."""
-    found: dict[str, Any] = {}
-    twice: set[str] = set()
-    for one in declarations:
-        key = getattr(one, name)
-        if found.setdefault(key, one) != one:
-            twice.add(key)
-    return {key: one for key, one in found.items() if key not in twice}
+    by_key: dict[str, Any] = {}
+    ambiguous: set[str] = set()
+    for definition in definitions:
+        key = getattr(definition, key_attribute)
+        if by_key.setdefault(key, definition) != definition:
+            ambiguous.add(key)
+    return {key: definition for key, definition in by_key.items() if key not in ambiguous}

@@ -14,73 +14,73 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from dovetail.login.files import lock_file, replace, taken
+from dovetail.login.files import open_lock_file, replace_file, try_lock
 from dovetail.wire.codec import encode
 
 log = logging.getLogger("dovetail")
 
-_PATIENCE: Final = 10.0  # for another process, which needs milliseconds
-_PAUSE: Final = 0.005
-_OTHERS_WRITE: Final = 0o022
+_LOCK_TIMEOUT_S: Final = 10.0  # for another process, which needs milliseconds
+_LOCK_POLL_INTERVAL_S: Final = 0.005
+_GROUP_OTHER_WRITE_MODE: Final = 0o022
 
 T = TypeVar("T")
 Document = dict[str, Any]
 
 
-class Ledger:
+class SharedDocument:
     """One document; without a path, in memory."""
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = Path(path) if path is not None else None
         self._lock = threading.Lock()  # for moments
-        self._changing = threading.Lock()  # for as long as another process takes, which keeps nobody from reading
-        self._seen: tuple[int, int, int] | None = None
-        self._kept: Document = {}
+        self._change_lock = threading.Lock()  # for as long as another process takes, which keeps nobody from reading
+        self._cached_stat: tuple[int, int, int] | None = None
+        self._cached_document: Document = {}
 
     def read(self) -> Document:
         """The document as it is now; not to be changed. PermissionError if others could have written it."""
         with self._lock:
-            return self._current()
+            return self._load()
 
     def change(self, edit: Callable[[Document], T]) -> T:
         """Let a function change the document; what it returns. TimeoutError if another process does not let go."""
-        with self._changing:
+        with self._change_lock:
             if self.path is None:
-                return edit(self._kept)
+                return edit(self._cached_document)
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with locked(self.path):
-                self._set_damaged_aside()
+            with lock_path(self.path):
+                self._move_damaged()
                 document: Document = copy.deepcopy(self.read())  # a copy: the edit may fail half way
                 result = edit(document)
-                replace(self.path, encode(document))
+                replace_file(self.path, encode(document))
                 with self._lock:
-                    self._seen = None
+                    self._cached_stat = None
                 return result
 
-    def _current(self) -> Document:
+    def _load(self) -> Document:
         if self.path is None:
-            return self._kept
+            return self._cached_document
         try:
             with self.path.open("rb") as file:
-                state = os.fstat(file.fileno())
-                if os.name != "nt" and state.st_mode & _OTHERS_WRITE:
+                file_stat = os.fstat(file.fileno())
+                if os.name != "nt" and file_stat.st_mode & _GROUP_OTHER_WRITE_MODE:
                     raise PermissionError(f"{self.path} can be written by others; chmod 600 it if it is yours")
-                now = (state.st_ino, state.st_mtime_ns, state.st_size)
-                if now != self._seen:
-                    self._kept, self._seen = _document(file.read()) or {}, now
+                stat_key = (file_stat.st_ino, file_stat.st_mtime_ns, file_stat.st_size)
+                if stat_key != self._cached_stat:
+                    self._cached_document, self._cached_stat = _parse_document(file.read()) or {}, stat_key
         except FileNotFoundError:
-            self._kept, self._seen = {}, None
-        return self._kept
+            self._cached_document, self._cached_stat = {}, None
+        return self._cached_document
 
-    def _set_damaged_aside(self) -> None:
+    def _move_damaged(self) -> None:
         assert self.path is not None
         with contextlib.suppress(FileNotFoundError):
-            if _document(self.path.read_bytes()) is None:
+            if _parse_document(self.path.read_bytes()) is None:
                 log.warning("%s is damaged; it is kept as %s.damaged", self.path, self.path.name)
                 os.replace(self.path, self.path.with_name(f"{self.path.name}.damaged"))
 
 
-def state_folder() -> Path:
+def get_state_dir() -> Path:
     """Where a user's programs keep what they remember."""
     if os.name == "nt":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "dovetail"
@@ -88,23 +88,23 @@ def state_folder() -> Path:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Generator[None]:
+def lock_path(path: Path) -> Generator[None]:
     """Held by one process at a time; let go of when the process ends, however it does."""
-    handle = lock_file(path)
+    lock_descriptor = open_lock_file(path)
     try:
-        end = time.monotonic() + _PATIENCE
-        while not taken(handle):
-            if time.monotonic() > end:
+        deadline = time.monotonic() + _LOCK_TIMEOUT_S
+        while not try_lock(lock_descriptor):
+            if time.monotonic() > deadline:
                 raise TimeoutError(f"another process holds {path} for too long")
-            time.sleep(_PAUSE)
+            time.sleep(_LOCK_POLL_INTERVAL_S)
         yield
     finally:
-        os.close(handle)
+        os.close(lock_descriptor)
 
 
-def _document(data: bytes) -> Document | None:
+def _parse_document(data: bytes) -> Document | None:
     try:
-        found = json.loads(data)  # not the codec, whose limits are those of one message
+        document = json.loads(data)  # not the codec, whose limits are those of one message
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
-from dovetail.client.forwarding import Forwarding, Screen
+from dovetail.client.forwarding import InputFilter, MountedClient
 from dovetail.client.listening import Change
 from dovetail.connect import Client
 from dovetail.errors import (
@@ -24,22 +24,22 @@ from dovetail.errors import (
     clip,
 )
 from dovetail.host.events import Event
-from dovetail.host.learned import Learned, declared, tells
-from dovetail.host.secrets import Unresolved, cleaned
+from dovetail.host.learned import ListCache, fetch_definitions, has_change_notices
+from dovetail.host.secrets import Unresolved, mask_error
 from dovetail.host.terms import Terms
-from dovetail.protocol.mounting import Hear, Kind
-from dovetail.wire.revisions import stateless
+from dovetail.protocol.mounting import ChangeCallback, ItemKind
+from dovetail.wire.revisions import is_stateless
 
 log = logging.getLogger("dovetail")
 
 T = TypeVar("T")
-State: TypeAlias = Literal["idle", "starting", "ready", "degraded", "needs_login", "failed", "disabled"]
+ServerState: TypeAlias = Literal["idle", "starting", "ready", "degraded", "needs_login", "failed", "disabled"]
 
-_LOOKS: Final = 2
-_SETTLED: Final = 5.0  # seconds a server may take to leave before the host goes on without it
+_MAX_LIST_ATTEMPTS: Final = 2
+_STOP_TIMEOUT_S: Final = 5.0  # seconds a server may take to leave before the host goes on without it
 
 
-class Wish:
+class ResourceSubscription:
     """Resources that somebody wants to hear of."""
 
     def __init__(self, uris: tuple[str, ...]) -> None:
@@ -53,75 +53,77 @@ class Member:
     def __init__(
         self,
         name: str,
-        make: Callable[[], Client | Awaitable[Client]],
+        create_client: Callable[[], Client | Awaitable[Client]],
         settings: Terms,
-        tell: Callable[[Event], None],
+        emit: Callable[[Event], None],
         *,
         identity: str = "",
         source: str = "",
         enabled: bool = True,
-        permit: Callable[[], Awaitable[None]] | None = None,
-        barred: Callable[[], str] = str,
+        authorize_start: Callable[[], Awaitable[None]] | None = None,
+        find_start_obstacle: Callable[[], str] = str,
         mask: Callable[[str], str] = str,
-        screen: Screen | None = None,
+        input_filter: InputFilter | None = None,
     ) -> None:
         self.name = name
         self.settings = settings
         self.identity = identity  # which command or URL it is
         self.source = source
-        self.state: State = "idle" if enabled else "disabled"
+        self.state: ServerState = "idle" if enabled else "disabled"
         self.reason: MCPError | None = None
         self.shared = False  # whether callers of a gateway may use it too
-        self.screen = screen  # looks at what it asks them
-        self._make = make
-        self._tell = tell
-        self._permit = permit  # whatever must agree before it is started
-        self._barred = barred  # why it may not be started at all, if so
+        self.screen = input_filter  # looks at what it asks them
+        self._create_client = create_client
+        self._emit = emit
+        self._authorize_start = authorize_start  # whatever must agree before it is started
+        self._find_start_obstacle = find_start_obstacle  # why it may not be started at all, if so
         self._mask = mask  # takes secrets out of what is told
         self._client: Client | None = None
-        self._forwarding: Forwarding | None = None
-        self._announced = False  # whether the server that runs was told of them
-        self._starting: asyncio.Task[Client] | None = None
+        self._mounted_client: MountedClient | None = None
+        self._is_announced = False  # whether the server that runs was told of them
+        self._start_task: asyncio.Task[Client] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._closing: set[asyncio.Task[None]] = set()
-        self._learned = Learned(name, tell)
-        self._listing: dict[Kind, asyncio.Task[dict[str, Any]]] = {}
-        self._wishes: list[Wish] = []
-        self._uses = 0
-        self._idle: asyncio.TimerHandle | None = None
-        self._failures = 0
-        self._not_before = 0.0
-        self._hears = False  # whether the server tells of changes
+        self._close_tasks: set[asyncio.Task[None]] = set()
+        self._list_cache = ListCache(name, emit)
+        self._list_tasks: dict[ItemKind, asyncio.Task[dict[str, Any]]] = {}
+        self._subscriptions: list[ResourceSubscription] = []
+        self._use_count = 0
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._failure_count = 0
+        self._retry_at = 0.0
+        self._has_change_notices = False  # whether the server tells of changes
 
-    def sibling(self, make: Callable[[], Client | Awaitable[Client]], settings: Terms) -> "Member":
+    def sibling(self, create_client: Callable[[], Client | Awaitable[Client]], settings: Terms) -> "Member":
         """The same server once more, for somebody else; who hears of the one hears of the other."""
-        made = Member(
+        sibling_server = Member(
             self.name,
-            make,
+            create_client,
             settings,
-            self._tell,
+            self._emit,
             identity=self.identity,
             source=self.source,
-            permit=self._permit,
-            barred=self._barred,
+            authorize_start=self._authorize_start,
+            find_start_obstacle=self._find_start_obstacle,
             mask=self._mask,
-            screen=self.screen,
+            input_filter=self.screen,
         )
-        made._learned.hearers = self._learned.hearers
-        return made
+        sibling_server._list_cache.change_callbacks = self._list_cache.change_callbacks
+        return sibling_server
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.state}{f', {clip(str(self.reason))}' if self.reason else ''}>"
 
     # State
 
-    def _set(self, state: State, reason: MCPError | None = None) -> None:
+    def _set_state(self, state: ServerState, reason: MCPError | None = None) -> None:
         if reason is not None:
-            cleaned(reason, self._mask)
+            mask_error(reason, self._mask)
         old, self.state, self.reason = self.state, state, reason
         if old != state or reason is not None:
-            told = None if reason is None else str(reason)
-            self._tell(Event(kind="server.state", server=self.name, old=old, new=state, reason=told, details=reason))
+            reason_text = None if reason is None else str(reason)
+            self._emit(
+                Event(kind="server.state", server=self.name, old=old, new=state, reason=reason_text, details=reason)
+            )
 
     @property
     def client(self) -> Client | None:
@@ -129,14 +131,14 @@ class Member:
         return self._client
 
     @property
-    def known(self) -> Mapping[Kind, dict[str, Any]]:
+    def known(self) -> Mapping[ItemKind, dict[str, Any]]:
         """What it offered last."""
-        return self._learned.known
+        return self._list_cache.items_by_kind
 
     @property
     def asleep(self) -> bool:
         """Whether it is not running and was not asked to."""
-        return self._client is None and (self._starting is None or self._starting.done())
+        return self._client is None and (self._start_task is None or self._start_task.done())
 
     # Starting
 
@@ -144,70 +146,72 @@ class Member:
         """The client, connected; all who wait share one start. What failed just now is not tried again at once."""
         if self._client is not None:
             return self._client
-        starting = self._starting
-        if starting is None or starting.done():
-            self._check()
-            starting = self._starting = asyncio.get_running_loop().create_task(self._start())
-            starting.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return await self._shared(starting)
+        start_task = self._start_task
+        if start_task is None or start_task.done():
+            self._check_startable()
+            start_task = self._start_task = asyncio.get_running_loop().create_task(self._start())
+            start_task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return await self._await_shared(start_task)
 
-    async def _shared(self, task: "asyncio.Task[T]") -> T:
+    async def _await_shared(self, task: "asyncio.Task[T]") -> T:
         """What a task brings that others wait for too."""
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if task.cancelled() and not _cancelling():
+            if task.cancelled() and not _is_being_cancelled():
                 raise CannotStart("it was stopped meanwhile").at(server=self.name) from None
             raise
 
-    def _check(self) -> None:
-        if why := self._barred():
-            raise CannotStart(why).at(server=self.name)
+    def _check_startable(self) -> None:
+        if obstacle := self._find_start_obstacle():
+            raise CannotStart(obstacle).at(server=self.name)
         if self.state == "disabled":
             raise CannotStart("it is disabled").at(server=self.name)
-        wait = self._not_before - asyncio.get_running_loop().time()
-        if self._failures and wait > 0:
-            why = f": {self.reason.args[0]}" if self.reason is not None and self.reason.args else ""
-            raise CannotStart(f"it failed {self._failures} times and is tried again in {wait:.0f} s{why}").at(
+        wait = self._retry_at - asyncio.get_running_loop().time()
+        if self._failure_count and wait > 0:
+            obstacle = f": {self.reason.args[0]}" if self.reason is not None and self.reason.args else ""
+            raise CannotStart(f"it failed {self._failure_count} times and is tried again in {wait:.0f} s{obstacle}").at(
                 server=self.name,
                 stderr=None if self.reason is None else self.reason.stderr,
                 hint=f"host.restart({self.name!r}) tries at once",
             )
 
     async def _start(self) -> Client:
-        self._set("starting")
+        self._set_state("starting")
         client: Client | None = None
-        forwarding: Forwarding | None = None
+        mounted_client: MountedClient | None = None
         try:
-            if self._permit is not None:
-                await self._permit()
+            if self._authorize_start is not None:
+                await self._authorize_start()
             async with asyncio.timeout(self.settings.start_time):
-                made = self._make()
-                client = await made if isinstance(made, Awaitable) else made
-                client.on_connection = self._connection
-                announced = self.shared
-                forwarding = client.mountable(shared=True, announced=announced, screen=self.screen)
+                created = self._create_client()
+                client = await created if isinstance(created, Awaitable) else created
+                client.on_connection = self._on_connection_change
+                is_announced = self.shared
+                mounted_client = client.mountable(is_shared=True, declare_all=is_announced, input_filter=self.screen)
                 await client.connect()
         except asyncio.CancelledError:
-            await self._closed(client, forwarding)
+            await self._close_shielded(client, mounted_client)
             raise
         except Exception as exc:
-            await self._closed(client, forwarding)
-            failed = self._failed(self._told(exc))
-            raise failed from failed.__cause__
-        self._client, self._forwarding = client, forwarding
-        self._announced = announced or stateless(client.revision or "")  # a stateless one is told with each request
-        self._learned.stale()
-        self._set("ready")
-        self._hears = tells(client)
-        if self._hears:
-            self.spawn(self._hear(client))
-        for wish in self._wishes:
-            self.spawn(self._attend_again(wish))
-        self._rest()
+            await self._close_shielded(client, mounted_client)
+            start_error = self._record_failure(self._to_start_error(exc))
+            raise start_error from start_error.__cause__
+        self._client, self._mounted_client = client, mounted_client
+        self._is_announced = is_announced or is_stateless(
+            client.revision or ""
+        )  # a stateless one is told with each request
+        self._list_cache.invalidate()
+        self._set_state("ready")
+        self._has_change_notices = has_change_notices(client)
+        if self._has_change_notices:
+            self.spawn(self._watch_lists(client))
+        for subscription in self._subscriptions:
+            self.spawn(self._reopen_subscription(subscription))
+        self._schedule_idle_stop()
         return client
 
-    def _told(self, exc: Exception) -> MCPError:
+    def _to_start_error(self, exc: Exception) -> MCPError:
         match exc:
             case MCPError():
                 return exc
@@ -220,273 +224,281 @@ class Member:
             case _:
                 return CannotStart(clip(self._mask(str(exc)), 500) or type(exc).__name__).at(server=self.name)
 
-    def _failed(self, exc: MCPError, *, lost: bool = False) -> MCPError:
+    def _record_failure(self, exc: MCPError, *, was_connected: bool = False) -> MCPError:
         """Count it, and say when to try again: after a loss at once, then less and less often."""
-        self._failures += 1
-        first, most = self.settings.backoff
-        steps = self._failures - 1 - (1 if lost else 0)
-        wait = most if self._failures >= self.settings.give_up else min(first * 2**steps, most) if steps >= 0 else 0.0
-        self._not_before = asyncio.get_running_loop().time() + wait
-        self._set("needs_login" if isinstance(exc, AuthError | Unauthorized) else "failed", exc)
+        self._failure_count += 1
+        first_delay, max_delay = self.settings.backoff
+        doublings = self._failure_count - 1 - (1 if was_connected else 0)
+        delay = (
+            max_delay
+            if self._failure_count >= self.settings.give_up
+            else min(first_delay * 2**doublings, max_delay)
+            if doublings >= 0
+            else 0.0
+        )
+        self._retry_at = asyncio.get_running_loop().time() + delay
+        self._set_state("needs_login" if isinstance(exc, AuthError | Unauthorized) else "failed", exc)
         return exc
 
     # While it runs
 
-    def _connection(self, why: TransportError | None) -> None:
+    def _on_connection_change(self, error: TransportError | None) -> None:
         """The client lost its server, or has one again: it looks after that itself, unless it goes on and on."""
         if self._client is None:
             return
-        self._learned.stale()
-        if why is None:
-            self._set("ready")
+        self._list_cache.invalidate()
+        if error is None:
+            self._set_state("ready")
             return
-        self._failed(why, lost=True)
-        if self._failures >= self.settings.give_up:
-            self._let_go()
+        self._record_failure(error, was_connected=True)
+        if self._failure_count >= self.settings.give_up:
+            self._detach_client()
         else:
-            self._set("degraded", why)
+            self._set_state("degraded", error)
 
     @asynccontextmanager
     async def using(self) -> AsyncGenerator[Client]:
         """The client for one request; how that ends says how the server is doing."""
-        self._uses += 1
+        self._use_count += 1
         try:
             client = await self.ready()
             try:
                 yield client
             except (AuthError, Unauthorized) as exc:
-                self._set("needs_login", exc)
+                self._set_state("needs_login", exc)
                 raise
             except TransportError as exc:
                 if self.state == "ready":
-                    self._set("degraded", exc)
+                    self._set_state("degraded", exc)
                 raise
-            self._failures = 0
+            self._failure_count = 0
             if self.state in ("degraded", "needs_login") and self._client is client:
-                self._set("ready")
+                self._set_state("ready")
         finally:
-            self._uses -= 1
-            self._rest()
+            self._use_count -= 1
+            self._schedule_idle_stop()
 
-    async def _hear(self, client: Client) -> None:
+    async def _watch_lists(self, client: Client) -> None:
         with contextlib.suppress(MCPError):
             async with client.listen() as changes:
                 async for change in changes:
-                    self._changed(change)
-        self._hears = False  # from now on only looking tells
+                    self._handle_change(change)
+        self._has_change_notices = False  # from now on only looking tells
 
-    def _changed(self, change: Change) -> None:
-        self._learned.changed(change.kind, change.uri, change)
+    def _handle_change(self, change: Change) -> None:
+        self._list_cache.handle_change(change.kind, change.uri, change)
 
-    def follow(self, hear: Hear) -> Callable[[], None]:
+    def follow(self, callback: ChangeCallback) -> Callable[[], None]:
         """Hear of the server's changes; call what is returned to stop."""
-        return self._learned.follow(hear)
+        return self._list_cache.add_callback(callback)
 
     async def subscribe(self, uris: Sequence[str]) -> Callable[[], None]:
         """Hear of these resources too, after a new start as well; the server stays awake for it."""
-        wish = Wish(tuple(uris))
-        await self._attend(wish)
-        self._wishes.append(wish)
+        subscription = ResourceSubscription(tuple(uris))
+        await self._open_subscription(subscription)
+        self._subscriptions.append(subscription)
 
         def stop() -> None:
-            if wish in self._wishes:
-                self._wishes.remove(wish)
-                wish.task.cancel()
+            if subscription in self._subscriptions:
+                self._subscriptions.remove(subscription)
+                subscription.task.cancel()
 
         return stop
 
-    async def _attend(self, wish: Wish) -> None:
-        listening = (await self.ready()).listen(tools=False, prompts=False, resources=False, uris=wish.uris)
-        await listening.__aenter__()
-        self._uses += 1
-        wish.task = self.spawn(self._subscribed(listening))
-        wish.task.add_done_callback(lambda _: self._released())
+    async def _open_subscription(self, subscription: ResourceSubscription) -> None:
+        listener = (await self.ready()).listen(tools=False, prompts=False, resources=False, uris=subscription.uris)
+        await listener.__aenter__()
+        self._use_count += 1
+        subscription.task = self.spawn(self._forward_updates(listener))
+        subscription.task.add_done_callback(lambda _: self._release_use())
 
-    async def _attend_again(self, wish: Wish) -> None:
+    async def _reopen_subscription(self, subscription: ResourceSubscription) -> None:
         """What is wanted of a server that was started anew; nobody knows what was missed meanwhile."""
-        await self._attend(wish)
-        if wish not in self._wishes:
-            wish.task.cancel()
-        for uri in wish.uris:
-            self._changed(Change("resource", uri, missed=True))
+        await self._open_subscription(subscription)
+        if subscription not in self._subscriptions:
+            subscription.task.cancel()
+        for uri in subscription.uris:
+            self._handle_change(Change("resource", uri, missed=True))
 
-    async def _subscribed(self, listening: Any) -> None:
+    async def _forward_updates(self, listener: Any) -> None:
         with contextlib.suppress(MCPError):
-            async with listening:
-                async for change in listening:
-                    self._changed(change)
+            async with listener:
+                async for change in listener:
+                    self._handle_change(change)
 
-    def _released(self) -> None:
-        self._uses -= 1
-        self._rest()
+    def _release_use(self) -> None:
+        self._use_count -= 1
+        self._schedule_idle_stop()
 
     # What it offers
 
-    async def listed(self, kind: Kind) -> Mapping[str, Any]:
+    async def listed(self, kind: ItemKind) -> Mapping[str, Any]:
         """What it offers, by name or URI. Asleep, or out of reach: what it offered last."""
         if self.state == "disabled":
             return {}
         if kind in self.known and (self.asleep or self._is_fresh(kind)):
             return self.known[kind]
         try:
-            return await self._looked(kind)
+            return await self._fetch_list(kind)
         except asyncio.CancelledError:
-            self._learned.missed(kind)
+            self._list_cache.mark_awaited(kind)
             raise
         except MCPError:
-            self._learned.missed(kind)
+            self._list_cache.mark_awaited(kind)
             if kind in self.known:
                 return self.known[kind]
             raise
 
-    async def current(self, kind: Kind) -> Mapping[str, Any]:
+    async def current(self, kind: ItemKind) -> Mapping[str, Any]:
         """What it offers now, and not what it offered before it changed, slept or was started anew."""
-        for _ in range(_LOOKS):  # what changes while it is told is told again
+        for _ in range(_MAX_LIST_ATTEMPTS):  # what changes while it is told is told again
             if self._is_fresh(kind):
                 break
-            await self._looked(kind)
+            await self._fetch_list(kind)
         return self.known[kind]
 
-    async def _looked(self, kind: Kind) -> dict[str, Any]:
+    async def _fetch_list(self, kind: ItemKind) -> dict[str, Any]:
         """Its list; all who want it share one."""
-        listing = self._listing.get(kind)
-        if listing is None or listing.done():
-            listing = self._listing[kind] = self.spawn(self._list(kind))
-        return await self._shared(listing)
+        list_task = self._list_tasks.get(kind)
+        if list_task is None or list_task.done():
+            list_task = self._list_tasks[kind] = self.spawn(self._run_list(kind))
+        return await self._await_shared(list_task)
 
-    def _is_fresh(self, kind: Kind) -> bool:
-        since = self._learned.since(kind)
-        if since is None or self._client is None:
+    def _is_fresh(self, kind: ItemKind) -> bool:
+        fetched_at = self._list_cache.get_fetch_time(kind)
+        if fetched_at is None or self._client is None:
             return False
-        return self._hears or asyncio.get_running_loop().time() - since < self.settings.list_life
+        return self._has_change_notices or asyncio.get_running_loop().time() - fetched_at < self.settings.list_life
 
-    async def _list(self, kind: Kind) -> dict[str, Any]:
+    async def _run_list(self, kind: ItemKind) -> dict[str, Any]:
         client = await self.ready()
-        now, news = asyncio.get_running_loop().time(), self._learned.news(kind)
+        started_at, change_count = asyncio.get_running_loop().time(), self._list_cache.get_change_count(kind)
         try:
             async with asyncio.timeout(self.settings.list_time):
                 await client.connect()  # what it offers is told when it opens
-                found = await declared(client, kind)
+                items = await fetch_definitions(client, kind)
         except TimeoutError:
-            why = RequestTimeout(f"it did not list its {kind}s within {self.settings.list_time:g} s")
-            raise self._degraded(why.at(server=self.name)) from None
+            timeout_error = RequestTimeout(f"it did not list its {kind}s within {self.settings.list_time:g} s")
+            raise self._mark_degraded(timeout_error.at(server=self.name)) from None
         except MCPError as exc:
-            raise self._degraded(exc) from exc.__cause__
-        self._learned.learn(kind, found, now, news)
-        self._rest()
-        return found
+            raise self._mark_degraded(exc) from exc.__cause__
+        self._list_cache.update(kind, items, started_at, change_count)
+        self._schedule_idle_stop()
+        return items
 
-    def _degraded(self, exc: MCPError) -> MCPError:
+    def _mark_degraded(self, exc: MCPError) -> MCPError:
         if self.state == "ready":
-            self._set("needs_login" if isinstance(exc, AuthError | Unauthorized) else "degraded", exc)
+            self._set_state("needs_login" if isinstance(exc, AuthError | Unauthorized) else "degraded", exc)
         return exc
 
     # For a gateway
 
-    async def forwarding(self) -> Forwarding:
+    async def forwarding(self) -> MountedClient:
         """The server as something to forward requests to, by one who uses it."""
         await self.ready()
-        if not self._announced and self._undisturbed:
+        if not self._is_announced and self._can_restart:
             await self.stop()  # what it was told when it was started, of this host alone, it is told anew
             await self.ready()
-        assert self._forwarding is not None
-        return self._forwarding
+        assert self._mounted_client is not None
+        return self._mounted_client
 
     @property
     def uses(self) -> int:
         """How many calls and subscriptions use it now."""
-        return self._uses
+        return self._use_count
 
     @property
-    def _undisturbed(self) -> bool:
+    def _can_restart(self) -> bool:
         """Whether it can be started anew at nobody's cost but that of one who uses it."""
-        return self._uses <= 1 and all(one.done() for one in self._listing.values())
+        return self._use_count <= 1 and all(task.done() for task in self._list_tasks.values())
 
-    async def answer(self, questions: Mapping[str, Any]) -> dict[str, Any]:
+    async def answer(self, input_requests: Mapping[str, Any]) -> dict[str, Any]:
         """Answers to what the server asks within a result, as its client gives them."""
-        return await (await self.ready()).answer(questions)
+        return await (await self.ready()).answer(input_requests)
 
     # Stopping
 
-    def _rest(self) -> None:
+    def _schedule_idle_stop(self) -> None:
         """Stop it after a while without use."""
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
-        wait = self.settings.idle_stop
-        if wait is not None and not self._uses and self._client is not None:
-            self._idle = asyncio.get_running_loop().call_later(wait, lambda: self.spawn(self._sleep()))
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        idle_timeout = self.settings.idle_stop
+        if idle_timeout is not None and not self._use_count and self._client is not None:
+            self._idle_timer = asyncio.get_running_loop().call_later(
+                idle_timeout, lambda: self.spawn(self._stop_if_idle())
+            )
 
-    async def _sleep(self) -> None:
-        if not self._uses and self._client is not None:
+    async def _stop_if_idle(self) -> None:
+        if not self._use_count and self._client is not None:
             await self.stop()
 
     async def stop(self) -> None:
         """Leave the server, in bounded time; it is started again when it is needed."""
-        if self._idle is not None:
-            self._idle.cancel()
-        starting, self._starting = self._starting, None
-        self._let_go()
-        tasks = {one for one in self._tasks if one is not asyncio.current_task()}
-        if starting is not None and not starting.done():
-            tasks.add(starting)
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        start_task, self._start_task = self._start_task, None
+        self._detach_client()
+        tasks = {task for task in self._tasks if task is not asyncio.current_task()}
+        if start_task is not None and not start_task.done():
+            tasks.add(start_task)
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=_SETTLED)
-        if self._closing:
-            await asyncio.wait(tuple(self._closing))
+            await asyncio.wait(tasks, timeout=_STOP_TIMEOUT_S)
+        if self._close_tasks:
+            await asyncio.wait(tuple(self._close_tasks))
         if self.state != "disabled":
-            self._set("idle")
+            self._set_state("idle")
 
     async def restart(self) -> None:
         """Start it anew, now, however often it failed before."""
         await self.stop()
-        self._failures, self._not_before = 0, 0.0
+        self._failure_count, self._retry_at = 0, 0.0
         if self.state == "disabled":
-            self._set("idle")
+            self._set_state("idle")
         await self.ready()
 
     async def disable(self) -> None:
         """Stop it, and leave it so."""
         await self.stop()
-        self._set("disabled")
+        self._set_state("disabled")
 
-    def _let_go(self) -> None:
+    def _detach_client(self) -> None:
         """Begin to leave the server; whoever uses it next gets a new client."""
         client, self._client = self._client, None
-        forwarding, self._forwarding = self._forwarding, None
+        mounted_client, self._mounted_client = self._mounted_client, None
         if client is not None:
             client.on_connection = None
-            task = asyncio.get_running_loop().create_task(self._close(client, forwarding))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            task = asyncio.get_running_loop().create_task(self._close_client(client, mounted_client))
+            self._close_tasks.add(task)
+            task.add_done_callback(self._close_tasks.discard)
 
-    async def _closed(self, client: Client | None, forwarding: Forwarding | None) -> None:
+    async def _close_shielded(self, client: Client | None, mounted_client: MountedClient | None) -> None:
         if client is not None:
             client.on_connection = None
-            await asyncio.shield(self._close(client, forwarding))
+            await asyncio.shield(self._close_client(client, mounted_client))
 
-    async def _close(self, client: Client, forwarding: Forwarding | None) -> None:
+    async def _close_client(self, client: Client, mounted_client: MountedClient | None) -> None:
         try:
-            async with asyncio.timeout(client.timeouts.close + _SETTLED):
-                await (client.close() if forwarding is None else forwarding.stop())
+            async with asyncio.timeout(client.timeouts.close + _STOP_TIMEOUT_S):
+                await (client.close() if mounted_client is None else mounted_client.stop())
         except (MCPError, TimeoutError) as exc:
             log.warning("%s did not leave in an orderly way: %s", self.name, exc)
 
-    def spawn(self, work: Any) -> asyncio.Task[Any]:
+    def spawn(self, coroutine: Any) -> asyncio.Task[Any]:
         """Work that ends with the server, if not before."""
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._finished)
+        task.add_done_callback(self._on_task_done)
         return task
 
-    def _finished(self, task: asyncio.Task[Any]) -> None:
+    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (exc := task.exception()) is not None and not isinstance(exc, MCPError):
             log.error("something failed while %s was looked after", self.name, exc_info=exc)
 
 
-def _cancelling() -> bool:
+def _is_being_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

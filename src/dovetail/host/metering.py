@@ -21,45 +21,45 @@ class Meter:
     """
 
     def __init__(self) -> None:
-        self._times: dict[tuple[str, str], deque[float]] = {}
-        self._room: dict[tuple[str, str], tuple[int, asyncio.Semaphore]] = {}
+        self._call_times: dict[tuple[str, str], deque[float]] = {}
+        self._semaphores: dict[tuple[str, str], tuple[int, asyncio.Semaphore]] = {}
 
     @asynccontextmanager
-    async def within(self, server: str, tool: str, quota: Quota, kind: str = "tool.call") -> AsyncGenerator[None]:
+    async def limit_call(self, server: str, tool: str, limits: Quota, kind: str = "tool.call") -> AsyncGenerator[None]:
         """One call; PolicyError if there were too many of late, a wait if there are too many now."""
         tool = tool if kind == "tool.call" else kind
-        if quota.rate is not None:
-            self.count(server, tool, quota.rate)
+        if limits.rate is not None:
+            self.record_call(server, tool, limits.rate)
         async with contextlib.AsyncExitStack() as stack:
-            if quota.concurrency is not None:
-                size, room = self._room.get((server, tool), (0, None))
-                if room is None or size != quota.concurrency:
-                    room = asyncio.Semaphore(quota.concurrency)
-                    self._room[server, tool] = quota.concurrency, room
-                await stack.enter_async_context(room)
+            if limits.concurrency is not None:
+                size, semaphore = self._semaphores.get((server, tool), (0, None))
+                if semaphore is None or size != limits.concurrency:
+                    semaphore = asyncio.Semaphore(limits.concurrency)
+                    self._semaphores[server, tool] = limits.concurrency, semaphore
+                await stack.enter_async_context(semaphore)
             yield
 
-    def count(self, server: str, tool: str, rate: Rate) -> None:
+    def record_call(self, server: str, tool: str, rate: Rate) -> None:
         """One more; PolicyError if that is one too many."""
         now = asyncio.get_running_loop().time()
-        times = self._times.setdefault((server, tool), deque())
-        while times and now - times[0] >= rate.seconds:
-            times.popleft()
-        if len(times) >= rate.count:
-            wait = rate.seconds - (now - times[0])
+        call_times = self._call_times.setdefault((server, tool), deque())
+        while call_times and now - call_times[0] >= rate.seconds:
+            call_times.popleft()
+        if len(call_times) >= rate.count:
+            wait = rate.seconds - (now - call_times[0])
             raise PolicyError(f"{server}.{tool}: more than {rate}; again in {wait:.0f} s").at(server=server)
-        times.append(now)
+        call_times.append(now)
 
 
-def shortened(result: CallToolResult, limit: int | None) -> CallToolResult:
+def truncate_result(result: CallToolResult, max_bytes: int | None) -> CallToolResult:
     """A result of at most so many bytes: what is longer gives way to its beginning, and says so."""
-    if limit is None:
+    if max_bytes is None:
         return result
     size = len(encode(result))
-    if size <= limit:
+    if size <= max_bytes:
         return result
     text = "\n".join(block.text for block in result.content if isinstance(block, TextContent))
-    shown = text.encode()[:limit].decode("utf-8", "ignore")
-    note = f"[the result has {size} bytes, of which {limit} may be passed on]"
-    content = [TextContent(text=shown), TextContent(text=note)] if shown else [TextContent(text=note)]
+    kept_text = text.encode()[:max_bytes].decode("utf-8", "ignore")
+    note = f"[the result has {size} bytes, of which {max_bytes} may be passed on]"
+    content = [TextContent(text=kept_text), TextContent(text=note)] if kept_text else [TextContent(text=note)]
     return replace(result, content=content, structured_content=UNSET)

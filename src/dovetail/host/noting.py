@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
-from dovetail.host.deciding import Decided
+from dovetail.host.deciding import DecisionDetails
 from dovetail.host.events import Event
 from dovetail.host.journal import Journal
 from dovetail.host.policy import Question
@@ -13,59 +13,67 @@ from dovetail.wire.codec import encode
 from dovetail.wire.shape import Struct
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class CallOutcome(Struct, frozen=True, kw_only=True):
     """How a call ended."""
 
-    question: Question
+    request: Question
     outcome: str  # "ok", "error", or the kind of exception
-    ms: float
+    duration_ms: float
     error: str = ""
-    size: int | None = None
+    result_bytes: int | None = None
 
 
 @contextmanager
-def noted(question: Question, tell: Callable[[Event], None]) -> Generator[Callable[[Any], None]]:
+def report_call(request: Question, emit: Callable[[Event], None]) -> Generator[Callable[[Any], None]]:
     """Tell of a call before and after; what is yielded takes its result."""
-    began = time.perf_counter()
+    started_at = time.perf_counter()
     result: Any = None
 
-    def note(given: Any) -> None:
+    def set_result(value: Any) -> None:
         nonlocal result
-        result = given
+        result = value
 
-    def over(outcome: str, error: str = "") -> None:
-        ms = (time.perf_counter() - began) * 1000
-        size = None if result is None else len(result) if isinstance(result, bytes) else len(encode(result))
-        told = Outcome(question=question, outcome=outcome, ms=ms, error=error, size=size)
-        tell(Event(kind="result", server=question.server, new=question.tool, reason=outcome, details=told))
+    def emit_result(outcome: str, error: str = "") -> None:
+        duration_ms = (time.perf_counter() - started_at) * 1000
+        result_bytes = None if result is None else len(result) if isinstance(result, bytes) else len(encode(result))
+        call_outcome = CallOutcome(
+            request=request, outcome=outcome, duration_ms=duration_ms, error=error, result_bytes=result_bytes
+        )
+        emit(Event(kind="result", server=request.server, new=request.tool, reason=outcome, details=call_outcome))
 
-    tell(Event(kind="call", server=question.server, new=question.tool, details=question))
+    emit(Event(kind="call", server=request.server, new=request.tool, details=request))
     try:
-        yield note
+        yield set_result
     except BaseException as exc:
-        over(type(exc).__name__, str(exc))
+        emit_result(type(exc).__name__, str(exc))
         raise
-    over("error" if getattr(result, "is_error", False) else "ok")
+    emit_result("error" if getattr(result, "is_error", False) else "ok")
 
 
-def journaling(journal: Journal) -> Callable[[Event], None]:
+def create_audit_listener(audit_log: Journal) -> Callable[[Event], None]:
     """A listener that writes into a journal."""
 
-    def write(event: Event) -> None:
+    def write_event(event: Event) -> None:
         match event.kind:
             case "server.state":
-                journal.state(event.server, event.old or "", event.new or "", event.reason)
+                audit_log.state(event.server, event.old or "", event.new or "", event.reason)
             case "decision":
-                decided: Decided = event.details
-                journal.decision(decided.question, decided.decision)
+                decision_details: DecisionDetails = event.details
+                audit_log.decision(decision_details.request, decision_details.decision)
             case "consent":
-                journal.consent(event.details, event.new or "", reason=event.reason)
+                audit_log.consent(event.details, event.new or "", reason=event.reason)
             case "result":
-                told: Outcome = event.details
-                journal.call(told.question, told.outcome, told.ms, error=told.error, result_bytes=told.size)
+                call_outcome: CallOutcome = event.details
+                audit_log.call(
+                    call_outcome.request,
+                    call_outcome.outcome,
+                    call_outcome.duration_ms,
+                    error=call_outcome.error,
+                    result_bytes=call_outcome.result_bytes,
+                )
             case "server.added" | "server.removed" | "problem" | "definitions.changed":
-                journal.event(event.kind, event.server, new=event.new, reason=event.reason)
+                audit_log.event(event.kind, event.server, new=event.new, reason=event.reason)
             case _:
                 pass
 
-    return write
+    return write_event

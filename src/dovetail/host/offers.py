@@ -9,9 +9,9 @@ from dovetail.wire.resources import Resource, ResourceTemplate
 from dovetail.wire.shape import Struct
 from dovetail.wire.tools import Tool
 
-BYTES_A_TOKEN: Final = 4  # a rule of thumb for English and JSON; each maker counts in its own way
+BYTES_PER_TOKEN: Final = 4  # a rule of thumb for English and JSON; each maker counts in its own way
 
-Declaration: TypeAlias = Tool | Resource | ResourceTemplate | Prompt
+Definition: TypeAlias = Tool | Resource | ResourceTemplate | Prompt
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
@@ -34,21 +34,21 @@ class Offered(Struct, frozen=True, kw_only=True):
     tokens: int = 0  # what its definition takes of a conversation, roughly
 
 
-def tokens_of(declaration: Declaration) -> int:
+def estimate_tokens(definition: Definition) -> int:
     """What a definition takes of a conversation, roughly."""
-    if isinstance(declaration, Tool):
-        told: Any = (declaration.name, declaration.description or "", declaration.input_schema)
+    if isinstance(definition, Tool):
+        model_view: Any = (definition.name, definition.description or "", definition.input_schema)
     else:
-        told = declaration
-    return -(-len(encode(told)) // BYTES_A_TOKEN)
+        model_view = definition
+    return -(-len(encode(model_view)) // BYTES_PER_TOKEN)
 
 
-def home_name(declaration: Declaration) -> str:
+def get_item_name(definition: Definition) -> str:
     """What it is called at home: a name, or a URI."""
-    match declaration:
+    match definition:
         case Resource():
-            return declaration.uri
+            return definition.uri
         case ResourceTemplate():
-            return declaration.uri_template
+            return definition.uri_template
         case _:
-            return declaration.name
+            return definition.name

@@ -9,38 +9,38 @@ from typing import Any, Final
 
 from dovetail.transports.asgi import Endpoint
 
-_ALONE: Final = re.compile(r"/s/([A-Za-z0-9_-]{1,64})(/mcp)?/?")
-_SEARCH: Final = re.compile(r"/search(/mcp)?/?")
-_DOCUMENT: Final = "/.well-known/oauth-protected-resource"
+_SERVER_PATH: Final = re.compile(r"/s/([A-Za-z0-9_-]{1,64})(/mcp)?/?")
+_SEARCH_PATH: Final = re.compile(r"/search(/mcp)?/?")
+_METADATA_PREFIX: Final = "/.well-known/oauth-protected-resource"
 
 
-class Paths:
+class GatewayRouter:
     """An ASGI application that chooses the gateway by the path."""
 
-    def __init__(self, first: Endpoint, make: Callable[[str, str | None, str], Any | None]) -> None:
-        self._first = first
-        self._make = make  # from a mode, the name of a server and a path
-        self._made: dict[str, Any] = {}
+    def __init__(self, default_app: Endpoint, create_app: Callable[[str, str | None, str], Any | None]) -> None:
+        self._default_app = default_app
+        self._create_app = create_app  # from a mode, the name of a server and a path
+        self._apps: dict[str, Any] = {}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """ASGI."""
-        chosen = self._first if scope["type"] != "http" else self._chosen(scope)
-        await chosen(scope, receive, send)
+        app = self._default_app if scope["type"] != "http" else self._choose_app(scope)
+        await app(scope, receive, send)
 
     async def close(self) -> None:
         """Let what runs come to its end."""
-        for one in (self._first, *self._made.values()):
-            await one.close()
+        for app in (self._default_app, *self._apps.values()):
+            await app.close()
 
-    def _chosen(self, scope: Any) -> Any:
-        path = scope["path"].removeprefix(scope.get("root_path") or "").removeprefix(_DOCUMENT)
-        if found := _SEARCH.fullmatch(path):
-            return self._of("search", None, "/search/mcp") or self._first
-        if found := _ALONE.fullmatch(path):
-            return self._of("merged", found[1], f"/s/{found[1]}/mcp") or self._first
-        return self._first
+    def _choose_app(self, scope: Any) -> Any:
+        path = scope["path"].removeprefix(scope.get("root_path") or "").removeprefix(_METADATA_PREFIX)
+        if match := _SEARCH_PATH.fullmatch(path):
+            return self._get_app("search", None, "/search/mcp") or self._default_app
+        if match := _SERVER_PATH.fullmatch(path):
+            return self._get_app("merged", match[1], f"/s/{match[1]}/mcp") or self._default_app
+        return self._default_app
 
-    def _of(self, mode: str, only: str | None, path: str) -> Any | None:
-        if path not in self._made and (made := self._make(mode, only, path)) is not None:
-            self._made[path] = made
-        return self._made.get(path)
+    def _get_app(self, mode: str, server_name: str | None, path: str) -> Any | None:
+        if path not in self._apps and (app := self._create_app(mode, server_name, path)) is not None:
+            self._apps[path] = app
+        return self._apps.get(path)

@@ -11,59 +11,69 @@ from dovetail.connect import Client
 from dovetail.errors import PolicyError
 from dovetail.host.consent import Answer, ConsentRequest
 from dovetail.host.member import Member
-from dovetail.host.metering import shortened
-from dovetail.host.noting import noted
+from dovetail.host.metering import truncate_result
+from dovetail.host.noting import report_call
 from dovetail.host.policy import Question
-from dovetail.host.roster import Roster
-from dovetail.wire.codec import convert, plain
-from dovetail.wire.incoming import body
+from dovetail.host.roster import ManagedServers
+from dovetail.wire.codec import convert, to_plain
+from dovetail.wire.incoming import decode_body
 from dovetail.wire.shape import replace
 from dovetail.wire.tools import CallToolResult
 
 # From a client and the seconds it may take, if there is a limit, to a result.
-Work: TypeAlias = Callable[[Client, float | None], Awaitable[Any]]
-Ask: TypeAlias = Callable[[ConsentRequest], Awaitable[Answer]]
+ClientOperation: TypeAlias = Callable[[Client, float | None], Awaitable[Any]]
+AskUser: TypeAlias = Callable[[ConsentRequest], Awaitable[Answer]]
 
 
-async def performed(host: Roster, member: Member, question: Question, work: Work) -> Any:
+async def run_request(
+    host: ManagedServers, managed_server: Member, request: Question, operation: ClientOperation
+) -> Any:
     """Have it done, within the limits of its kind."""
-    quota = host.quota(member, question.tool)
-    async with host.meter.within(member.name, question.tool, quota, question.kind), member.using() as client:
-        with noted(question, host.tell) as note:
-            result = await work(client, quota.timeout)
-            note(result)
+    limits = host.quota(managed_server, request.tool)
+    async with (
+        host.meter.limit_call(managed_server.name, request.tool, limits, request.kind),
+        managed_server.using() as client,
+    ):
+        with report_call(request, host.tell) as set_result:
+            result = await operation(client, limits.timeout)
+            set_result(result)
     return result
 
 
-async def passed(
-    host: Roster, member: Member, definition: Any, result: Any, ask: Ask | None = None, caller: str = ""
+async def review_result(
+    host: ManagedServers,
+    managed_server: Member,
+    definition: Any,
+    result: Any,
+    ask: AskUser | None = None,
+    caller: str = "",
 ) -> Any:
     """What may be passed on of a tool's result: all of it, its beginning, or what the user made of it.
 
     Bytes stay bytes where nothing has to be decided or cut.
     """
-    question = replace(host.question(member, "tool.result", definition.name, None, definition), caller=caller)
-    limit = host.quota(member, definition.name).result_bytes
+    request = replace(host.question(managed_server, "tool.result", definition.name, None, definition), caller=caller)
+    max_bytes = host.quota(managed_server, definition.name).result_bytes
     if isinstance(result, bytes):
-        if host.desk.look(question).verdict == "allow" and (limit is None or len(result) <= limit):
+        if host.desk.evaluate(request).verdict == "allow" and (max_bytes is None or len(result) <= max_bytes):
             return result
-        result = body(result, CallToolResult, "the result of tools/call")
-    result = shortened(result, limit)
-    settled = await host.desk.settle(question, details={"result": plain(result.content)}, ask=ask)
-    if settled.edited is None:
+        result = decode_body(result, CallToolResult, "the result of tools/call")
+    result = truncate_result(result, max_bytes)
+    authorization = await host.desk.authorize(request, details={"result": to_plain(result.content)}, ask=ask)
+    if authorization.edited_value is None:
         return result
-    edited = settled.edited
+    edited = authorization.edited_value
     content = [{"type": "text", "text": edited}] if isinstance(edited, str) else edited
-    return convert({"content": content, "isError": result.is_error}, CallToolResult, what="an edited result")
+    return convert({"content": content, "isError": result.is_error}, CallToolResult, label="an edited result")
 
 
-def barred(host: Roster, member: Member, kind: str, name: str) -> PolicyError | None:
+def find_denial(host: ManagedServers, managed_server: Member, kind: str, name: str) -> PolicyError | None:
     """Why nothing at all may be done with something, whatever the arguments; None if something may."""
-    question = host.question(member, kind, name, None)
-    decision = host.desk.look(question)
+    request = host.question(managed_server, kind, name, None)
+    decision = host.desk.evaluate(request)
     rule = decision.rule
-    depends = rule is not None and (rule.conditional or bool(rule.facts))  # on what is not known here
-    if decision.verdict in ("hide", "deny") and not depends:
-        why = PolicyError(f"{question.full}: {decision.reason}", verdict=decision.verdict, rule=decision.rule)
-        return why.at(server=member.name)
+    depends_on_call = rule is not None and (rule.conditional or bool(rule.facts))  # on what is not known here
+    if decision.verdict in ("hide", "deny") and not depends_on_call:
+        error = PolicyError(f"{request.full}: {decision.reason}", verdict=decision.verdict, rule=decision.rule)
+        return error.at(server=managed_server.name)
     return None

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from dovetail.errors import InvalidParams
-from dovetail.host.ledger import Document, Ledger
-from dovetail.host.pins import Difference, changes, fingerprint, pinned
-from dovetail.wire.codec import convert, encode, plain
+from dovetail.host.ledger import Document, SharedDocument
+from dovetail.host.pins import Difference, changes, extract_pinned_fields, fingerprint
+from dovetail.wire.codec import convert, encode, to_plain
 from dovetail.wire.shape import Struct, field
 
-_LARGEST: Final = 256 * 1024  # of a definition that is kept whole; of a larger one only the digest
+_MAX_DEFINITION_BYTES: Final = 256 * 1024  # of a definition that is kept whole; of a larger one only the digest
 
 
 class Pin(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -24,7 +24,7 @@ class Pin(Struct, frozen=True, kw_only=True, omit_defaults=True):
     seen: float = 0.0
 
 
-class Changed(Struct, frozen=True, kw_only=True):
+class ChangedDefinition(Struct, frozen=True, kw_only=True):
     """A definition that is no longer the one that was agreed to."""
 
     pin: Pin
@@ -36,7 +36,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     """What became of a server's definitions."""
 
     new: list[Any]
-    changed: list[Changed]
+    changed: list[ChangedDefinition]
     gone: list[Pin]
 
     @property
@@ -49,88 +49,101 @@ class Pins:
     """The definitions of all servers of a user, in a file; without a path, in memory."""
 
     def __init__(self, path: str | Path | None = None) -> None:
-        self._file = Ledger(path)
+        self._document = SharedDocument(path)
         self._index: tuple[Any, dict[tuple[str, str], Any]] = (None, {})  # of which list, and by what
 
     def get(self, identity: str, name: str) -> Pin | None:
         """What was agreed to, if anything was."""
-        kept = self._file.read().get("pins")
-        if self._index[0] is not kept:
-            tables = (one for one in kept or () if isinstance(one, dict))
-            self._index = kept, {(str(one.get("identity")), str(one.get("name"))): one for one in tables}
-        found = self._index[1].get((identity, name))
-        return None if found is None else next(iter(_read([found])), None)
+        records = self._document.read().get("pins")
+        if self._index[0] is not records:
+            valid_records = (record for record in records or () if isinstance(record, dict))
+            self._index = (
+                records,
+                {(str(record.get("identity")), str(record.get("name"))): record for record in valid_records},
+            )
+        record = self._index[1].get((identity, name))
+        return None if record is None else next(iter(_parse_pins([record])), None)
 
     def compare(self, identity: str, definitions: Iterable[Any]) -> Comparison:
         """A server's definitions, held against what was agreed to."""
-        known = {one.name: one for one in self.list() if one.identity == identity}
+        pins_by_name = {known_pin.name: known_pin for known_pin in self.list() if known_pin.identity == identity}
         new: list[Any] = []
-        changed: list[Changed] = []
-        seen: set[str] = set()
-        for one in definitions:
-            name = str(pinned(one).get("name", ""))
-            seen.add(name)
-            pin = known.get(name)
+        changed: list[ChangedDefinition] = []
+        seen_names: set[str] = set()
+        for definition in definitions:
+            name = str(extract_pinned_fields(definition).get("name", ""))
+            seen_names.add(name)
+            pin = pins_by_name.get(name)
             if pin is None:
-                new.append(one)
-            elif pin.fingerprint != fingerprint(one):
-                told = changes(pin.definition, one) if pin.definition else []
-                whole = told or [Difference("", "widening", "changed; the old definition was too large to be kept")]
-                changed.append(Changed(pin=pin, definition=one, differences=whole))
-        return Comparison(new=new, changed=changed, gone=[one for name, one in known.items() if name not in seen])
+                new.append(definition)
+            elif pin.fingerprint != fingerprint(definition):
+                definition_changes = changes(pin.definition, definition) if pin.definition else []
+                differences = definition_changes or [
+                    Difference("", "widening", "changed; the old definition was too large to be kept")
+                ]
+                changed.append(ChangedDefinition(pin=pin, definition=definition, differences=differences))
+        return Comparison(
+            new=new,
+            changed=changed,
+            gone=[known_pin for name, known_pin in pins_by_name.items() if name not in seen_names],
+        )
 
     def keep(self, server: str, identity: str, definitions: Iterable[Any], now: float) -> None:
         """Agree to definitions; they take the place of those of the same name."""
-        made = [_pin(server, identity, one, now) for one in definitions]
-        names = {one.name for one in made}
+        new_pins = [_create_pin(server, identity, definition, now) for definition in definitions]
+        names = {new_pin.name for new_pin in new_pins}
 
         def edit(document: Document) -> None:
-            others = [
-                one
-                for one in document.get("pins", ())
-                if one.get("identity") != identity or one.get("name") not in names
+            remaining = [
+                record
+                for record in document.get("pins", ())
+                if record.get("identity") != identity or record.get("name") not in names
             ]
-            document["pins"] = [*others, *map(plain, made)]
+            document["pins"] = [*remaining, *map(to_plain, new_pins)]
 
-        self._file.change(edit)
+        self._document.change(edit)
 
     def forget(self, *, server: str | None = None, identity: str | None = None, name: str | None = None) -> int:
         """Forget what was agreed to, of a server or of one name; how many."""
-        wanted = (("server", server), ("identity", identity), ("name", name))
-        if all(value is None for _, value in wanted):
+        criteria = (("server", server), ("identity", identity), ("name", name))
+        if all(value is None for _, value in criteria):
             raise ValueError("which pins? Give a server, an identity or a name")
 
         def edit(document: Document) -> int:
-            before = [*document.get("pins", ())]
+            existing = [*document.get("pins", ())]
             document["pins"] = [
-                one for one in before if any(value is not None and one.get(key) != value for key, value in wanted)
+                record
+                for record in existing
+                if any(value is not None and record.get(key) != value for key, value in criteria)
             ]
-            return len(before) - len(document["pins"])
+            return len(existing) - len(document["pins"])
 
-        return self._file.change(edit)
+        return self._document.change(edit)
 
     def list(self) -> "list[Pin]":
         """Everything that was agreed to."""
-        return sorted(_read(self._file.read().get("pins") or ()), key=lambda one: (one.server, one.identity, one.name))
+        return sorted(
+            _parse_pins(self._document.read().get("pins") or ()), key=lambda pin: (pin.server, pin.identity, pin.name)
+        )
 
 
-def _pin(server: str, identity: str, definition: Any, now: float) -> Pin:
-    kept = pinned(definition)
+def _create_pin(server: str, identity: str, definition: Any, now: float) -> Pin:
+    pinned_fields = extract_pinned_fields(definition)
     return Pin(
         server=server,
         identity=identity,
-        name=str(kept.get("name", "")),
+        name=str(pinned_fields.get("name", "")),
         fingerprint=fingerprint(definition),
-        definition=kept if len(encode(kept)) <= _LARGEST else {},
+        definition=pinned_fields if len(encode(pinned_fields)) <= _MAX_DEFINITION_BYTES else {},
         seen=now,
     )
 
 
-def _read(kept: Iterable[Any]) -> "list[Pin]":
-    found: list[Pin] = []
-    for one in kept:
+def _parse_pins(records: Iterable[Any]) -> "list[Pin]":
+    parsed_pins: list[Pin] = []
+    for record in records:
         try:
-            found.append(convert(one, Pin))
+            parsed_pins.append(convert(record, Pin))
         except InvalidParams:
             continue
-    return found
+    return parsed_pins

@@ -11,114 +11,122 @@ from difflib import SequenceMatcher
 from itertools import islice
 from typing import Any, Final, Literal, TypeAlias
 
-from dovetail.host.escaping import line
-from dovetail.wire.codec import canonical, plain
+from dovetail.host.escaping import escape_line
+from dovetail.wire.codec import encode_canonical, to_plain
 from dovetail.wire.shape import Struct
 
-Grade: TypeAlias = Literal["cosmetic", "narrowing", "widening", "instruction", "egress"]
+ChangeSeverity: TypeAlias = Literal["cosmetic", "narrowing", "widening", "instruction", "egress"]
 
 # What a definition is: what a model or a user is told of it, and what it takes.
-_PINNED: Final = (
+_PINNED_FIELDS: Final = (
     "name", "title", "description", "inputSchema", "outputSchema", "annotations", "arguments", "uri", "uriTemplate",
     "mimeType",
 )  # fmt: skip
 
-_WORDS: Final = frozenset(("title", "description", "$comment", "examples", "default", "name"))
-_ADDRESS: Final = frozenset(
+_TEXT_KEYWORDS: Final = frozenset(("title", "description", "$comment", "examples", "default", "name"))
+_ADDRESS_WORDS: Final = frozenset(
     ("url", "uri", "href", "link", "webhook", "callback", "endpoint", "host", "hostname", "server", "proxy", "address",
      "email", "mail", "to", "cc", "bcc", "recipient", "recipients", "forward", "upload", "destination", "remote")
 )  # fmt: skip
 _ADDRESS_FORMATS: Final = frozenset(
     ("uri", "uri-reference", "iri", "url", "email", "idn-email", "hostname", "ipv4", "ipv6")
 )
-_IN_TEXT: Final = re.compile(
+_ADDRESS_IN_TEXT: Final = re.compile(
     r"[a-z][a-z0-9+.-]{1,20}://[^\s\"'<>)]{1,200}|[\w.+-]{1,64}@[\w-]{1,63}\.[\w.-]{1,63}", re.IGNORECASE
 )
 # More of these is more that is refused.
-_FLOORS: Final = frozenset(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"))
-_CEILINGS: Final = frozenset(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"))
-_REFUSING: Final = frozenset(("pattern", "format", "const", "multipleOf", "uniqueItems", "not"))
+_MINIMUM_KEYWORDS: Final = frozenset(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"))
+_MAXIMUM_KEYWORDS: Final = frozenset(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"))
+_RESTRICTING_KEYWORDS: Final = frozenset(("pattern", "format", "const", "multipleOf", "uniqueItems", "not"))
 # What a schema is written in; anything else in one is words.
-_VOCABULARY: Final = (
-    _WORDS | _FLOORS | _CEILINGS | _REFUSING
+_SCHEMA_VOCABULARY: Final = (
+    _TEXT_KEYWORDS | _MINIMUM_KEYWORDS | _MAXIMUM_KEYWORDS | _RESTRICTING_KEYWORDS
     | {"string", "number", "integer", "boolean", "null", "array", "object", "type", "enum", "items", "properties",
        "required", "additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames", "contains",
        "prefixItems", "anyOf", "oneOf", "allOf", "if", "then", "else", "dependentSchemas", "dependentRequired"}
 )  # fmt: skip
-_DEEPEST: Final = 32
-_LOOKED_AT: Final = 5000  # differences
-_MOST: Final = 200  # of them told, the gravest
-_SHOWN: Final = 300  # characters of a value or a line
+_MAX_SCHEMA_DEPTH: Final = 32
+_MAX_COMPARED_CHANGES: Final = 5000  # differences
+_MAX_REPORTED_CHANGES: Final = 200  # of them told, the gravest
+_MAX_SHOWN_CHARS: Final = 300  # characters of a value or a line
 
 
 class Difference(Struct, frozen=True):
     """One change of a definition: where (a JSON pointer), how grave, and in words."""
 
     path: str
-    kind: Grade
+    kind: ChangeSeverity
     text: str
 
 
-def pinned(definition: Any) -> dict[str, Any]:
+def extract_pinned_fields(definition: Any) -> dict[str, Any]:
     """What a pin is about: a definition, as the JSON object it travels as, without what nobody is told."""
-    given: Mapping[str, Any] = definition if isinstance(definition, Mapping) else plain(definition)
-    return {name: given[name] for name in _PINNED if given.get(name) is not None}
+    members: Mapping[str, Any] = definition if isinstance(definition, Mapping) else to_plain(definition)
+    return {name: members[name] for name in _PINNED_FIELDS if members.get(name) is not None}
 
 
 def fingerprint(definition: Any) -> str:
     """The digest of a definition; another for every other one, whatever the order of its members."""
-    return hashlib.sha256(canonical(pinned(definition))).hexdigest()
+    return hashlib.sha256(encode_canonical(extract_pinned_fields(definition))).hexdigest()
 
 
 def changes(old: Any, new: Any) -> list[Difference]:
     """What changed between two definitions, gravest first."""
-    before, after = pinned(old), pinned(new)
-    found = [*islice(_differences(before, after), _LOOKED_AT)]
-    if len(found) == _LOOKED_AT:
-        found.append(Difference("", "widening", "more changed than is looked at"))
-    if not found and canonical(before) != canonical(after):  # too deep to be told, never silent
-        found.append(Difference("", "widening", "changed, too deep to be shown"))
-    known = {*_strings(before)}
-    graded = [_reworded(one, known, after) for one in found]
-    return sorted(graded, key=lambda one: -_GRAVITY[one.kind])[:_MOST]  # cut last, so that no crowd hides anything
+    old_fields, new_fields = extract_pinned_fields(old), extract_pinned_fields(new)
+    found_changes = [*islice(_iter_changes(old_fields, new_fields), _MAX_COMPARED_CHANGES)]
+    if len(found_changes) == _MAX_COMPARED_CHANGES:
+        found_changes.append(Difference("", "widening", "more changed than is looked at"))
+    if not found_changes and encode_canonical(old_fields) != encode_canonical(
+        new_fields
+    ):  # too deep to be told, never silent
+        found_changes.append(Difference("", "widening", "changed, too deep to be shown"))
+    known_strings = {*_iter_strings(old_fields)}
+    graded_changes = [_regrade_by_text(change, known_strings, new_fields) for change in found_changes]
+    return sorted(graded_changes, key=lambda change: -_SEVERITY_ORDER[change.kind])[
+        :_MAX_REPORTED_CHANGES
+    ]  # cut last, so that no crowd hides anything
 
 
-def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Difference]:
-    for name in _PINNED:
-        one, other = before.get(name), after.get(name)
-        if canonical(one) != canonical(other):
-            yield from _member(f"/{name}", name, one, other)
+def _iter_changes(old_fields: Mapping[str, Any], new_fields: Mapping[str, Any]) -> Iterator[Difference]:
+    for name in _PINNED_FIELDS:
+        old_value, new_value = old_fields.get(name), new_fields.get(name)
+        if encode_canonical(old_value) != encode_canonical(new_value):
+            yield from _compare_member(f"/{name}", name, old_value, new_value)
 
 
-_GRAVITY: Final = {"cosmetic": 0, "narrowing": 1, "widening": 2, "instruction": 3, "egress": 4}
+_SEVERITY_ORDER: Final = {"cosmetic": 0, "narrowing": 1, "widening": 2, "instruction": 3, "egress": 4}
 
 
-def _reworded(found: Difference, known: set[str], new: Any) -> Difference:
+def _regrade_by_text(change: Difference, known_strings: set[str], new_definition: Any) -> Difference:
     """What narrows and brings words with it is graded by them: a model reads them wherever they stand in a schema."""
-    fresh = {*_strings(_place(new, found.path))} - known - _VOCABULARY if found.kind == "narrowing" else None
-    if not fresh:
-        return found
-    kind: Grade = "egress" if any(map(_IN_TEXT.search, fresh)) else "instruction"
-    return Difference(found.path, kind, _compared("", "\n".join(sorted(fresh))))
+    new_strings = (
+        {*_iter_strings(_resolve_pointer(new_definition, change.path))} - known_strings - _SCHEMA_VOCABULARY
+        if change.kind == "narrowing"
+        else None
+    )
+    if not new_strings:
+        return change
+    severity: ChangeSeverity = "egress" if any(map(_ADDRESS_IN_TEXT.search, new_strings)) else "instruction"
+    return Difference(change.path, severity, _format_difference("", "\n".join(sorted(new_strings))))
 
 
-def _strings(value: Any) -> Iterator[str]:
+def _iter_strings(value: Any) -> Iterator[str]:
     """Every text in a value, the names of members too."""
-    waiting = [value]
-    while waiting:
-        match waiting.pop():
+    pending = [value]
+    while pending:
+        match pending.pop():
             case str() as text:
                 yield text
             case Mapping() as members:
                 yield from members
-                waiting += members.values()
+                pending += members.values()
             case list() as items:
-                waiting += items
+                pending += items
             case _:
                 pass
 
 
-def _place(value: Any, pointer: str) -> Any:
+def _resolve_pointer(value: Any, pointer: str) -> Any:
     for part in pointer.split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
         if isinstance(value, Mapping):
@@ -130,69 +138,77 @@ def _place(value: Any, pointer: str) -> Any:
 
 def describe(differences: Sequence[Difference]) -> str:
     """The changes for a reader; whatever the server wrote is escaped."""
-    return "\n".join(f"{one.kind}: {line(one.path, _SHOWN)}\n{_indented(one.text)}" for one in differences)
+    return "\n".join(
+        f"{change.kind}: {escape_line(change.path, _MAX_SHOWN_CHARS)}\n{_indent(change.text)}" for change in differences
+    )
 
 
-def _indented(text: str) -> str:
-    return "\n".join(f"    {each}" for each in text.split("\n"))
+def _indent(text: str) -> str:
+    return "\n".join(f"    {text_line}" for text_line in text.split("\n"))
 
 
-def _member(path: str, name: str, old: Any, new: Any) -> Iterator[Difference]:
+def _compare_member(path: str, name: str, old: Any, new: Any) -> Iterator[Difference]:
     match name:
         case "inputSchema" | "outputSchema":
-            yield from _schemas(path, old, new, 0)
+            yield from _compare_schemas(path, old, new, 0)
         case "annotations":
-            yield from _annotations(path, old or {}, new or {})
+            yield from _compare_annotations(path, old or {}, new or {})
         case _:
-            yield _words(path, old, new)
+            yield _compare_text(path, old, new)
 
 
-def _words(path: str, old: Any, new: Any) -> Difference:
+def _compare_text(path: str, old: Any, new: Any) -> Difference:
     """A changed text, or anything else a model reads."""
-    before, after = _text(old), _text(new)
-    if isinstance(old, str) and isinstance(new, str) and before.split() == after.split():
+    old_text, new_text = _to_text(old), _to_text(new)
+    if isinstance(old, str) and isinstance(new, str) and old_text.split() == new_text.split():
         return Difference(path, "cosmetic", "only blanks changed")
-    fresh = set(_IN_TEXT.findall(after)) - set(_IN_TEXT.findall(before))
-    return Difference(path, "egress" if fresh else "instruction", _compared(before, after))
+    new_addresses = set(_ADDRESS_IN_TEXT.findall(new_text)) - set(_ADDRESS_IN_TEXT.findall(old_text))
+    return Difference(path, "egress" if new_addresses else "instruction", _format_difference(old_text, new_text))
 
 
-def _annotations(path: str, old: Any, new: Any) -> Iterator[Difference]:
+def _compare_annotations(path: str, old: Any, new: Any) -> Iterator[Difference]:
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
-        yield Difference(path, "widening", _compared(_text(old), _text(new)))
+        yield Difference(path, "widening", _format_difference(_to_text(old), _to_text(new)))
         return
     for name in sorted({*old, *new}):
-        one, other = old.get(name), new.get(name)
-        if canonical(one) == canonical(other):
+        old_value, new_value = old.get(name), new.get(name)
+        if encode_canonical(old_value) == encode_canonical(new_value):
             continue
         if name == "title":
-            yield _words(f"{path}/title", one, other)
+            yield _compare_text(f"{path}/title", old_value, new_value)
         else:
-            outward = name == "openWorldHint" and other is not False
-            yield Difference(f"{path}/{name}", "egress" if outward else "widening", _compared(_text(one), _text(other)))
+            is_open_world = name == "openWorldHint" and new_value is not False
+            yield Difference(
+                f"{path}/{name}",
+                "egress" if is_open_world else "widening",
+                _format_difference(_to_text(old_value), _to_text(new_value)),
+            )
 
 
-def _schemas(path: str, old: Any, new: Any, depth: int) -> Iterator[Difference]:
-    if canonical(old) == canonical(new):
+def _compare_schemas(path: str, old: Any, new: Any, depth: int) -> Iterator[Difference]:
+    if encode_canonical(old) == encode_canonical(new):
         return
-    if depth > _DEEPEST or not isinstance(old, Mapping) or not isinstance(new, Mapping):
-        tighter = new is False or (old in (None, True) and isinstance(new, Mapping))
-        yield Difference(path, "narrowing" if tighter else "widening", _compared(_text(old), _text(new)))
+    if depth > _MAX_SCHEMA_DEPTH or not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        is_narrower = new is False or (old in (None, True) and isinstance(new, Mapping))
+        yield Difference(
+            path, "narrowing" if is_narrower else "widening", _format_difference(_to_text(old), _to_text(new))
+        )
         return
     for name in sorted({*old, *new}):
-        if canonical(old.get(name)) != canonical(new.get(name)):
-            yield from _keyword(f"{path}/{_escaped(name)}", name, old.get(name), new.get(name), depth)
+        if encode_canonical(old.get(name)) != encode_canonical(new.get(name)):
+            yield from _compare_keyword(f"{path}/{_escape_pointer(name)}", name, old.get(name), new.get(name), depth)
 
 
-def _keyword(path: str, name: str, old: Any, new: Any, depth: int) -> Iterator[Difference]:
+def _compare_keyword(path: str, name: str, old: Any, new: Any, depth: int) -> Iterator[Difference]:
     match name:
         case "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas":
-            yield from _properties(path, old or {}, new or {}, depth)
+            yield from _compare_properties(path, old or {}, new or {}, depth)
         case "required":
-            yield from _required(path, old or [], new or [])
+            yield from _compare_required(path, old or [], new or [])
         case "enum" | "type":
-            yield Difference(path, _sets(old, new), _compared(_text(old), _text(new)))
+            yield Difference(path, _grade_value_sets(old, new), _format_difference(_to_text(old), _to_text(new)))
         case "anyOf" | "oneOf" | "allOf" | "prefixItems" if isinstance(old, list) and isinstance(new, list):
-            yield from _listed(path, name, old, new, depth)
+            yield from _compare_schema_lists(path, name, old, new, depth)
         case (
             "items"
             | "additionalProperties"
@@ -203,101 +219,110 @@ def _keyword(path: str, name: str, old: Any, new: Any, depth: int) -> Iterator[D
             | "then"
             | "else"
         ):
-            yield from _schemas(path, old, new, depth + 1)
-        case _ if name in _WORDS:
-            yield _words(path, old, new)
+            yield from _compare_schemas(path, old, new, depth + 1)
+        case _ if name in _TEXT_KEYWORDS:
+            yield _compare_text(path, old, new)
         case _:
-            yield Difference(path, _bounds(name, old, new), _compared(_text(old), _text(new)))
+            yield Difference(path, _grade_bound(name, old, new), _format_difference(_to_text(old), _to_text(new)))
 
 
-def _properties(path: str, old: Any, new: Any, depth: int) -> Iterator[Difference]:
+def _compare_properties(path: str, old: Any, new: Any, depth: int) -> Iterator[Difference]:
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
-        yield Difference(path, "widening", _compared(_text(old), _text(new)))
+        yield Difference(path, "widening", _format_difference(_to_text(old), _to_text(new)))
         return
     for name in sorted({*old, *new}):
-        place = f"{path}/{_escaped(name)}"
+        property_path = f"{path}/{_escape_pointer(name)}"
         if name not in new:
-            yield Difference(place, "narrowing", f"gone: {line(_text(old[name]), _SHOWN)}")
+            yield Difference(property_path, "narrowing", f"gone: {escape_line(_to_text(old[name]), _MAX_SHOWN_CHARS)}")
         elif name not in old:
-            yield Difference(place, _new_property(name, new[name]), f"new: {line(_text(new[name]), _SHOWN)}")
+            yield Difference(
+                property_path,
+                _grade_new_property(name, new[name]),
+                f"new: {escape_line(_to_text(new[name]), _MAX_SHOWN_CHARS)}",
+            )
         else:
-            yield from _schemas(place, old[name], new[name], depth + 1)
+            yield from _compare_schemas(property_path, old[name], new[name], depth + 1)
 
 
-def _new_property(name: str, schema: Any) -> Grade:
-    words = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name[:256]).lower())
+def _grade_new_property(name: str, schema: Any) -> ChangeSeverity:
+    name_words = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name[:256]).lower())
     format_ = schema.get("format") if isinstance(schema, Mapping) else None
-    addressed = not _ADDRESS.isdisjoint(words) or (isinstance(format_, str) and format_ in _ADDRESS_FORMATS)
-    return "egress" if addressed or _IN_TEXT.search(_text(schema)) else "widening"
+    is_address = not _ADDRESS_WORDS.isdisjoint(name_words) or (isinstance(format_, str) and format_ in _ADDRESS_FORMATS)
+    return "egress" if is_address or _ADDRESS_IN_TEXT.search(_to_text(schema)) else "widening"
 
 
-def _required(path: str, old: Any, new: Any) -> Iterator[Difference]:
-    before, after = _members(old), _members(new)
-    if gone := before - after:
-        yield Difference(path, "widening", f"no longer required: {line(', '.join(sorted(gone)), _SHOWN)}")
-    if fresh := after - before:
-        yield Difference(path, "narrowing", f"now required: {line(', '.join(sorted(fresh)), _SHOWN)}")
-    if not gone and not fresh:
+def _compare_required(path: str, old: Any, new: Any) -> Iterator[Difference]:
+    old_names, new_names = _to_text_set(old), _to_text_set(new)
+    if removed := old_names - new_names:
+        yield Difference(
+            path, "widening", f"no longer required: {escape_line(', '.join(sorted(removed)), _MAX_SHOWN_CHARS)}"
+        )
+    if added := new_names - old_names:
+        yield Difference(path, "narrowing", f"now required: {escape_line(', '.join(sorted(added)), _MAX_SHOWN_CHARS)}")
+    if not removed and not added:
         yield Difference(path, "cosmetic", "only the order changed")
 
 
-def _listed(path: str, name: str, old: list[Any], new: list[Any], depth: int) -> Iterator[Difference]:
-    for at in range(max(len(old), len(new))):
-        place = f"{path}/{at}"
-        if at >= len(new):
-            kind: Grade = "widening" if name == "allOf" else "narrowing"
-            yield Difference(place, kind, f"gone: {line(_text(old[at]), _SHOWN)}")
-        elif at >= len(old):
-            kind = "narrowing" if name == "allOf" else "widening"
-            yield Difference(place, kind, f"new: {line(_text(new[at]), _SHOWN)}")
+def _compare_schema_lists(path: str, name: str, old: list[Any], new: list[Any], depth: int) -> Iterator[Difference]:
+    for index in range(max(len(old), len(new))):
+        item_path = f"{path}/{index}"
+        if index >= len(new):
+            severity: ChangeSeverity = "widening" if name == "allOf" else "narrowing"
+            yield Difference(item_path, severity, f"gone: {escape_line(_to_text(old[index]), _MAX_SHOWN_CHARS)}")
+        elif index >= len(old):
+            severity = "narrowing" if name == "allOf" else "widening"
+            yield Difference(item_path, severity, f"new: {escape_line(_to_text(new[index]), _MAX_SHOWN_CHARS)}")
         else:
-            yield from _schemas(place, old[at], new[at], depth + 1)
+            yield from _compare_schemas(item_path, old[index], new[index], depth + 1)
 
 
-def _sets(old: Any, new: Any) -> Grade:
+def _grade_value_sets(old: Any, new: Any) -> ChangeSeverity:
     if new is None:
         return "widening"
     if old is None:
         return "narrowing"
-    before, after = ({canonical(one) for one in (each if isinstance(each, list) else [each])} for each in (old, new))
-    if before == after:
+    old_values, new_values = (
+        {encode_canonical(value) for value in (values if isinstance(values, list) else [values])}
+        for values in (old, new)
+    )
+    if old_values == new_values:
         return "cosmetic"
-    return "narrowing" if after < before else "widening"
+    return "narrowing" if new_values < old_values else "widening"
 
 
-def _members(given: Any) -> set[str]:
-    return {_text(one) for one in given} if isinstance(given, list) else {_text(given)}
+def _to_text_set(values: Any) -> set[str]:
+    return {_to_text(value) for value in values} if isinstance(values, list) else {_to_text(values)}
 
 
-def _bounds(name: str, old: Any, new: Any) -> Grade:
-    if name in _REFUSING:
+def _grade_bound(name: str, old: Any, new: Any) -> ChangeSeverity:
+    if name in _RESTRICTING_KEYWORDS:
         return "narrowing" if old is None else "widening"
-    if name not in _FLOORS and name not in _CEILINGS:
+    if name not in _MINIMUM_KEYWORDS and name not in _MAXIMUM_KEYWORDS:
         return "widening"
     if old is None or new is None:
         return "narrowing" if old is None else "widening"
     if not isinstance(old, int | float) or not isinstance(new, int | float):
         return "widening"
-    return "narrowing" if (new > old) == (name in _FLOORS) else "widening"
+    return "narrowing" if (new > old) == (name in _MINIMUM_KEYWORDS) else "widening"
 
 
-def _text(value: Any) -> str:
+def _to_text(value: Any) -> str:
     if value is None:
         return ""
-    return value if isinstance(value, str) else canonical(value).decode()
+    return value if isinstance(value, str) else encode_canonical(value).decode()
 
 
-def _compared(old: str, new: str) -> str:
+def _format_difference(old: str, new: str) -> str:
     """The lines that went and those that came, each escaped, cut around where it differs."""
-    before, after = old[:20_000].split("\n")[:400], new[:20_000].split("\n")[:400]
+    old_lines, new_lines = old[:20_000].split("\n")[:400], new[:20_000].split("\n")[:400]
     lines: list[str] = []
-    for tag, i, j, k, m in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+    for tag, i, j, k, m in SequenceMatcher(None, old_lines, new_lines, autojunk=False).get_opcodes():
         if tag == "equal":
             continue
-        gone, come = before[i:j], after[k:m]
-        start = _common(gone[0], come[0]) if len(gone) == len(come) == 1 else 0
-        lines += [f"- {_window(one, start)}" for one in gone if old] + [
-            f"+ {_window(one, start)}" for one in come if new
+        removed, added = old_lines[i:j], new_lines[k:m]
+        start = _common_prefix_length(removed[0], added[0]) if len(removed) == len(added) == 1 else 0
+        lines += [f"- {_cut_window(text_line, start)}" for text_line in removed if old] + [
+            f"+ {_cut_window(text_line, start)}" for text_line in added if new
         ]
     if len(lines) > 40:
         lines = [*lines[:40], f"… and {len(lines) - 40} lines more"]
@@ -306,17 +331,17 @@ def _compared(old: str, new: str) -> str:
     return "\n".join(lines) or "changed beyond what is shown"
 
 
-def _common(one: str, other: str) -> int:
-    for at, (a, b) in enumerate(zip(one, other, strict=False)):
+def _common_prefix_length(left: str, right: str) -> int:
+    for index, (a, b) in enumerate(zip(left, right, strict=False)):
         if a != b:
-            return at
-    return min(len(one), len(other))
+            return index
+    return min(len(left), len(right))
 
 
-def _window(text: str, start: int) -> str:
-    begin = max(0, start - 60) if len(text) > _SHOWN else 0
-    return ("…" if begin else "") + line(text[begin:], _SHOWN)
+def _cut_window(text: str, start: int) -> str:
+    begin = max(0, start - 60) if len(text) > _MAX_SHOWN_CHARS else 0
+    return ("…" if begin else "") + escape_line(text[begin:], _MAX_SHOWN_CHARS)
 
 
-def _escaped(name: str) -> str:
+def _escape_pointer(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from dovetail.errors import clip
-from dovetail.host.conditions import arg, shown
-from dovetail.host.globs import tightly
-from dovetail.host.kinds import DEMANDED, GIVEN, PERSONAL
-from dovetail.host.quotas import Quota, quota
-from dovetail.host.rules import OTHER_NAME, STRICTNESS, Question, Rule, Verdict, read_rule, rule
+from dovetail.host.conditions import arg, format_value
+from dovetail.host.globs import matches_restrictive
+from dovetail.host.kinds import ALWAYS_ASK_KINDS, CONFIGURED_KINDS, SERVER_REQUESTED_KINDS
+from dovetail.host.quotas import Quota, parse_limits
+from dovetail.host.rules import NAME_MISMATCH, STRICTNESS, Question, Rule, Verdict, as_rule, rule
 from dovetail.wire.shape import Struct, replace
 from dovetail.wire.tools import ToolAnnotations
 
 __all__ = ["Decision", "Policy", "Question", "Quota", "Rule", "arg", "rule"]
 
-Tier: TypeAlias = Literal["admin", "user", "project", "built-in"]
+PolicyLevel: TypeAlias = Literal["admin", "user", "project", "built-in"]
 
 
 class Decision(Struct, frozen=True, kw_only=True):
@@ -27,22 +27,22 @@ class Decision(Struct, frozen=True, kw_only=True):
 
     verdict: Verdict
     reason: str
-    tier: Tier = "built-in"
+    tier: PolicyLevel = "built-in"
     rule: Rule | None = None
 
 
-class _Part(Struct, frozen=True, kw_only=True):
+class _LevelRules(Struct, frozen=True, kw_only=True):
     """The rules of one tier."""
 
-    tier: Tier
+    level: PolicyLevel
     default: Verdict | None
     rules: tuple[Rule, ...]
     limits: tuple[tuple[str, Quota], ...]
-    headless: Literal["allow", "deny"] | None
+    non_interactive: Literal["allow", "deny"] | None
 
-    def strictest(self, question: Question) -> Rule | None:
-        matching = [one for one in self.rules if one.applies(question)]
-        return max(matching, key=lambda one: STRICTNESS[one.verdict], default=None)
+    def find_strictest_rule(self, request: Question) -> Rule | None:
+        matching_rules = [candidate for candidate in self.rules if candidate.applies(request)]
+        return max(matching_rules, key=lambda candidate: STRICTNESS[candidate.verdict], default=None)
 
 
 class Policy:
@@ -64,14 +64,14 @@ class Policy:
             raise ValueError(f"default is allow, ask, deny or hide, not {default!r}")
         if headless is not None and str(headless) not in ("allow", "deny"):
             raise ValueError(f'headless is "deny" or "allow", not {headless!r}')
-        part = _Part(
-            tier="user",
+        level_rules = _LevelRules(
+            level="user",
             default=default,
-            rules=tuple(map(read_rule, rules)),
-            limits=tuple((glob, quota(given)) for glob, given in (limits or {}).items()),
-            headless=headless,
+            rules=tuple(map(as_rule, rules)),
+            limits=tuple((glob, parse_limits(raw_limits)) for glob, raw_limits in (limits or {}).items()),
+            non_interactive=headless,
         )
-        self._parts: tuple[_Part, ...] = (part,)
+        self._levels: tuple[_LevelRules, ...] = (level_rules,)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -87,11 +87,11 @@ class Policy:
         if unknown := document.keys() - {"default", "headless", "rules", "limits"}:
             raise ValueError(f"unknown: {', '.join(sorted(unknown))}")
         rules: list[Rule] = []
-        for number, given in enumerate(document.get("rules", ())):
+        for index, raw_rule in enumerate(document.get("rules", ())):
             try:
-                rules.append(read_rule(given))
+                rules.append(as_rule(raw_rule))
             except (TypeError, ValueError) as exc:
-                raise ValueError(f"rules[{number}]: {exc}") from None
+                raise ValueError(f"rules[{index}]: {exc}") from None
         return cls(document.get("default"), rules, document.get("limits"), document.get("headless"))
 
     @classmethod
@@ -103,56 +103,71 @@ class Policy:
         A project can only tighten, whatever the others left to it: its `allow` takes back what its own default or
         rules forbid and nothing else.
         """
-        made = cls()
-        tiers: tuple[tuple[Tier, Policy | None], ...] = (("admin", admin), ("user", user), ("project", project))
-        made._parts = tuple(
-            _Part(
-                tier=tier,
-                default=part.default,
-                rules=part.rules,
-                limits=part.limits,
-                # Nobody but the owner of the machine may say that silence is consent.
-                headless="deny" if tier == "project" and part.headless else part.headless,
-            )
-            for tier, policy in tiers
-            if policy is not None
-            for part in policy._parts
+        combined = cls()
+        policies_by_level: tuple[tuple[PolicyLevel, Policy | None], ...] = (
+            ("admin", admin),
+            ("user", user),
+            ("project", project),
         )
-        return made
+        combined._levels = tuple(
+            _LevelRules(
+                level=level,
+                default=level_rules.default,
+                rules=level_rules.rules,
+                limits=level_rules.limits,
+                # Nobody but the owner of the machine may say that silence is consent.
+                non_interactive="deny"
+                if level == "project" and level_rules.non_interactive
+                else level_rules.non_interactive,
+            )
+            for level, policy in policies_by_level
+            if policy is not None
+            for level_rules in policy._levels
+        )
+        return combined
 
     @property
     def headless(self) -> Literal["allow", "deny"]:
         """What "ask" means where nobody can be asked."""
-        said = [part.headless for part in self._parts if part.headless is not None]
-        return "allow" if said and "deny" not in said else "deny"
+        choices = [
+            level_rules.non_interactive for level_rules in self._levels if level_rules.non_interactive is not None
+        ]
+        return "allow" if choices and "deny" not in choices else "deny"
 
     def decide(self, question: Question) -> Decision:
         """What is to happen."""
-        decided = self._decided(question)
-        if decided.verdict == "allow" or question.trusted or question.annotations is None:
-            return decided
-        if _stricter(decided, self._decided(replace(question, trusted=True))):
-            return replace(decided, reason=f"{decided.reason}; {_unbelieved(question.annotations)}")
-        return decided
+        decision = self._decide(question)
+        if decision.verdict == "allow" or question.trusted or question.annotations is None:
+            return decision
+        if _is_stricter(decision, self._decide(replace(question, trusted=True))):
+            return replace(decision, reason=f"{decision.reason}; {_explain_ignored_hints(question.annotations)}")
+        return decision
 
-    def _decided(self, question: Question) -> Decision:
-        decided: Decision | None = None
-        ruled = False
-        for part in self._parts:
-            found = part.strictest(question)
-            if found is not None:
-                said = Decision(verdict=found.verdict, reason=_because(found), tier=part.tier, rule=found)
-            elif part.default is not None and not ruled and _open(question):  # a default speaks where no rule did
-                said = _by_default(part.default, part.tier, question)
+    def _decide(self, request: Question) -> Decision:
+        decision: Decision | None = None
+        has_matching_rule = False
+        for level_rules in self._levels:
+            matching_rule = level_rules.find_strictest_rule(request)
+            if matching_rule is not None:
+                candidate = Decision(
+                    verdict=matching_rule.verdict,
+                    reason=_format_reason(matching_rule),
+                    tier=level_rules.level,
+                    rule=matching_rule,
+                )
+            elif (
+                level_rules.default is not None and not has_matching_rule and _has_default(request)
+            ):  # a default speaks where no rule did
+                candidate = _apply_default(level_rules.default, level_rules.level, request)
             else:
                 continue
-            before = decided or (_unruled(question) if part.tier == "project" else None)
-            decided = said if before is None or _stricter(said, before) else before
-            ruled = ruled or found is not None
-        decided = decided or _unruled(question)
-        if decided.verdict == "allow" and question.kind in PERSONAL:
-            return replace(decided, verdict="ask", reason=f"{decided.reason}; {question.kind} is always for a person")
-        return decided
+            current = decision or (_get_fallback_decision(request) if level_rules.level == "project" else None)
+            decision = candidate if current is None or _is_stricter(candidate, current) else current
+            has_matching_rule = has_matching_rule or matching_rule is not None
+        decision = decision or _get_fallback_decision(request)
+        if decision.verdict == "allow" and request.kind in ALWAYS_ASK_KINDS:
+            return replace(decision, verdict="ask", reason=f"{decision.reason}; {request.kind} is always for a person")
+        return decision
 
     def unattended(self, decision: Decision) -> Decision:
         """The decision where nobody can be asked."""
@@ -163,100 +178,112 @@ class Policy:
 
     def quota(self, server: str, tool: str) -> Quota:
         """The limits of one tool: of all that match, the strictest of each kind."""
-        found = Quota()
-        for part in self._parts:
-            for glob, given in part.limits:
-                if tightly(glob, server, tool):
-                    found = found.tightened(given)
-        return found
+        combined = Quota()
+        for level_rules in self._levels:
+            for glob, limits in level_rules.limits:
+                if matches_restrictive(glob, server, tool):
+                    combined = combined.combine_strictest(limits)
+        return combined
 
     def explain(self, question: Question | None = None) -> str:
         """The rules in the order they count; with a question, its decision and what each rule made of it."""
-        lines = [] if question is None else self._verdict(question)
-        for part in self._parts:
-            lines += [f"{part.tier}:", *self._explained(part, question)]
+        lines = [] if question is None else self._explain_decision(question)
+        for level_rules in self._levels:
+            lines += [f"{level_rules.level}:", *self._explain_level(level_rules, question)]
         return "\n".join([*lines, "built-in:", "  default ask", f"  nobody there: {self.headless}"])
 
-    def _verdict(self, question: Question) -> list[str]:
-        decision = self.decide(question)
+    def _explain_decision(self, request: Question) -> list[str]:
+        decision = self.decide(request)
         return [
-            f"{decision.verdict}  {question.kind} {clip(question.full)}: {decision.reason} [{decision.tier}]",
-            *([f"  arguments {shown(question.arguments)}"] if question.arguments is not None else []),
+            f"{decision.verdict}  {request.kind} {clip(request.full)}: {decision.reason} [{decision.tier}]",
+            *([f"  arguments {format_value(request.arguments)}"] if request.arguments is not None else []),
         ]
 
-    def _explained(self, part: _Part, question: Question | None) -> Iterator[str]:
-        order: Sequence[tuple[int, Rule]] = sorted(
-            enumerate(part.rules), key=lambda pair: (-STRICTNESS[pair[1].verdict], pair[0])
+    def _explain_level(self, level_rules: _LevelRules, request: Question | None) -> Iterator[str]:
+        ordered_rules: Sequence[tuple[int, Rule]] = sorted(
+            enumerate(level_rules.rules), key=lambda pair: (-STRICTNESS[pair[1].verdict], pair[0])
         )
-        for number, one in order:
-            yield f"  rules[{number}] {one}"
-            missed = OTHER_NAME if question is None else one.misses(question)
-            if missed != OTHER_NAME:
-                yield "      applies" if missed is None else f"      no: {missed}"
-        if part.default is not None:
-            yield f"  default {part.default}"
-        for glob, given in part.limits:
-            yield f"  limit {clip(glob)}: {given}"
+        for index, policy_rule in ordered_rules:
+            yield f"  rules[{index}] {policy_rule}"
+            mismatch = NAME_MISMATCH if request is None else policy_rule.misses(request)
+            if mismatch != NAME_MISMATCH:
+                yield "      applies" if mismatch is None else f"      no: {mismatch}"
+        if level_rules.default is not None:
+            yield f"  default {level_rules.default}"
+        for glob, limits in level_rules.limits:
+            yield f"  limit {clip(glob)}: {limits}"
 
 
-def read_policy(given: Any) -> Policy:
+def as_policy(policy: Any) -> Policy:
     """A policy as it may be given: itself, or the file of one; nothing is one without rules."""
-    if given is None:
+    if policy is None:
         return Policy()
-    if isinstance(given, str) and given in STRICTNESS:
-        raise ValueError(f'policy="{given}" would be a file of rules; for that verdict give Policy("{given}")')
-    if isinstance(given, str | Path):
-        return Policy.load(given)
-    if isinstance(given, Policy):
-        return given
-    raise TypeError(f"policy is a Policy or the path of a file of rules, not {given!r}")
+    if isinstance(policy, str) and policy in STRICTNESS:
+        raise ValueError(f'policy="{policy}" would be a file of rules; for that verdict give Policy("{policy}")')
+    if isinstance(policy, str | Path):
+        return Policy.load(policy)
+    if isinstance(policy, Policy):
+        return policy
+    raise TypeError(f"policy is a Policy or the path of a file of rules, not {policy!r}")
 
 
-_BUILT_IN: Final = Decision(verdict="ask", reason="no rule applies; unless something else is said, the user is asked")
+_DEFAULT_DECISION: Final = Decision(
+    verdict="ask", reason="no rule applies; unless something else is said, the user is asked"
+)
 
 
-_CONFIGURED: Final = Decision(verdict="allow", reason="configured by the user")
+_CONFIGURED_DECISION: Final = Decision(verdict="allow", reason="configured by the user")
 
 
-def _given(question: Question) -> bool:
+def _is_configured(request: Question) -> bool:
     """Whether the user has said yes by configuring it, which a project cannot do for them."""
-    return question.kind in GIVEN and not (question.foreign and question.kind == "server.start")
+    return request.kind in CONFIGURED_KINDS and not (request.foreign and request.kind == "server.start")
 
 
-def _open(question: Question) -> bool:
+def _has_default(request: Question) -> bool:
     """Whether a default speaks of it."""
-    return not _given(question) and question.kind != "definition.changed"
+    return not _is_configured(request) and request.kind != "definition.changed"
 
 
-def _unruled(question: Question) -> Decision:
-    return _CONFIGURED if _given(question) else _BUILT_IN
+def _get_fallback_decision(request: Question) -> Decision:
+    return _CONFIGURED_DECISION if _is_configured(request) else _DEFAULT_DECISION
 
 
-def _by_default(default: Verdict, tier: Tier, question: Question) -> Decision:
+def _apply_default(default: Verdict, level: PolicyLevel, request: Question) -> Decision:
     reason = f"no rule applies; the default is {default}"
-    if default == "allow" and (question.kind in DEMANDED or (question.foreign and question.kind == "server.start")):
-        return Decision(verdict="ask", reason=f"{reason}, which covers no {question.kind}", tier=tier)
-    return Decision(verdict=default, reason=reason, tier=tier)
+    if default == "allow" and (
+        request.kind in SERVER_REQUESTED_KINDS or (request.foreign and request.kind == "server.start")
+    ):
+        return Decision(verdict="ask", reason=f"{reason}, which covers no {request.kind}", tier=level)
+    return Decision(verdict=default, reason=reason, tier=level)
 
 
-def _unbelieved(said: ToolAnnotations) -> str:
+def _explain_ignored_hints(annotations: ToolAnnotations) -> str:
     hints = (
-        ("read-only", said.read_only_hint is True),
-        ("not destructive", said.destructive_hint is False),
-        ("idempotent", said.idempotent_hint is True),
-        ("closed to the world", said.open_world_hint is False),
+        ("read-only", annotations.read_only_hint is True),
+        ("not destructive", annotations.destructive_hint is False),
+        ("idempotent", annotations.idempotent_hint is True),
+        ("closed to the world", annotations.open_world_hint is False),
     )
-    claims = " and ".join(name for name, claimed in hints if claimed)
+    claims = " and ".join(name for name, is_claimed in hints if is_claimed)
     return f"it says it is {claims}, but the server is not trusted: trust=True, or trust under x-dovetail in its file"
 
 
-def _because(found: Rule) -> str:
-    return f"{found.reason} — {_plain(found)}" if found.reason else _plain(found)
+def _format_reason(matching_rule: Rule) -> str:
+    return (
+        f"{matching_rule.reason} — {_format_rule(matching_rule)}"
+        if matching_rule.reason
+        else _format_rule(matching_rule)
+    )
 
 
-def _plain(found: Rule) -> str:
-    return str(found).removesuffix(f" ({clip(found.reason)})") if found.reason else str(found)
+def _format_rule(matching_rule: Rule) -> str:
+    return (
+        str(matching_rule).removesuffix(f" ({clip(matching_rule.reason)})")
+        if matching_rule.reason
+        else str(matching_rule)
+    )
 
 
-def _stricter(one: Decision, other: Decision) -> bool:
-    return STRICTNESS[one.verdict] > STRICTNESS[other.verdict]
+def _is_stricter(decision: Decision, other: Decision) -> bool:
+    return STRICTNESS[decision.verdict] > STRICTNESS[other.verdict]

@@ -11,170 +11,207 @@ from dovetail.client.rounds import Pending
 from dovetail.connect import Client
 from dovetail.errors import AnswerError, NotOffered, PolicyError, clip
 from dovetail.host.consent import Allow, Answer, ConsentRequest, Deny, Edit
-from dovetail.host.deciding import Desk
-from dovetail.host.inbox import DurableConsent, Item, Waiting, Work, responses
+from dovetail.host.deciding import RequestAuthorizer
+from dovetail.host.inbox import DeferredCall, DurableConsent, Item, Waiting, build_responses
 from dovetail.host.member import Member
 from dovetail.host.pins import fingerprint
 from dovetail.host.policy import Question
-from dovetail.wire.codec import plain
+from dovetail.wire.codec import to_plain
 from dovetail.wire.shape import replace
 
-_FORMS = ("elicitation/create",)
+_FORM_METHODS = ("elicitation/create",)
 
 
-class Place(Protocol):
+class PendingCallHost(Protocol):
     """A host, as far as this goes."""
 
-    desk: Desk
+    desk: RequestAuthorizer
 
     async def find(self, name: str) -> tuple[Member, str]: ...
-    async def declared(self, member: Member, tool: str) -> Any: ...
-    def question(self, member: Member, kind: str, name: str, arguments: Any, declaration: Any = None) -> Question: ...
+    async def declared(self, managed_server: Member, tool: str) -> Any: ...
+    def question(
+        self, managed_server: Member, kind: str, name: str, arguments: Any, definition: Any = None
+    ) -> Question: ...
     async def call(self, name: str, /, arguments: Mapping[str, Any] | None = None, *, wait: bool = True) -> Any: ...
     async def perform(
         self,
-        member: Member,
-        declared: Any,
-        question: Question,
+        managed_server: Member,
+        definition: Any,
+        request: Question,
         *,
         wait: bool = True,
         resume: Callable[[Client], Awaitable[Any]] | None = None,
     ) -> Any: ...
 
 
-class Postponing:
+class PendingCalls:
     """The calls of one host that wait."""
 
-    def __init__(self, host: Place) -> None:
+    def __init__(self, host: PendingCallHost) -> None:
         self._host = host
 
     @property
     def _inbox(self) -> DurableConsent:
-        broker = self._host.desk.broker
-        if not isinstance(broker, DurableConsent):
+        consent_handler = self._host.desk.consent_handler
+        if not isinstance(consent_handler, DurableConsent):
             raise AnswerError("questions can only be put off with consent=DurableConsent(...)")
-        return broker
+        return consent_handler
 
     @property
     def open_questions(self) -> int:
         """How many questions wait in the inbox, if there is one."""
-        broker = self._host.desk.broker
+        broker = self._host.desk.consent_handler
         return broker.open_questions if isinstance(broker, DurableConsent) else 0
 
-    async def items(self) -> list[Item]:
+    async def list_items(self) -> list[Item]:
         """What waits."""
         return await self._inbox.items()
 
-    async def put_off(self, ticket: str, question: Question, declared: Any) -> Waiting:
+    async def defer_call(self, ticket: str, request: Question, definition: Any) -> Waiting:
         """A call that was not agreed to yet."""
-        await self._inbox.attach(ticket, _work(question, declared))
+        await self._inbox.attach(ticket, _create_deferred_call(request, definition))
         return Waiting(ticket=ticket)
 
-    async def asked(self, member: Member, declared: Any, question: Question, pending: Pending) -> Any:
+    async def handle_input_requests(
+        self, managed_server: Member, definition: Any, request: Question, pending: Pending
+    ) -> Any:
         """A call whose server asks: what only a person can answer is written down, the rest is answered now."""
-        asked = {key: plain(one) for key, one in pending.questions.items() if one.method in _FORMS}
-        forms = {key: one for key, one in asked.items() if self._may_ask(member, one)}
-        rest = {key: one for key, one in pending.questions.items() if key not in asked}
-        answers: dict[str, Any] = {key: {"action": "decline"} for key in asked if key not in forms}
-        answers |= await member.answer(rest) if rest else {}
-        work = _work(question, declared, pending=pending.dump().decode(), questions=forms, answers=answers)
-        if not forms:
-            return await self._resumed(member, declared, question, work, Deny())
-        ticket = await self._inbox.put(_together(member, forms), work)
-        return Waiting(ticket=ticket, questions=tuple(_request(member, one) for one in forms.values()))
+        elicitations = {
+            key: to_plain(input_request)
+            for key, input_request in pending.questions.items()
+            if input_request.method in _FORM_METHODS
+        }
+        allowed_forms = {key: form for key, form in elicitations.items() if self._can_ask(managed_server, form)}
+        other_requests = {
+            key: input_request for key, input_request in pending.questions.items() if key not in elicitations
+        }
+        answers: dict[str, Any] = {key: {"action": "decline"} for key in elicitations if key not in allowed_forms}
+        answers |= await managed_server.answer(other_requests) if other_requests else {}
+        deferred_call = _create_deferred_call(
+            request, definition, pending=pending.dump().decode(), questions=allowed_forms, answers=answers
+        )
+        if not allowed_forms:
+            return await self._resume_call(managed_server, definition, request, deferred_call, Deny())
+        ticket = await self._inbox.put(_combine_requests(managed_server, allowed_forms), deferred_call)
+        return Waiting(
+            ticket=ticket,
+            questions=tuple(_build_consent_request(managed_server, form) for form in allowed_forms.values()),
+        )
 
-    def _may_ask(self, member: Member, form: dict[str, Any]) -> bool:
-        kind = _request(member, form).kind
-        return self._host.desk.look(self._host.question(member, kind, "", None)).verdict not in ("deny", "hide")
+    def _can_ask(self, managed_server: Member, form: dict[str, Any]) -> bool:
+        kind = _build_consent_request(managed_server, form).kind
+        return self._host.desk.evaluate(self._host.question(managed_server, kind, "", None)).verdict not in (
+            "deny",
+            "hide",
+        )
 
     async def answer(self, ticket: str, answer: Answer) -> Any:
         """Go on with what waited. Until it is certain that it can go on, the question stays where it is."""
-        found = await self._inbox.find(ticket)
-        if found is None:
+        stored = await self._inbox.find(ticket)
+        if stored is None:
             if not await self._inbox.answer(ticket, answer):
                 raise NotOffered(f"no question waits under {clip(ticket)}")
             return None
-        request, work = found
-        if isinstance(answer, Deny) and work.pending is None:
+        request, deferred_call = stored
+        if isinstance(answer, Deny) and deferred_call.pending is None:
             await self._take(ticket)
-            said = Question(server=work.server, tool=work.tool, kind=request.kind, arguments=work.arguments)
-            self._host.desk.heard(said, answer, request.reason)
-            raise PolicyError(f"{said.full}: {answer.reason or 'the user said no'}")
-        member, tool = await self._host.find(f"{work.server}.{work.tool}")
-        async with member.using():  # before it is taken: a server that is down costs nobody their answer
-            declared = await self._host.declared(member, tool)
-            return await self._gone_on(ticket, request, work, answer, member, declared)
+            policy_request = Question(
+                server=deferred_call.server,
+                tool=deferred_call.tool,
+                kind=request.kind,
+                arguments=deferred_call.arguments,
+            )
+            self._host.desk.emit_answer(policy_request, answer, request.reason)
+            raise PolicyError(f"{policy_request.full}: {answer.reason or 'the user said no'}")
+        managed_server, tool = await self._host.find(f"{deferred_call.server}.{deferred_call.tool}")
+        async with managed_server.using():  # before it is taken: a server that is down costs nobody their answer
+            definition = await self._host.declared(managed_server, tool)
+            return await self._continue_call(ticket, request, deferred_call, answer, managed_server, definition)
 
-    async def _gone_on(
-        self, ticket: str, request: ConsentRequest, work: Work, answer: Answer, member: Member, declared: Any
+    async def _continue_call(
+        self,
+        ticket: str,
+        request: ConsentRequest,
+        deferred_call: DeferredCall,
+        answer: Answer,
+        managed_server: Member,
+        definition: Any,
     ) -> Any:
-        desk = self._host.desk
-        question = self._host.question(member, "tool.call", declared.name, work.arguments, declared)
-        if work.pending is not None:
-            responses(work, answer)  # what does not answer it leaves it open
+        authorizer = self._host.desk
+        policy_request = self._host.question(
+            managed_server, "tool.call", definition.name, deferred_call.arguments, definition
+        )
+        if deferred_call.pending is not None:
+            build_responses(deferred_call, answer)  # what does not answer it leaves it open
         elif isinstance(answer, Edit):
-            desk.check_edited(question, answer.value)
+            authorizer.check_edited_arguments(policy_request, answer.value)
         await self._take(ticket)
-        if member.identity != work.identity or fingerprint(declared) != work.fingerprint:
-            raise PolicyError(f"{question.full} is not what it was when it was asked for")
-        decision = desk.check(question)
-        desk.heard(replace(question, kind=request.kind), answer, decision.reason)
-        if work.pending is not None:
-            return await self._resumed(member, declared, question, work, answer)
+        if managed_server.identity != deferred_call.identity or fingerprint(definition) != deferred_call.fingerprint:
+            raise PolicyError(f"{policy_request.full} is not what it was when it was asked for")
+        decision = authorizer.check(policy_request)
+        authorizer.emit_answer(replace(policy_request, kind=request.kind), answer, decision.reason)
+        if deferred_call.pending is not None:
+            return await self._resume_call(managed_server, definition, policy_request, deferred_call, answer)
         if request.kind == "definition.changed":
-            return await self._agreed(question, declared, answer)
-        settled = await desk.accept(question, work.fingerprint, answer, decision)
-        await desk.note(question, declared, fingerprint(declared))
-        return await self._host.perform(member, declared, settled.question, wait=request.wait)
+            return await self._accept_definition(policy_request, definition, answer)
+        authorization = await authorizer.apply_answer(policy_request, deferred_call.fingerprint, answer, decision)
+        await authorizer.pin_definition(policy_request, definition, fingerprint(definition))
+        return await self._host.perform(managed_server, definition, authorization.request, wait=request.wait)
 
-    async def _agreed(self, question: Question, declared: Any, answer: Answer) -> Any:
+    async def _accept_definition(self, request: Question, definition: Any, answer: Answer) -> Any:
         """The new definition may be used, which says nothing of the call that met it."""
         if not isinstance(answer, Allow):
-            raise PolicyError(f"{question.full}: its definition changed, and that was not agreed to")
-        await self._host.desk.note(question, declared, fingerprint(declared))
-        return await self._host.call(question.full, question.arguments, wait=False)
+            raise PolicyError(f"{request.full}: its definition changed, and that was not agreed to")
+        await self._host.desk.pin_definition(request, definition, fingerprint(definition))
+        return await self._host.call(request.full, request.arguments, wait=False)
 
     async def _take(self, ticket: str) -> None:
         if not await self._inbox.take(ticket):
             raise NotOffered(f"no question waits under {clip(ticket)} any more")
 
-    async def _resumed(self, member: Member, declared: Any, question: Question, work: Work, answer: Answer) -> Any:
-        pending = Pending.load(work.pending or "")
+    async def _resume_call(
+        self, managed_server: Member, definition: Any, request: Question, deferred_call: DeferredCall, answer: Answer
+    ) -> Any:
+        pending = Pending.load(deferred_call.pending or "")
 
         async def resume(client: Client) -> Any:
-            if not work.questions and pending.rounds > client.limits.rounds:  # nobody is there to lose patience
+            if (
+                not deferred_call.questions and pending.rounds > client.limits.rounds
+            ):  # nobody is there to lose patience
                 raise AnswerError(f"it asked in more than {client.limits.rounds} rounds")
-            return await client.resume(pending, responses(work, answer))
+            return await client.resume(pending, build_responses(deferred_call, answer))
 
-        return await self._host.perform(member, declared, question, wait=False, resume=resume)
+        return await self._host.perform(managed_server, definition, request, wait=False, resume=resume)
 
 
-def _work(question: Question, declared: Any, **more: Any) -> Work:
-    return Work(
-        server=question.server,
-        identity=question.identity,
-        tool=question.tool,
-        arguments=dict(question.arguments or {}),
-        fingerprint=fingerprint(declared),
-        **more,
+def _create_deferred_call(request: Question, definition: Any, **extra_fields: Any) -> DeferredCall:
+    return DeferredCall(
+        server=request.server,
+        identity=request.identity,
+        tool=request.tool,
+        arguments=dict(request.arguments or {}),
+        fingerprint=fingerprint(definition),
+        **extra_fields,
     )
 
 
-def _request(member: Member, question: Mapping[str, Any]) -> ConsentRequest:
-    params: Mapping[str, Any] = question.get("params") or {}
+def _build_consent_request(managed_server: Member, input_request: Mapping[str, Any]) -> ConsentRequest:
+    params: Mapping[str, Any] = input_request.get("params") or {}
     details: dict[str, Any] = {"message": params.get("message", ""), "schema": params.get("requestedSchema") or {}}
     if params.get("mode") == "url":
         url = str(params.get("url", ""))
         details = {"message": params.get("message", ""), "url": url, "host": urlsplit(url).hostname or ""}
     kind = "elicit.url" if "url" in details else "elicit.form"
-    return ConsentRequest(kind=kind, server=member.name, details=details, wait=False, trusted=member.settings.trust)
+    return ConsentRequest(
+        kind=kind, server=managed_server.name, details=details, wait=False, trusted=managed_server.settings.trust
+    )
 
 
-def _together(member: Member, forms: Mapping[str, Mapping[str, Any]]) -> ConsentRequest:
+def _combine_requests(managed_server: Member, forms: Mapping[str, Mapping[str, Any]]) -> ConsentRequest:
     """All that is open as one question; several stand in it by their keys."""
-    requests = {key: _request(member, one) for key, one in forms.items()}
+    requests = {key: _build_consent_request(managed_server, form) for key, form in forms.items()}
     first = next(iter(requests.values()))
     if len(requests) == 1:
         return first
-    details = {key: {**one.details} for key, one in requests.items()}
+    details = {key: {**request.details} for key, request in requests.items()}
     return replace(first, kind="elicit.form", details=details, reason="several are open: answer each by its key")

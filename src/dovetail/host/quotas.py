@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from dovetail.wire.shape import Struct
 
-_RATE: Final = re.compile(r"(\d{1,9}) ?/ ?(s|sec|min|h|hour|day)")
-_SECONDS: Final = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "hour": 3600.0, "day": 86400.0}
+_RATE_PATTERN: Final = re.compile(r"(\d{1,9}) ?/ ?(s|sec|min|h|hour|day)")
+_SECONDS_BY_UNIT: Final = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "hour": 3600.0, "day": 86400.0}
 
 
 class Rate(Struct, frozen=True):
@@ -29,27 +29,27 @@ class Quota(Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     rate: Rate | None = None
 
-    def tightened(self, other: "Quota") -> "Quota":
+    def combine_strictest(self, other: "Quota") -> "Quota":
         """The strictest of each kind."""
         return Quota(
-            timeout=_least(self.timeout, other.timeout),
-            result_bytes=_least(self.result_bytes, other.result_bytes),
-            concurrency=_least(self.concurrency, other.concurrency),
+            timeout=_min_or_none(self.timeout, other.timeout),
+            result_bytes=_min_or_none(self.result_bytes, other.result_bytes),
+            concurrency=_min_or_none(self.concurrency, other.concurrency),
             rate=min(
-                (one for one in (self.rate, other.rate) if one is not None),
-                key=lambda one: (one.count / one.seconds, one.count),
+                (rate for rate in (self.rate, other.rate) if rate is not None),
+                key=lambda rate: (rate.count / rate.seconds, rate.count),
                 default=None,
             ),
         )
 
     def __str__(self) -> str:
-        said = ((name, getattr(self, name)) for name in self.__struct_fields__)
-        return ", ".join(f"{name} {value}" for name, value in said if value is not None)
+        limits = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        return ", ".join(f"{name} {value}" for name, value in limits if value is not None)
 
 
-def quota(given: str | Mapping[str, Any]) -> Quota:
+def parse_limits(limits: str | Mapping[str, Any]) -> Quota:
     """A quota as a policy has it: a rate alone, or a table; ValueError if it is neither."""
-    table: dict[str, Any] = {"rate": given} if isinstance(given, str) else dict(given)
+    table: dict[str, Any] = {"rate": limits} if isinstance(limits, str) else dict(limits)
     if unknown := table.keys() - set(Quota.__struct_fields__):
         raise ValueError(
             f"no limit is called {', '.join(sorted(unknown))}; there are {', '.join(Quota.__struct_fields__)}"
@@ -65,16 +65,16 @@ def quota(given: str | Mapping[str, Any]) -> Quota:
         timeout=table.get("timeout"),
         result_bytes=table.get("result_bytes"),
         concurrency=table.get("concurrency"),
-        rate=_rate(table["rate"]) if "rate" in table else None,
+        rate=_parse_rate(table["rate"]) if "rate" in table else None,
     )
 
 
-def _rate(given: Any) -> Rate:
-    found = _RATE.fullmatch(given) if isinstance(given, str) else None
-    if found is None or int(found[1]) == 0:
-        raise ValueError(f'a rate is written "60/min", not {given!r}')
-    return Rate(int(found[1]), _SECONDS[found[2]])
+def _parse_rate(rate: Any) -> Rate:
+    match = _RATE_PATTERN.fullmatch(rate) if isinstance(rate, str) else None
+    if match is None or int(match[1]) == 0:
+        raise ValueError(f'a rate is written "60/min", not {rate!r}')
+    return Rate(int(match[1]), _SECONDS_BY_UNIT[match[2]])
 
 
-def _least(one: Any, other: Any) -> Any:
-    return other if one is None else one if other is None else min(one, other)
+def _min_or_none(left: Any, right: Any) -> Any:
+    return right if left is None else left if right is None else min(left, right)

@@ -12,21 +12,21 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from dovetail.errors import clip
 from dovetail.host.coercion import normalize
-from dovetail.host.conditions import Condition, condition
-from dovetail.host.globs import loosely, tightly
-from dovetail.host.kinds import DEMANDED, GIVEN, read_kinds
-from dovetail.host.names import full
+from dovetail.host.conditions import Condition, parse_condition
+from dovetail.host.globs import matches_permissive, matches_restrictive
+from dovetail.host.kinds import CONFIGURED_KINDS, SERVER_REQUESTED_KINDS, check_kind_glob
+from dovetail.host.names import make_full_name
 from dovetail.wire.shape import Struct, replace
 from dovetail.wire.tools import ToolAnnotations
 
 Verdict: TypeAlias = Literal["allow", "ask", "deny", "hide"]
 
 STRICTNESS: Final[Mapping[str, int]] = {"allow": 0, "ask": 1, "deny": 2, "hide": 3}
-OTHER_NAME: Final = "another name"
+NAME_MISMATCH: Final = "another name"
 
-_ABOUT_URIS: Final = frozenset({"resource.read", "complete"})
+_URI_KINDS: Final = frozenset({"resource.read", "complete"})
 
-_HINTS: Final[Mapping[str, str]] = {
+_HINT_BY_SPELLING: Final[Mapping[str, str]] = {
     spelling: fact
     for fact in ("read_only", "destructive", "idempotent", "open_world")
     for camel in [fact.split("_")[0] + "".join(word.title() for word in fact.split("_")[1:])]
@@ -52,7 +52,7 @@ class Question(Struct, frozen=True, kw_only=True):
     @property
     def full(self) -> str:
         """The name as the host spells it."""
-        return full(self.server, self.tool) if self.tool else self.server
+        return make_full_name(self.server, self.tool) if self.tool else self.server
 
     def with_arguments(self, arguments: Mapping[str, Any]) -> "Question":
         """The question about a call with these arguments, decoded by the schema: judge and send these."""
@@ -60,16 +60,16 @@ class Question(Struct, frozen=True, kw_only=True):
 
     def fact(self, name: str) -> bool:
         """One of the four hints as it counts here: of a server that is not trusted, the worst is believed."""
-        said = self.annotations if self.trusted and self.annotations is not None else ToolAnnotations()
+        annotations = self.annotations if self.trusted and self.annotations is not None else ToolAnnotations()
         match name:
             case "read_only":
-                return said.read_only_hint is True
+                return annotations.read_only_hint is True
             case "destructive":
-                return said.read_only_hint is not True and said.destructive_hint is not False
+                return annotations.read_only_hint is not True and annotations.destructive_hint is not False
             case "idempotent":
-                return said.idempotent_hint is True
+                return annotations.idempotent_hint is True
             case _:
-                return said.open_world_hint is not False
+                return annotations.open_world_hint is not False
 
 
 class Rule(Struct, frozen=True, kw_only=True):
@@ -95,62 +95,68 @@ class Rule(Struct, frozen=True, kw_only=True):
 
     def misses(self, question: Question) -> str | None:
         """Why it does not speak about the question; None if it does."""
-        if not self._names(question):
-            return OTHER_NAME
-        if other := self._kind(question):
-            return other
-        for name, wanted in self.facts.items():
-            if question.fact(name) is not wanted:
+        if not self._matches_name(question):
+            return NAME_MISMATCH
+        if mismatch := self._explain_kind_mismatch(question):
+            return mismatch
+        for name, expected in self.facts.items():
+            if question.fact(name) is not expected:
                 trust = "" if question.trusted else ", and the server is not trusted to say so"
-                return f"{name} is not {str(wanted).lower()}{trust}"
-        return self._arguments(question.arguments, question.schema) if self.conditional else None
+                return f"{name} is not {str(expected).lower()}{trust}"
+        return self._explain_argument_mismatch(question.arguments, question.schema) if self.conditional else None
 
-    def _names(self, question: Question) -> bool:
-        if self.server and not any(fnmatchcase(question.server, glob) for glob in self.server):
+    def _matches_name(self, request: Question) -> bool:
+        if self.server and not any(fnmatchcase(request.server, glob) for glob in self.server):
             return False
-        return not self.tool or any(self._tool(glob, question) for glob in self.tool)
+        return not self.tool or any(self._matches_tool(glob, request) for glob in self.tool)
 
-    def _tool(self, glob: str, question: Question) -> bool:
+    def _matches_tool(self, glob: str, request: Question) -> bool:
         if self.verdict == "allow":
-            uri = question.kind in _ABOUT_URIS
-            return loosely(glob, question.server, question.tool, named=bool(self.server), uri=uri)
-        return tightly(glob, question.server, question.tool)
+            is_uri = request.kind in _URI_KINDS
+            return matches_permissive(
+                glob, request.server, request.tool, has_server_rule=bool(self.server), is_certain_uri=is_uri
+            )
+        return matches_restrictive(glob, request.server, request.tool)
 
-    def _kind(self, question: Question) -> str | None:
-        kind = question.kind
+    def _explain_kind_mismatch(self, request: Question) -> str | None:
+        kind = request.kind
         if self.facts and not kind.startswith("tool."):
             return "only tools say such things of themselves"
         if self.kind:
             return None if any(fnmatchcase(kind, glob) for glob in self.kind) else "another kind"
-        if kind == "definition.changed" or (kind in GIVEN and not self._forbids(question)):
+        if kind == "definition.changed" or (kind in CONFIGURED_KINDS and not self._is_forbidding(request)):
             return f"it covers {kind} only if it names the kind"
-        if kind in DEMANDED and self.verdict == "allow":
+        if kind in SERVER_REQUESTED_KINDS and self.verdict == "allow":
             return f"an allow covers {kind} only if it names the kind"
         return None
 
-    def _forbids(self, question: Question) -> bool:
+    def _is_forbidding(self, request: Question) -> bool:
         """Whether it wants nothing to do with a server, or with this of it."""
-        return self.verdict in ("deny", "hide") and bool(question.tool or not self.tool)
+        return self.verdict in ("deny", "hide") and bool(request.tool or not self.tool)
 
-    def _arguments(self, arguments: Mapping[str, Any] | None, schema: Mapping[str, Any] | None) -> str | None:
+    def _explain_argument_mismatch(
+        self, arguments: Mapping[str, Any] | None, schema: Mapping[str, Any] | None
+    ) -> str | None:
         if arguments is None:
             return "it depends on the arguments"
-        loose = self.verdict != "allow"
-        for one in self.when:
-            if not one.holds(arguments, doubt=loose, schema=schema):
-                return f"needs {one}, got {one.found(arguments)}"
-        if self.unless and all(one.holds(arguments, doubt=not loose, schema=schema) for one in self.unless):
+        match_if_unclear = self.verdict != "allow"
+        for condition in self.when:
+            if not condition.evaluate(arguments, if_unclear=match_if_unclear, schema=schema):
+                return f"needs {condition}, got {condition.describe_value(arguments)}"
+        if self.unless and all(
+            condition.evaluate(arguments, if_unclear=not match_if_unclear, schema=schema) for condition in self.unless
+        ):
             return f"not if {' and '.join(map(str, self.unless))}"
         return None
 
     def __str__(self) -> str:
-        words: list[str] = [self.verdict]
+        parts: list[str] = [self.verdict]
         for name, globs in (("server", self.server), ("tool", self.tool), ("kind", self.kind)):
-            words += [f"{name} {' or '.join(map(clip, globs))}"] if globs else []
-        words += [name if wanted else f"not {name}" for name, wanted in self.facts.items()]
-        words += [f"when {' and '.join(map(str, self.when))}"] if self.when else []
-        words += [f"unless {' and '.join(map(str, self.unless))}"] if self.unless else []
-        return ", ".join(words) + (f" ({clip(self.reason)})" if self.reason else "")
+            parts += [f"{name} {' or '.join(map(clip, globs))}"] if globs else []
+        parts += [name if expected else f"not {name}" for name, expected in self.facts.items()]
+        parts += [f"when {' and '.join(map(str, self.when))}"] if self.when else []
+        parts += [f"unless {' and '.join(map(str, self.unless))}"] if self.unless else []
+        return ", ".join(parts) + (f" ({clip(self.reason)})" if self.reason else "")
 
 
 Globs: TypeAlias = "str | Iterable[str]"
@@ -173,58 +179,60 @@ def rule(
     """One rule of a policy. Names are globs; a tool is named alone or as `server.tool`; conditions hold all at once."""
     if verdict not in STRICTNESS:
         raise ValueError(f"a verdict is allow, ask, deny or hide, not {verdict!r}")
-    facts = {"read_only": read_only, "destructive": destructive}
+    hints = {"read_only": read_only, "destructive": destructive}
     for name, value in (annotation or {}).items():
-        if name not in _HINTS:
-            raise ValueError(f"no hint is called {name!r}; there are {', '.join(dict.fromkeys(_HINTS.values()))}")
-        facts[_HINTS[name]] = value
-    for name, value in facts.items():
+        if name not in _HINT_BY_SPELLING:
+            raise ValueError(
+                f"no hint is called {name!r}; there are {', '.join(dict.fromkeys(_HINT_BY_SPELLING.values()))}"
+            )
+        hints[_HINT_BY_SPELLING[name]] = value
+    for name, value in hints.items():
         if value is not None and type(value) is not bool:
             raise ValueError(f"{name} is true or false, not {value!r}")
-    made = Rule(
+    new_rule = Rule(
         verdict=verdict,
-        server=_several(server),
-        tool=_several(tool),
-        kind=tuple(map(read_kinds, _several(kind))),
-        facts={name: value for name, value in facts.items() if value is not None},
-        when=_conditions(when),
-        unless=_conditions(unless),
+        server=_as_globs(server),
+        tool=_as_globs(tool),
+        kind=tuple(map(check_kind_glob, _as_globs(kind))),
+        facts={name: value for name, value in hints.items() if value is not None},
+        when=_as_conditions(when),
+        unless=_as_conditions(unless),
         reason=reason,
     )
-    if made.verdict == "hide" and made.conditional:
+    if new_rule.verdict == "hide" and new_rule.conditional:
         raise ValueError("a tool is hidden or it is not: hide cannot depend on arguments")
-    return made
+    return new_rule
 
 
-def read_rule(given: Any) -> Rule:
+def as_rule(value: Any) -> Rule:
     """A rule, or the table that makes one."""
-    if isinstance(given, Rule):
-        return given
-    if not isinstance(given, Mapping):
-        raise TypeError(f"a rule is made by rule(), or a table of what that takes, not {given!r}")
-    table = cast("Mapping[str, Any]", given)
+    if isinstance(value, Rule):
+        return value
+    if not isinstance(value, Mapping):
+        raise TypeError(f"a rule is made by rule(), or a table of what that takes, not {value!r}")
+    table = cast("Mapping[str, Any]", value)
     for name in table:
-        if name not in _MEMBERS:
-            near = get_close_matches(name, _MEMBERS, n=1, cutoff=0.5)
-            meant = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"a rule has no {name!r}{meant} There are {', '.join(_MEMBERS)}")
+        if name not in _RULE_KEYS:
+            matches = get_close_matches(name, _RULE_KEYS, n=1, cutoff=0.5)
+            suggestion = f"; did you mean {matches[0]!r}?" if matches else ""
+            raise ValueError(f"a rule has no {name!r}{suggestion} There are {', '.join(_RULE_KEYS)}")
     if "verdict" not in table:
         raise ValueError("a rule needs a verdict: allow, ask, deny or hide")
     return rule(**table)
 
 
-_MEMBERS: Final = tuple(inspect.signature(rule).parameters)
+_RULE_KEYS: Final = tuple(inspect.signature(rule).parameters)
 
 
-def _several(given: Globs) -> tuple[str, ...]:
-    found = (given,) if isinstance(given, str) else tuple(given)
-    for one in found:
-        if not isinstance(one, str) or not one:  # pyright: ignore[reportUnnecessaryIsInstance] - TOML says anything
-            raise ValueError(f"a name or a glob is a text, not {one!r}")
-    return found
+def _as_globs(value: Globs) -> tuple[str, ...]:
+    globs = (value,) if isinstance(value, str) else tuple(value)
+    for glob in globs:
+        if not isinstance(glob, str) or not glob:  # pyright: ignore[reportUnnecessaryIsInstance] - TOML says anything
+            raise ValueError(f"a name or a glob is a text, not {glob!r}")
+    return globs
 
 
-def _conditions(given: Conditions) -> tuple[Condition, ...]:
-    one = isinstance(given, Condition | Mapping)
-    found = cast("Iterable[Condition | Mapping[str, Any]]", (given,) if one else given)
-    return tuple(each if isinstance(each, Condition) else condition(each) for each in found)
+def _as_conditions(value: Conditions) -> tuple[Condition, ...]:
+    is_single = isinstance(value, Condition | Mapping)
+    items = cast("Iterable[Condition | Mapping[str, Any]]", (value,) if is_single else value)
+    return tuple(item if isinstance(item, Condition) else parse_condition(item) for item in items)

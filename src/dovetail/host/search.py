@@ -10,26 +10,26 @@ from typing import Any, Final
 from dovetail.wire.tools import Tool
 
 _SATURATION: Final = 1.2  # the usual constants of BM25
-_LENGTH: Final = 0.75
+_LENGTH_WEIGHT: Final = 0.75
 _NAME_WEIGHT: Final = 4
 _TITLE_WEIGHT: Final = 2
-_MOST_WORDS: Final = 2000  # of one tool: a longer text is no better a match
-_MOST_CHARS: Final = 20_000
-_MOST_ASKED: Final = 64
+_MAX_INDEXED_WORDS: Final = 2000  # of one tool: a longer text is no better a match
+_MAX_TEXT_CHARS: Final = 20_000
+_MAX_QUERY_WORDS: Final = 64
 
-_EMPTY: Final = frozenset(
+_STOP_WORDS: Final = frozenset(
     ("a", "an", "and", "are", "be", "by", "for", "from", "in", "is", "it", "of", "on", "or", "that", "the", "this",
      "to", "with", "you")
 )  # fmt: skip
 
-_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_WORD: Final = re.compile(r"[^\W_]+")
+_CAMEL_CASE_BOUNDARY: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_WORD_PATTERN: Final = re.compile(r"[^\W_]+")
 
 
-def words(text: str) -> list[str]:
+def extract_words(text: str) -> list[str]:
     """The words of a text that say something, of names written together too, without the endings of plurals."""
-    found = (one.lower() for one in _WORD.findall(_HUMP.sub(" ", text[:_MOST_CHARS])))
-    return [_stem(one) for one in found if one not in _EMPTY]
+    raw_words = (word.lower() for word in _WORD_PATTERN.findall(_CAMEL_CASE_BOUNDARY.sub(" ", text[:_MAX_TEXT_CHARS])))
+    return [_stem(word) for word in raw_words if word not in _STOP_WORDS]
 
 
 def _stem(word: str) -> str:
@@ -38,48 +38,54 @@ def _stem(word: str) -> str:
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
 
 
-class Index:
+class SearchIndex:
     """The words of some tools."""
 
     def __init__(self, tools: Sequence[Tool], servers: Sequence[str] = ()) -> None:
-        counts = [_counted(one) for one in tools]
-        for count, server in zip(counts, servers, strict=False):
-            count.update(words(server))
-        self._sizes = [sum(one.values()) for one in counts]
-        self._mean = sum(self._sizes) / len(counts) if counts else 0.0
-        self._places: dict[str, list[tuple[int, int]]] = {}
-        for at, one in enumerate(counts):
-            for word, count in one.items():
-                self._places.setdefault(word, []).append((at, count))
+        counters = [_count_words(tool) for tool in tools]
+        for count, server in zip(counters, servers, strict=False):
+            count.update(extract_words(server))
+        self._word_counts = [sum(counter.values()) for counter in counters]
+        self._mean_word_count = sum(self._word_counts) / len(counters) if counters else 0.0
+        self._postings: dict[str, list[tuple[int, int]]] = {}
+        for position, counter in enumerate(counters):
+            for word, count in counter.items():
+                self._postings.setdefault(word, []).append((position, count))
 
     def search(self, text: str, limit: int) -> list[int]:
         """The places of the tools that fit best; of equal ones, the first."""
         scores: dict[int, float] = {}
-        for word in dict.fromkeys(words(text)[:_MOST_ASKED]):
-            found = self._places.get(word, ())
-            rare = math.log(1 + (len(self._sizes) - len(found) + 0.5) / (len(found) + 0.5))
-            for at, count in found:
-                room = _SATURATION * (1 - _LENGTH + _LENGTH * self._sizes[at] / self._mean)
-                scores[at] = scores.get(at, 0.0) + rare * count * (_SATURATION + 1) / (count + room)
-        return nsmallest(max(limit, 0), scores, key=lambda at: (-scores[at], at))
+        for word in dict.fromkeys(extract_words(text)[:_MAX_QUERY_WORDS]):
+            postings = self._postings.get(word, ())
+            rarity = math.log(1 + (len(self._word_counts) - len(postings) + 0.5) / (len(postings) + 0.5))
+            for position, count in postings:
+                saturation = _SATURATION * (
+                    1 - _LENGTH_WEIGHT + _LENGTH_WEIGHT * self._word_counts[position] / self._mean_word_count
+                )
+                scores[position] = scores.get(position, 0.0) + rarity * count * (_SATURATION + 1) / (count + saturation)
+        return nsmallest(max(limit, 0), scores, key=lambda position: (-scores[position], position))
 
 
-def _counted(tool: Tool) -> Counter[str]:
-    found = words(tool.name) * _NAME_WEIGHT + words(tool.title or "") * _TITLE_WEIGHT + words(tool.description or "")
-    for text in _parameters(tool.input_schema):
-        if len(found) > _MOST_WORDS:
+def _count_words(tool: Tool) -> Counter[str]:
+    tool_words = (
+        extract_words(tool.name) * _NAME_WEIGHT
+        + extract_words(tool.title or "") * _TITLE_WEIGHT
+        + extract_words(tool.description or "")
+    )
+    for text in _iter_parameter_texts(tool.input_schema):
+        if len(tool_words) > _MAX_INDEXED_WORDS:
             break
-        found += words(text)
-    return Counter(found[:_MOST_WORDS])
+        tool_words += extract_words(text)
+    return Counter(tool_words[:_MAX_INDEXED_WORDS])
 
 
-def _parameters(schema: Any) -> Iterator[str]:
+def _iter_parameter_texts(schema: Any) -> Iterator[str]:
     properties = schema.get("properties") if isinstance(schema, dict) else None
-    for name, one in _pairs(properties):
+    for name, property_schema in _iter_items(properties):
         yield name
-        if isinstance(one, dict) and isinstance(one.get("description"), str):
-            yield one["description"]
+        if isinstance(property_schema, dict) and isinstance(property_schema.get("description"), str):
+            yield property_schema["description"]
 
 
-def _pairs(given: Any) -> Iterable[tuple[str, Any]]:
-    return given.items() if isinstance(given, dict) else ()
+def _iter_items(value: Any) -> Iterable[tuple[str, Any]]:
+    return value.items() if isinstance(value, dict) else ()

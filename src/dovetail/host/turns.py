@@ -3,7 +3,7 @@
 from uuid import uuid4
 
 from dovetail.host.models.model import Reply
-from dovetail.server.tool import error_result
+from dovetail.server.tool import build_error_result
 from dovetail.wire.content import SamplingContent, ToolResultContent, ToolUseContent
 from dovetail.wire.sampling import SamplingMessage
 from dovetail.wire.shape import Struct, field, replace
@@ -14,10 +14,10 @@ class Turn(Struct, kw_only=True):
     """The calls of one reply, in order: those that have a result, those that wait, and those still to be made."""
 
     content: list[SamplingContent]
-    unread: dict[str, str]  # why a call cannot be made, by its id
-    begun: set[str] = field(default_factory=set[str])
+    invalid_calls: dict[str, str]  # why a call cannot be made, by its id
+    started_ids: set[str] = field(default_factory=set[str])
     results: dict[str, ToolResultContent] = field(default_factory=dict[str, ToolResultContent])
-    waiting: dict[str, ToolUseContent] = field(default_factory=dict[str, ToolUseContent])  # by ticket
+    waiting_by_ticket: dict[str, ToolUseContent] = field(default_factory=dict[str, ToolUseContent])  # by ticket
 
     @property
     def calls(self) -> list[ToolUseContent]:
@@ -35,49 +35,49 @@ class Turn(Struct, kw_only=True):
 
     def interrupt(self) -> None:
         """Whatever has no result, and waits for nobody, gets none any more: the model must know what may have run."""
-        waiting = {call.id for call in self.waiting.values()}
+        waiting_ids = {call.id for call in self.waiting_by_ticket.values()}
         for call in self.calls:
-            if call.id not in self.results and call.id not in waiting:
-                self.finish(call, error_result(_MAY_HAVE_RUN if call.id in self.begun else _NOT_MADE))
+            if call.id not in self.results and call.id not in waiting_ids:
+                self.finish(call, build_error_result(_MAY_HAVE_RUN if call.id in self.started_ids else _NOT_MADE))
 
-    def messages(self) -> list[SamplingMessage]:
+    def to_messages(self) -> list[SamplingMessage]:
         """What joins the conversation once every call has its result."""
         if not self.content:
             return []  # makers refuse a message that holds nothing
-        said = SamplingMessage(role="assistant", content=[*self.content])
+        assistant_message = SamplingMessage(role="assistant", content=[*self.content])
         results = [self.results[call.id] for call in self.calls]
-        return [said, SamplingMessage(role="user", content=[*results])] if results else [said]
+        return [assistant_message, SamplingMessage(role="user", content=[*results])] if results else [assistant_message]
 
 
 _MAY_HAVE_RUN = "This call was interrupted: it may have run, and what came of it is not known."
 _NOT_MADE = "This call was not made: the conversation was interrupted before."
 
 
-def turn_of(reply: Reply, taken: set[str]) -> Turn:
+def create_turn(reply: Reply, used_ids: set[str]) -> Turn:
     """The turn of a reply. Some makers leave the id of a call empty, or use one twice: such a call gets one of its own.
 
     `taken` has the ids of the conversation, and gets the new ones.
     """
-    turn = Turn(content=[], unread={})
+    turn = Turn(content=[], invalid_calls={})
     for block in reply.content:
         if isinstance(block, ToolUseContent):
-            given, block = block.id, _with_own_id(block, taken)
-            if (problem := _unread(given, reply)) is not None:
-                turn.unread[block.id] = problem
+            original_id, block = block.id, _ensure_unique_id(block, used_ids)
+            if (problem := _explain_invalid_call(original_id, reply)) is not None:
+                turn.invalid_calls[block.id] = problem
         turn.content.append(block)
     return turn
 
 
-def _with_own_id(call: ToolUseContent, taken: set[str]) -> ToolUseContent:
-    if not call.id or call.id in taken:
+def _ensure_unique_id(call: ToolUseContent, used_ids: set[str]) -> ToolUseContent:
+    if not call.id or call.id in used_ids:
         call = replace(call, id=f"call_{uuid4().hex}")
-    taken.add(call.id)
+    used_ids.add(call.id)
     return call
 
 
-def _unread(id: str, reply: Reply) -> str | None:
-    if id in reply.unread:
-        return f"The call could not be read: {reply.unread[id]}"
+def _explain_invalid_call(call_id: str, reply: Reply) -> str | None:
+    if call_id in reply.unread:
+        return f"The call could not be read: {reply.unread[call_id]}"
     if reply.stop_reason == "maxTokens":
         return "The call was cut off: the reply became too long."
     return None

@@ -12,66 +12,77 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dovetail.auth import proofs, tokens
-from dovetail.auth.challenge import Challenge, parse
-from dovetail.auth.code_flow import bound, log_in
+from dovetail.auth.challenge import Challenge, parse_challenge
+from dovetail.auth.code_flow import is_login_for, log_in
 from dovetail.auth.flow import Flow
-from dovetail.auth.login import Login
-from dovetail.auth.machine_flow import by_credentials, by_device, by_enterprise, by_workload
-from dovetail.auth.server.throttle import Throttle
+from dovetail.auth.login import SavedLogin
+from dovetail.auth.machine_flow import (
+    log_in_with_credentials,
+    log_in_with_device_code,
+    log_in_with_enterprise_idp,
+    log_in_with_workload_identity,
+)
+from dovetail.auth.server.throttle import RateLimiter
 from dovetail.auth.settings import (
     ClientCredentials,
     DeviceLogin,
     EnterpriseLogin,
     OAuth,
     WorkloadIdentity,
-    signer_of,
+    get_signer,
 )
 from dovetail.errors import LoginFailed, clip
-from dovetail.login.attended import Attended, NobodyCame, Settings, given
-from dovetail.login.stores import Store, store_for
-from dovetail.login.web import Web
-from dovetail.transports.fetch import Fetcher
+from dovetail.login.attended import InteractiveFlowRunner, LoginSettings, LoginTimeout, resolve_value
+from dovetail.login.stores import Store, create_token_store
+from dovetail.login.web import SafeFetcher
+from dovetail.transports.fetch import HTTPClient
 from dovetail.wire.shape import replace
 
 log = logging.getLogger("dovetail")
 
-_TRIES = 3  # other credentials for one request
-_STEPS, _STEPS_TIME = 5, 600.0  # so many logins for more scopes in so many seconds: a server could ask without end
-_DOUBTED = (*tokens.FORGOTTEN, "invalid_scope")  # some servers limit a client's scopes and do not say so
+_MAX_TRIES = 3  # other credentials for one request
+_MAX_STEP_UPS, _STEP_UP_WINDOW_S = (
+    5,
+    600.0,
+)  # so many logins for more scopes in so many seconds: a server could ask without end
+_STALE_CLIENT_ERRORS = (
+    *tokens.UNKNOWN_CLIENT_ERRORS,
+    "invalid_scope",
+)  # some servers limit a client's scopes and do not say so
 
 
-class Driver:
+class OAuthAuthorizer:
     """The login of one client at one server."""
 
     def __init__(
         self,
         url: str,
-        settings: Settings,
-        make_fetcher: Callable[..., Fetcher],
-        make_own: Callable[..., Fetcher] | None = None,
+        settings: LoginSettings,
+        make_fetcher: Callable[..., HTTPClient],
+        make_server_fetcher: Callable[..., HTTPClient] | None = None,
     ) -> None:
         self._url = url
         self._settings = settings
-        named = settings.idp_token_endpoint if isinstance(settings, EnterpriseLogin) else None
-        self._make_web = lambda: Web(url, settings.local, make_fetcher, make_own, named)
-        self._store: Store = store_for(getattr(settings, "store", "memory"))
-        self._kept = True  # whether the store took what it was given
-        self._loaded = False
-        self._login: Login | None = None
-        self._nonce: str | None = None
-        self._logging_in: Work | None = None
-        self._renewing: asyncio.Task[bool] | None = None
-        self._renewed: str | None = None  # the newest token by renewal,
-        self._issued: str | None = None  # and by login
-        self._stepped: set[frozenset[str]] = set()  # what users were asked for already
-        self._steps = Throttle(_STEPS, _STEPS_TIME)
+        trusted_url = settings.idp_token_endpoint if isinstance(settings, EnterpriseLogin) else None
+        self._create_fetcher = lambda: SafeFetcher(url, settings.local, make_fetcher, make_server_fetcher, trusted_url)
+        self._store: Store = create_token_store(getattr(settings, "store", "memory"))
+        self._is_stored = True  # whether the store took what it was given
+        self._is_loaded = False
+        self._login: SavedLogin | None = None
+        self._dpop_nonce: str | None = None
+        self._pending_login: SharedLogin | None = None
+        self._renewal_task: asyncio.Task[bool] | None = None
+        self._renewed_token: str | None = None  # the newest token by renewal,
+        self._login_token: str | None = None  # and by login
+        self._requested_scope_sets: set[frozenset[str]] = set()  # what users were asked for already
+        self._step_up_limiter = RateLimiter(_MAX_STEP_UPS, _STEP_UP_WINDOW_S)
 
     # What a channel asks
 
-    async def headers(self, method: str, url: str) -> list[tuple[bytes, bytes]]:
+    async def get_headers(self, method: str, url: str) -> list[tuple[bytes, bytes]]:
         """The credentials of one request; none before the first login. Renewed early, not when it is too late."""
-        login = await self._current()
-        if login is not None and login.token is not None and not login.token.fresh(time.time()):
+        login = await self._get_login()
+        if login is not None and login.token is not None and not login.token.is_fresh(time.time()):
             await self._renew_early(login)
             login = self._login
         if login is None or login.token is None:
@@ -79,36 +90,38 @@ class Driver:
         token = login.token.access_token
         if login.key is None:
             return [(b"authorization", f"Bearer {token}".encode("ascii"))]
-        proof = proofs.dpop(login.key, method, url, time.time(), nonce=self._nonce, token=token)
+        proof = proofs.create_dpop_proof(login.key, method, url, time.time(), nonce=self._dpop_nonce, token=token)
         return [(b"authorization", f"DPoP {token}".encode("ascii")), (b"dpop", proof.encode("ascii"))]
 
-    async def challenged(self, status: int, header: str, nonce: str | None, sent: str | None, tries: int) -> bool:
+    async def handle_challenge(
+        self, status: int, header: str, nonce: str | None, sent_token: str | None, attempt: int
+    ) -> bool:
         """A request was refused with 401 or 403; whether it is worth sending again with other credentials."""
-        challenge = parse(header, nonce)
+        challenge = parse_challenge(header, nonce)
         if nonce is not None:
-            self._nonce = nonce
-        if tries > _TRIES or (status == 403 and challenge.error != "insufficient_scope"):
+            self._dpop_nonce = nonce
+        if attempt > _MAX_TRIES or (status == 403 and challenge.error != "insufficient_scope"):
             return False
         if nonce is not None and challenge.error == "use_dpop_nonce":
             return True
-        login = await self._current()
-        if login is not None and login.token is not None and login.token.access_token != sent:
+        login = await self._get_login()
+        if login is not None and login.token is not None and login.token.access_token != sent_token:
             return True  # somebody else has logged in meanwhile
-        if self._pointless(status, challenge, sent, tries):
+        if self._is_login_pointless(status, challenge, sent_token, attempt):
             return False
         if (
             status == 401
             and login is not None
-            and not (tries > 1 and sent == self._renewed)
-            and await self._renew(sent)
+            and not (attempt > 1 and sent_token == self._renewed_token)
+            and await self._renew(sent_token)
         ):
             return True
-        if status == 403 and self._logging_in is None:
-            self._steps.count("", time.time())
-        await self._shared_login(challenge)
+        if status == 403 and self._pending_login is None:
+            self._step_up_limiter.record("", time.time())
+        await self._join_login(challenge)
         return True
 
-    def _pointless(self, status: int, challenge: Challenge, sent: str | None, tries: int) -> bool:
+    def _is_login_pointless(self, status: int, challenge: Challenge, sent_token: str | None, attempt: int) -> bool:
         """Whether the user was asked for just this already, and it did not help.
 
         spec: authorization#step-up-authorization-flow
@@ -116,16 +129,21 @@ class Driver:
         if status == 403:
             return (
                 getattr(self._settings, "only", False)
-                or frozenset(challenge.scopes) in self._stepped
-                or self._steps.full("", time.time())
+                or frozenset(challenge.scopes) in self._requested_scope_sets
+                or self._step_up_limiter.is_full("", time.time())
             )
-        asked = self._login.scopes if self._login is not None else ()
-        return tries > 1 and sent is not None and sent == self._issued and set(challenge.scopes) <= set(asked)
+        requested_scopes = self._login.scopes if self._login is not None else ()
+        return (
+            attempt > 1
+            and sent_token is not None
+            and sent_token == self._login_token
+            and set(challenge.scopes) <= set(requested_scopes)
+        )
 
     async def close(self) -> None:
         """Wait for a renewal under way: the token that is being replaced is of no use any more."""
-        if self._renewing is not None:
-            await asyncio.wait([self._renewing])
+        if self._renewal_task is not None:
+            await asyncio.wait([self._renewal_task])
 
     async def log_out(self) -> bool:
         """Forget the login, and tell the authorization server if it wants to know; whether it was told.
@@ -134,190 +152,201 @@ class Driver:
         """
         lock = getattr(self._store, "lock", None)
         async with lock(self._url) if lock is not None else contextlib.nullcontext():
-            login = await self._stored()
+            login = await self._load_login()
             await asyncio.to_thread(self._store.delete, self._url)
             self._login = None
             try:
-                return login is not None and await self._drive(tokens.revoke(login, signer_of(self._settings)))
+                return login is not None and await self._run_flow(
+                    tokens.revoke_login(login, get_signer(self._settings))
+                )
             except LoginFailed:
                 return False
 
     # What is kept
 
-    async def _current(self) -> Login | None:
-        if not self._loaded:
-            self._login = await self._stored()
-            self._loaded = True
+    async def _get_login(self) -> SavedLogin | None:
+        if not self._is_loaded:
+            self._login = await self._load_login()
+            self._is_loaded = True
         return self._login
 
-    async def _stored(self) -> Login | None:
+    async def _load_login(self) -> SavedLogin | None:
         try:
-            stored = await asyncio.to_thread(self._store.get, self._url)
+            data = await asyncio.to_thread(self._store.get, self._url)
         except Exception as exc:
-            log.warning("the login that was kept for %s cannot be read: %s", self._name, clip(str(exc)))
+            log.warning("the login that was kept for %s cannot be read: %s", self._server_name, clip(str(exc)))
             return None
-        login = Login.load(stored) if stored is not None else None
-        if stored is not None and login is None:
-            log.warning("what was kept for %s is no login that can be understood: it is not used", self._name)
-        return login if login is not None and bound(login, self._url, self._settings) else None
+        login = SavedLogin.load(data) if data is not None else None
+        if data is not None and login is None:
+            log.warning("what was kept for %s is no login that can be understood: it is not used", self._server_name)
+        return login if login is not None and is_login_for(login, self._url, self._settings) else None
 
-    async def _keep(self, login: Login) -> None:
+    async def _save_login(self, login: SavedLogin) -> None:
         self._login = login
         try:
             await asyncio.to_thread(self._store.set, self._url, login.dump())  # before its first use
-            self._kept = True
+            self._is_stored = True
         except Exception as exc:
-            self._kept = False
-            log.warning("the login at %s lasts for this run only, it cannot be kept: %s", self._name, clip(str(exc)))
+            self._is_stored = False
+            log.warning(
+                "the login at %s lasts for this run only, it cannot be kept: %s", self._server_name, clip(str(exc))
+            )
 
     @property
-    def _name(self) -> str:
+    def _server_name(self) -> str:
         return clip(urlsplit(self._url).netloc)
 
     # The renewal
 
-    async def _renew_early(self, login: Login) -> None:
+    async def _renew_early(self, login: SavedLogin) -> None:
         token = login.token
         assert token is not None
-        if token.refresh_token is None or self._logging_in is not None:
+        if token.refresh_token is None or self._pending_login is not None:
             return
         try:
             await self._renew(token.access_token)
         except LoginFailed:
-            if not token.usable(time.time()):
+            if not token.is_usable(time.time()):
                 raise
 
-    async def _renew(self, sent: str | None) -> bool:
+    async def _renew(self, sent_token: str | None) -> bool:
         """A fresh token by refresh, if there is a refresh token the server still takes.
 
         Once begun it runs to its end, whoever stops waiting: a rotated refresh token that is lost is a login lost.
         """
-        if self._renewing is None or self._renewing.done():
-            self._renewing = asyncio.get_running_loop().create_task(self._renew_alone(sent))
-            self._renewing.add_done_callback(_heard)
-        return await asyncio.shield(self._renewing)
+        if self._renewal_task is None or self._renewal_task.done():
+            self._renewal_task = asyncio.get_running_loop().create_task(self._renew_locked(sent_token))
+            self._renewal_task.add_done_callback(_ignore_exception)
+        return await asyncio.shield(self._renewal_task)
 
-    async def _renew_alone(self, sent: str | None) -> bool:
+    async def _renew_locked(self, sent_token: str | None) -> bool:
         lock = getattr(self._store, "lock", None)
         async with lock(self._url) if lock is not None else contextlib.nullcontext():
-            login = await self._stored() if self._kept else self._login
+            login = await self._load_login() if self._is_stored else self._login
             self._login = login
             if login is None or login.token is None:
                 return False
-            if login.token.access_token != sent and login.token.fresh(time.time()):
+            if login.token.access_token != sent_token and login.token.is_fresh(time.time()):
                 return True  # another process was faster
             if login.token.refresh_token is None:
                 return False
-            fresh = await self._drive(tokens.refresh(login, signer_of(self._settings)))
-            await self._keep(fresh)
-            self._renewed = fresh.token.access_token if fresh.token is not None else None
-            return fresh.token is not None
+            new_login = await self._run_flow(tokens.refresh_login(login, get_signer(self._settings)))
+            await self._save_login(new_login)
+            self._renewed_token = new_login.token.access_token if new_login.token is not None else None
+            return new_login.token is not None
 
     # The login
 
-    async def _shared_login(self, challenge: Challenge) -> None:
-        work = self._logging_in
-        if work is None or work.ended:
-            work = self._logging_in = Work(lambda: self._log_in(challenge))
+    async def _join_login(self, challenge: Challenge) -> None:
+        pending = self._pending_login
+        if pending is None or pending.is_finished:
+            pending = self._pending_login = SharedLogin(lambda: self._log_in(challenge))
         try:
-            await work.result()
+            await pending.wait()
         finally:
-            if self._logging_in is work and work.ended:
-                self._logging_in = None
+            if self._pending_login is pending and pending.is_finished:
+                self._pending_login = None
 
     async def _log_in(self, challenge: Challenge) -> None:
         try:
-            login = await self._drive(await self._flow(challenge))
+            login = await self._run_flow(await self._create_flow(challenge))
         except LoginFailed as exc:
-            await self._doubt(exc)
+            await self._mark_client_refused(exc)
             raise
-        await self._keep(login)
-        self._issued = login.token.access_token
-        self._stepped.add(frozenset(challenge.scopes))
+        await self._save_login(login)
+        self._login_token = login.token.access_token
+        self._requested_scope_sets.add(frozenset(challenge.scopes))
 
-    async def _doubt(self, exc: LoginFailed) -> None:
+    async def _mark_client_refused(self, exc: LoginFailed) -> None:
         """A registration no login came of is not used again: servers forget clients, and say so to the user alone."""
         login = self._login
-        if login is not None and (isinstance(exc, NobodyCame) or exc.reason in _DOUBTED):
-            await self._keep(replace(login, client=replace(login.client, refused=True)))
+        if login is not None and (isinstance(exc, LoginTimeout) or exc.reason in _STALE_CLIENT_ERRORS):
+            await self._save_login(replace(login, client=replace(login.client, refused=True)))
 
-    async def _flow(self, challenge: Challenge) -> Flow[Login]:
-        url, known = self._url, self._login
+    async def _create_flow(self, challenge: Challenge) -> Flow[SavedLogin]:
+        url, saved_login = self._url, self._login
         match self._settings:
             case OAuth() as settings:
-                return log_in(url, challenge, settings, known)
+                return log_in(url, challenge, settings, saved_login)
             case DeviceLogin() as settings:
-                return by_device(url, challenge, settings, known)
+                return log_in_with_device_code(url, challenge, settings, saved_login)
             case ClientCredentials() as settings:
-                return by_credentials(url, challenge, settings, known)
+                return log_in_with_credentials(url, challenge, settings, saved_login)
             case EnterpriseLogin() as settings:
-                return by_enterprise(url, challenge, settings, known, await given(settings.id_token))
+                return log_in_with_enterprise_idp(
+                    url, challenge, settings, saved_login, await resolve_value(settings.id_token)
+                )
             case WorkloadIdentity() as settings:
-                return by_workload(url, challenge, settings, known, await given(settings.assertion))
+                return log_in_with_workload_identity(
+                    url, challenge, settings, saved_login, await resolve_value(settings.assertion)
+                )
 
     # What a flow asks
 
-    async def _drive(self, flow: Flow[Any]) -> Any:
-        attended = Attended(self._settings, self._make_web())
+    async def _run_flow(self, flow: Flow[Any]) -> Any:
+        runner = InteractiveFlowRunner(self._settings, self._create_fetcher())
         try:
-            answer: Any = None
+            result: Any = None
             while True:
                 try:
-                    wish = flow.send(answer)
+                    action = flow.send(result)
                 except StopIteration as done:
                     return done.value
-                answer = await attended.grant(wish)
+                result = await runner.perform(action)
         finally:
-            await attended.close()
+            await runner.close()
 
 
-class Work:
+class SharedLogin:
     """A login under way, for all who wait for it; it ends when nobody does any more."""
 
-    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._task = asyncio.get_running_loop().create_task(work())
-        self._task.add_done_callback(_heard)
-        self._waiting = 0
-        self._left = False
+    def __init__(self, log_in: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._task = asyncio.get_running_loop().create_task(log_in())
+        self._task.add_done_callback(_ignore_exception)
+        self._waiter_count = 0
+        self._is_abandoned = False
 
     @property
-    def ended(self) -> bool:
-        return self._left or self._task.done()
+    def is_finished(self) -> bool:
+        return self._is_abandoned or self._task.done()
 
-    async def result(self) -> None:
+    async def wait(self) -> None:
         """What comes of it."""
-        self._waiting += 1
+        self._waiter_count += 1
         try:
             await asyncio.shield(self._task)
         finally:
-            self._waiting -= 1
-            if self._waiting == 0 and not self._task.done():
-                self._left = True
+            self._waiter_count -= 1
+            if self._waiter_count == 0 and not self._task.done():
+                self._is_abandoned = True
                 self._task.cancel()
                 await asyncio.wait([self._task])
 
 
-def _heard(task: "asyncio.Task[Any]") -> None:
+def _ignore_exception(task: "asyncio.Task[Any]") -> None:
     """Whoever waited was told; if nobody did, nobody has to be."""
     if not task.cancelled():
         task.exception()
 
 
-def driver_for(
-    url: str, auth: Any, make_fetcher: Callable[..., Fetcher], make_own: Callable[..., Fetcher] | None = None
-) -> Driver:
+def create_authorizer(
+    url: str,
+    auth: Any,
+    make_fetcher: Callable[..., HTTPClient],
+    make_server_fetcher: Callable[..., HTTPClient] | None = None,
+) -> OAuthAuthorizer:
     """The driver of a setting; `make_own` makes what calls the server's own origin, if that is something else."""
     if auth == "oauth":
         auth = OAuth()
     if isinstance(auth, OAuth | DeviceLogin | ClientCredentials | EnterpriseLogin | WorkloadIdentity):
-        return Driver(url, auth, make_fetcher, make_own)
+        return OAuthAuthorizer(url, auth, make_fetcher, make_server_fetcher)
     raise TypeError(
         "auth must be 'oauth', Bearer(...), OAuth(...), ClientCredentials(...), DeviceLogin(...), "
-        f"EnterpriseLogin(...) or WorkloadIdentity(...), not {_named(auth)}"
+        f"EnterpriseLogin(...) or WorkloadIdentity(...), not {_describe_type(auth)}"
     )
 
 
-def _named(auth: Any) -> str:
+def _describe_type(auth: Any) -> str:
     """What somebody gave instead, without showing it: it may be a secret."""
     if isinstance(auth, str):
         return "another text: a token you have is Bearer(...)"

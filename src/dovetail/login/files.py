@@ -6,30 +6,30 @@ import tempfile
 from pathlib import Path
 
 
-def replace(path: Path, data: bytes, mode: int = 0o600) -> None:
+def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Put a file in its place; a crash leaves the old one or the new one, never half of one."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")  # which nobody else can read
+    handle, temporary_path = tempfile.mkstemp(dir=path.parent, prefix=".new-")  # which nobody else can read
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, mode)
-        os.replace(name, path)
+        os.chmod(temporary_path, mode)
+        os.replace(temporary_path, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(name)
+            os.unlink(temporary_path)
         raise
 
 
-def lock_file(path: Path) -> int:
+def open_lock_file(path: Path) -> int:
     """The open file beside another that stands for it; closing it lets go of its lock."""
     return os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 if os.name == "nt":  # pragma: no cover
 
-    def taken(handle: int) -> bool:
+    def try_lock(handle: int) -> bool:
         """Whether this process has the lock of an open file now; False while another has it."""
         import msvcrt
 
@@ -40,7 +40,7 @@ if os.name == "nt":  # pragma: no cover
         return True
 else:
 
-    def taken(handle: int) -> bool:
+    def try_lock(handle: int) -> bool:
         """Whether this process has the lock of an open file now; False while another has it."""
         import fcntl
 

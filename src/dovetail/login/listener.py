@@ -13,18 +13,18 @@ from urllib.parse import parse_qsl, urlsplit
 from dovetail.errors import LoginFailed
 from dovetail.protocol.http import LOOPBACK
 
-DEFAULT: Final = "http://127.0.0.1:0/callback"
-_HEAD: Final = 16 * 1024
-_HEAD_TIME: Final = 10.0
-_DONE: Final = b"<p>That is all. You can close this window and go back to the program."
-_FOREIGN: Final = b"<p>This does not belong to a login that is going on."
+DEFAULT_REDIRECT_URI: Final = "http://127.0.0.1:0/callback"
+_MAX_HEAD_BYTES: Final = 16 * 1024
+_HEAD_TIMEOUT_S: Final = 10.0
+_SUCCESS_HTML: Final = b"<p>That is all. You can close this window and go back to the program."
+_UNKNOWN_HTML: Final = b"<p>This does not belong to a login that is going on."
 
 
-class Listener:
+class LoopbackListener:
     """Listens until the browser has come back."""
 
     def __init__(self, redirect_uri: str | None = None) -> None:
-        parts = urlsplit(redirect_uri or DEFAULT)
+        parts = urlsplit(redirect_uri or DEFAULT_REDIRECT_URI)
         if parts.scheme != "http" or parts.hostname not in LOOPBACK:
             raise LoginFailed("the redirect URI is not on this machine").at(hint="pass paste= to bring its answer back")
         self._host = parts.hostname
@@ -32,45 +32,47 @@ class Listener:
         self._path = parts.path or "/"
         self._state: str | None = None
         self._server: asyncio.Server | None = None
-        self._open: set[asyncio.StreamWriter] = set()
-        self._came: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._redirect: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
 
     async def open(self) -> str:
         """Begin to listen; the redirect URI."""
         try:
-            self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=_HEAD)
+            self._server = await asyncio.start_server(
+                self._handle_connection, self._host, self._port, limit=_MAX_HEAD_BYTES
+            )
         except OSError as exc:
             raise LoginFailed(f"port {self._port} for the browser's answer is taken: {exc.strerror}") from None
         port = self._server.sockets[0].getsockname()[1]
-        shown = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{shown}:{port}{self._path}"
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{port}{self._path}"
 
-    def expect(self, state: str) -> None:
+    def expect_state(self, state: str) -> None:
         """Take only what comes with this state; any page can send the browser here with another."""
         self._state = state
 
-    async def answer(self) -> dict[str, str]:
+    async def wait_for_redirect(self) -> dict[str, str]:
         """The query the browser brought back."""
-        return await self._came
+        return await self._redirect
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open.add(writer)
+    async def _handle_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
         try:
-            async with asyncio.timeout(_HEAD_TIME):
+            async with asyncio.timeout(_HEAD_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-            query = self._query(head)
-            writer.write(_reply(query is not None, self._ours(query)))
+            query = self._parse_query(head)
+            writer.write(_build_response(query is not None, self._is_expected(query)))
             with contextlib.suppress(OSError):
                 await writer.drain()
-            if query is not None and self._ours(query) and not self._came.done():
-                self._came.set_result(query)
+            if query is not None and self._is_expected(query) and not self._redirect.done():
+                self._redirect.set_result(query)
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, ValueError, OSError):
             pass  # not a browser
         finally:
-            self._open.discard(writer)
+            self._writers.discard(writer)
             writer.close()
 
-    def _query(self, head: bytes) -> dict[str, str] | None:
+    def _parse_query(self, head: bytes) -> dict[str, str] | None:
         """What a request for our path brings; a name that comes twice could be read in two ways."""
         method, target, *_ = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         parts = urlsplit(target)
@@ -78,7 +80,7 @@ class Listener:
         query = dict(pairs)
         return query if method == "GET" and parts.path == self._path and len(query) == len(pairs) else None
 
-    def _ours(self, query: dict[str, str] | None) -> bool:
+    def _is_expected(self, query: dict[str, str] | None) -> bool:
         if query is None or self._state is None or not ("code" in query or "error" in query):
             return False
         return hmac.compare_digest(query.get("state", "").encode(), self._state.encode())
@@ -87,26 +89,28 @@ class Listener:
         """Listen no more."""
         if self._server is not None:
             self._server.close()
-        for writer in self._open:
+        for writer in self._writers:
             writer.close()
-        if not self._came.done():
-            self._came.cancel()
+        if not self._redirect.done():
+            self._redirect.cancel()
 
 
-async def listen(known: Sequence[str], redirect_uri: str | None) -> tuple[Listener, str]:
+async def open_listener(registered_uris: Sequence[str], redirect_uri: str | None) -> tuple[LoopbackListener, str]:
     """A listener and its redirect URI: the one wanted; else one of those known, if it is free; else any."""
     if redirect_uri is None:
-        for one in known:
-            listener = Listener(one)
+        for uri in registered_uris:
+            listener = LoopbackListener(uri)
             with contextlib.suppress(LoginFailed):
                 return listener, await listener.open()
-    listener = Listener(redirect_uri)
+    listener = LoopbackListener(redirect_uri)
     return listener, await listener.open()
 
 
-def _reply(known: bool, ours: bool) -> bytes:
-    status = b"200 OK" if ours else b"400 Bad Request" if known else b"404 Not Found"
-    body = b"<!doctype html><meta charset=utf-8><title>dovetail</title>" + (_DONE if ours else _FOREIGN)
+def _build_response(is_known_path: bool, is_expected: bool) -> bytes:
+    status = b"200 OK" if is_expected else b"400 Bad Request" if is_known_path else b"404 Not Found"
+    body = b"<!doctype html><meta charset=utf-8><title>dovetail</title>" + (
+        _SUCCESS_HTML if is_expected else _UNKNOWN_HTML
+    )
     return (
         b"HTTP/1.1 %s\r\ncontent-type: text/html; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n"
         b"cache-control: no-store\r\nreferrer-policy: no-referrer\r\n"

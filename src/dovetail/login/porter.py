@@ -5,106 +5,116 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
-from dovetail.auth.claims import Turned
-from dovetail.auth.guard import Guard, Head, guard_for
-from dovetail.auth.place import Place, host_name, public, seen
+from dovetail.auth.claims import AuthenticationFailed
+from dovetail.auth.guard import Guard, RequestHead, create_guard
+from dovetail.auth.place import ServerLocation, location_from_public_url, location_from_request, parse_host_name
 from dovetail.errors import Denied
-from dovetail.login.unattended import Unattended
+from dovetail.login.unattended import FlowRunner
 from dovetail.protocol.http import Refusal
 from dovetail.protocol.principal import Principal
-from dovetail.transports.request import Request, Scope
+from dovetail.transports.request import EndpointRequest, Scope
 from dovetail.wire.codec import encode
 
 log = logging.getLogger("dovetail")
 
-_WELL_KNOWN: Final = "/.well-known/"
-_PACE: Final = 60.0  # seconds between two warnings
+_WELL_KNOWN_PATH: Final = "/.well-known/"
+_WARNING_INTERVAL_S: Final = 60.0  # seconds between two warnings
 
 
-class Porter:
+class ASGIGuard:
     """The guard of one endpoint, at work."""
 
-    def __init__(self, guard: Guard, path: str, public_url: str | None, needed: Callable[[], Sequence[str]]) -> None:
+    def __init__(
+        self, guard: Guard, path: str, public_url: str | None, get_used_scopes: Callable[[], Sequence[str]]
+    ) -> None:
         self._guard = guard
-        self._needed = needed  # the scopes of what the server offers now
+        self._get_used_scopes = get_used_scopes  # the scopes of what the server offers now
         self._path = "/" + path.strip("/")
-        self._place = None if public_url is None else public(public_url, self._path)
-        self._unattended = Unattended()
-        self._told = -_PACE
+        self._location = None if public_url is None else location_from_public_url(public_url, self._path)
+        self._flow_runner = FlowRunner()
+        self._warned_at = -_WARNING_INTERVAL_S
 
-    def tells(self, path: str, scope: Scope) -> bool:
+    def has_document(self, path: str, scope: Scope) -> bool:
         """Whether clients look for the metadata at this path."""
-        root = scope.get("root_path") or ""
-        if _WELL_KNOWN not in scope["path"] and _WELL_KNOWN not in root:
+        root_path = scope.get("root_path") or ""
+        if _WELL_KNOWN_PATH not in scope["path"] and _WELL_KNOWN_PATH not in root_path:
             return False
-        place = self._place or seen("http", "here", None, root, self._path)  # of which only the path matters
-        return place.describes(path) or place.describes("/" + scope["path"].strip("/"))
+        location = self._location or location_from_request(
+            "http", "here", None, root_path, self._path
+        )  # of which only the path matters
+        return location.serves_metadata_at(path) or location.serves_metadata_at("/" + scope["path"].strip("/"))
 
-    def document(self, path: str, request: Request) -> bytes | None:
+    def get_document(self, path: str, request: EndpointRequest) -> bytes | None:
         """The metadata, at the paths where clients look for it."""
-        if not self.tells(path, request.scope):
+        if not self.has_document(path, request.scope):
             return None
         if request.method not in ("GET", "HEAD"):
             raise Refusal(405, f"{request.method} is not served here", [(b"allow", b"GET")])
-        return encode(self._guard.document(self._placed(request).resource, self._needed()))
+        return encode(self._guard.document(self._get_location(request).resource, self._get_used_scopes()))
 
-    async def identify(self, path: str, request: Request) -> Principal:
+    async def authenticate(self, path: str, request: EndpointRequest) -> Principal:
         """Who is calling."""
-        place = self._placed(request)
-        request.metadata = place.metadata if self._guard.leads else None
+        location = self._get_location(request)
+        request.metadata_url = location.metadata_url if self._guard.leads else None
         request.guard_scopes = self._guard.scopes_for
-        head = Head(
+        head = RequestHead(
             method=request.method,
-            url=place.at(path),
-            authorization=_text(request.headers.get(b"authorization")),
-            dpop=_text(request.headers.get(b"dpop")),
-            resource=place.resource,
-            metadata=place.metadata,
+            url=location.url_for(path),
+            authorization=_decode_header(request.headers.get(b"authorization")),
+            dpop_proof=_decode_header(request.headers.get(b"dpop")),
+            resource=location.resource,
+            metadata_url=location.metadata_url,
         )
         try:
-            return await self._unattended.run(self._guard.admit(head))
+            return await self._flow_runner.run(self._guard.admit(head))
         except Denied as denied:
-            self._tell(denied)
+            self._log_denial(denied)
             raise
 
-    def _tell(self, denied: Denied) -> None:
+    def _log_denial(self, denied: Denied) -> None:
         """Say in the log what callers are not told: what an operator compares with their settings."""
         cause, now = denied.__cause__, time.monotonic()
-        words = f"{cause}: {cause.why}" if isinstance(cause, Turned) and cause.why else str(cause or denied)
+        reason = (
+            f"{cause}: {cause.detail}"
+            if isinstance(cause, AuthenticationFailed) and cause.detail
+            else str(cause or denied)
+        )
         if denied.status != 503:
-            log.debug("a caller is turned away: %s", words)
-        elif now >= self._told + _PACE:
-            self._told = now
-            log.warning("callers are turned away: %s", words)
+            log.debug("a caller is turned away: %s", reason)
+        elif now >= self._warned_at + _WARNING_INTERVAL_S:
+            self._warned_at = now
+            log.warning("callers are turned away: %s", reason)
 
-    def _placed(self, request: Request) -> Place:
-        if self._place is not None:
-            return self._place
+    def _get_location(self, request: EndpointRequest) -> ServerLocation:
+        if self._location is not None:
+            return self._location
         scope = request.scope
         server = scope.get("server") or (None, None)
-        host = host_name(request.headers.get(b"host", b""))
-        return seen(scope.get("scheme", "http"), host, server[1], scope.get("root_path") or "", self._path)
+        host = parse_host_name(request.headers.get(b"host", b""))
+        return location_from_request(
+            scope.get("scheme", "http"), host, server[1], scope.get("root_path") or "", self._path
+        )
 
     async def close(self) -> None:
         """Let go of the connections."""
-        await self._unattended.close()
+        await self._flow_runner.close()
 
 
-def porter_for(
+def create_asgi_guard(
     auth: Any,
     path: str,
     public_url: str | None,
     allowed_hosts: Collection[str],
-    needed: Callable[[], Sequence[str]] = tuple,
-) -> Porter:
+    get_used_scopes: Callable[[], Sequence[str]] = tuple,
+) -> ASGIGuard:
     """The porter for what an author gave as `auth`."""
     if public_url is None and allowed_hosts:
         raise ValueError(
             "a guarded server must know its address to tell its tokens from others: pass public_url= instead of, or "
             "beside, allowed_hosts="
         )
-    return Porter(guard_for(auth), path, public_url, needed)
+    return ASGIGuard(create_guard(auth), path, public_url, get_used_scopes)
 
 
-def _text(value: bytes | None) -> str | None:
+def _decode_header(value: bytes | None) -> str | None:
     return None if value is None else value.decode("latin-1")

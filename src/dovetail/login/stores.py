@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from dovetail.errors import LoginFailed, clip
-from dovetail.login.files import lock_file, replace, taken
+from dovetail.login.files import open_lock_file, replace_file, try_lock
 
 log = logging.getLogger("dovetail")
 
 LOCK_TIMEOUT_S: Final = 60.0  # for another process that renews, which takes a request or two
-_PAUSE: Final = 0.02
+_LOCK_POLL_INTERVAL_S: Final = 0.02
 
 
 class Store(Protocol):
@@ -33,40 +33,40 @@ class Store(Protocol):
     def delete(self, key: str) -> None: ...
 
 
-class MemoryStore:
+class MemoryTokenStore:
     """For one run only."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, bytes] = {}
+        self._values: dict[str, bytes] = {}
 
     def get(self, key: str) -> bytes | None:
-        return self._kept.get(key)
+        return self._values.get(key)
 
     def set(self, key: str, value: bytes) -> None:
-        self._kept[key] = value
+        self._values[key] = value
 
     def delete(self, key: str) -> None:
-        self._kept.pop(key, None)
+        self._values.pop(key, None)
 
 
-class FileStore:
+class FileTokenStore:
     """One file per server in a folder of the user's, readable by nobody else."""
 
     def __init__(self, folder: str | Path | None = None) -> None:
         self._folder = Path(folder) if folder is not None else _default_folder()
 
     def get(self, key: str) -> bytes | None:
-        return _read(self._place(key))
+        return _read_private_file(self._file_path(key))
 
     def set(self, key: str, value: bytes) -> None:
         self._make_folder()
-        replace(self._place(key), value)
+        replace_file(self._file_path(key), value)
 
     def delete(self, key: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            self._place(key).unlink()
+            self._file_path(key).unlink()
 
-    def places(self) -> list[Path]:
+    def list_files(self) -> list[Path]:
         """The file of everything that is kept."""
         return sorted(self._folder.glob("*.json"))
 
@@ -78,13 +78,13 @@ class FileStore:
         """
         try:
             self._make_folder()
-            handle = lock_file(self._place(key))
+            handle = open_lock_file(self._file_path(key))
         except OSError as exc:
-            raise _unusable(self._folder, exc) from exc
+            raise _unusable_error(self._folder, exc) from exc
         try:
             async with asyncio.timeout(LOCK_TIMEOUT_S):
-                while not taken(handle):  # noqa: ASYNC110 - other processes set no event
-                    await asyncio.sleep(_PAUSE)
+                while not try_lock(handle):  # noqa: ASYNC110 - other processes set no event
+                    await asyncio.sleep(_LOCK_POLL_INTERVAL_S)
         except BaseException as exc:
             os.close(handle)
             if isinstance(exc, TimeoutError):
@@ -98,31 +98,31 @@ class FileStore:
     def _make_folder(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def _place(self, key: str) -> Path:
+    def _file_path(self, key: str) -> Path:
         return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 
-def _read(place: Path) -> bytes | None:
+def _read_private_file(path: Path) -> bytes | None:
     """What a file holds; None if there is none. One that others could read is theirs no longer, and the log says so."""
     try:
-        with place.open("rb") as file:
+        with path.open("rb") as file:
             if os.name == "posix" and (mode := os.fstat(file.fileno()).st_mode & 0o777) & 0o077:
                 os.fchmod(file.fileno(), 0o600)
-                log.warning("the login kept in %s could be read by others (mode %o): it is 600 now", place, mode)
+                log.warning("the login kept in %s could be read by others (mode %o): it is 600 now", path, mode)
             return file.read()
     except FileNotFoundError:
         return None
     except OSError as exc:
-        raise _unusable(place, exc) from exc
+        raise _unusable_error(path, exc) from exc
 
 
-def _unusable(place: Path, exc: OSError) -> LoginFailed:
-    return LoginFailed(f"logins kept in {place} cannot be used: {exc.strerror or exc}").at(
+def _unusable_error(path: Path, exc: OSError) -> LoginFailed:
+    return LoginFailed(f"logins kept in {path} cannot be used: {exc.strerror or exc}").at(
         hint="it must belong to the user who runs this; or keep logins elsewhere with store="
     )
 
 
-class KeyringStore:
+class KeyringTokenStore:
     """The system's keyring, by the keyring library; the locks are files."""
 
     def __init__(self, service: str = "dovetail-logins") -> None:
@@ -130,11 +130,11 @@ class KeyringStore:
 
         self._keyring: Any = keyring
         self._service = service
-        self._locks = FileStore()
+        self._lock_store = FileTokenStore()
 
     def get(self, key: str) -> bytes | None:
-        found = self._keyring.get_password(self._service, key)
-        return None if found is None else found.encode()
+        password = self._keyring.get_password(self._service, key)
+        return None if password is None else password.encode()
 
     def set(self, key: str, value: bytes) -> None:
         self._keyring.set_password(self._service, key, value.decode())
@@ -149,29 +149,29 @@ class KeyringStore:
             ) from exc
 
     def lock(self, key: str) -> "contextlib.AbstractAsyncContextManager[None]":
-        return self._locks.lock(key)
+        return self._lock_store.lock(key)
 
 
-def store_for(given: Any) -> Store:
+def create_token_store(setting: Any) -> Store:
     """The store a setting names."""
-    match given:
+    match setting:
         case "memory":
-            return MemoryStore()
+            return MemoryTokenStore()
         case "file":
-            return FileStore()
+            return FileTokenStore()
         case "keyring":
             try:
-                return KeyringStore()
+                return KeyringTokenStore()
             except ImportError:
                 raise ValueError('store="keyring" needs the keyring library: pip install keyring') from None
         case Path():
-            return FileStore(given)
-        case str() if os.sep in given or "/" in given:
-            return FileStore(given)
+            return FileTokenStore(setting)
+        case str() if os.sep in setting or "/" in setting:
+            return FileTokenStore(setting)
         case str():
-            raise ValueError(f'store must be "file", "keyring", "memory", or a folder such as "./{given}"')
-        case _ if all(callable(getattr(given, name, None)) for name in ("get", "set", "delete")):
-            return given
+            raise ValueError(f'store must be "file", "keyring", "memory", or a folder such as "./{setting}"')
+        case _ if all(callable(getattr(setting, name, None)) for name in ("get", "set", "delete")):
+            return setting
         case _:
             raise TypeError("a store of your own needs the methods get(key), set(key, value) and delete(key)")
 

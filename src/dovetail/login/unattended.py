@@ -9,88 +9,101 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any, Final, TypeVar
 
-from dovetail.auth.flow import Alone, Flow, HttpCall, Now, Pause, SignIn, StillUser, Stranger
-from dovetail.login.web import answered
+from dovetail.auth.flow import (
+    AcquireLock,
+    CheckUserActive,
+    FetchUntrusted,
+    Flow,
+    HTTPRequest,
+    Now,
+    Pause,
+    VerifyPassword,
+)
+from dovetail.login.web import send_request
 from dovetail.protocol.limits import FetchLimits
-from dovetail.transports.fetch import Fetcher
+from dovetail.transports.fetch import HTTPClient
 
-_DOCUMENT: Final = 256 * 1024
+_MAX_DOCUMENT_BYTES: Final = 256 * 1024
 
 T = TypeVar("T")
 
 
-class Unattended:
+class FlowRunner:
     """One loop's connections for such calls, made when first needed."""
 
     def __init__(
         self,
         *,
-        strangers: Callable[[str], bool] | None = None,  # which addresses may be fetched from for somebody unknown
-        stranger_size: int = _DOCUMENT,
-        grant: Callable[[Any], Awaitable[Any]] | None = None,  # what else a flow may wish for
+        is_allowed_address: Callable[[str], bool]
+        | None = None,  # which addresses may be fetched from for somebody unknown
+        max_untrusted_bytes: int = _MAX_DOCUMENT_BYTES,
+        perform: Callable[[Any], Awaitable[Any]] | None = None,  # what else a flow may wish for
     ) -> None:
-        self._strangers = strangers
-        self._stranger_size = stranger_size
-        self._grant = grant
-        self._fetcher: Fetcher | None = None
-        self._screened: Fetcher | None = None
+        self._is_allowed_address = is_allowed_address
+        self._max_untrusted_bytes = max_untrusted_bytes
+        self._perform = perform
+        self._fetcher: HTTPClient | None = None
+        self._filtered_fetcher: HTTPClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._alone = asyncio.Lock()
-        self._turn = asyncio.Lock()
+        self._exclusive_lock = asyncio.Lock()
+        self._thread_lock = asyncio.Lock()
 
-    async def run(self, flow: Flow[T], *, threaded: bool = False) -> T:
+    async def run(self, flow: Flow[T], *, in_thread: bool = False) -> T:
         """What the flow comes to; its steps in a thread, if they may take a while."""
-        answer: Any = None
-        async with AsyncExitStack() as held:
+        result: Any = None
+        async with AsyncExitStack() as locks:
             while True:
-                done, wish = await self._apart(flow, answer) if threaded else _step(flow, answer)
+                done, action = await self._advance_in_thread(flow, result) if in_thread else _advance(flow, result)
                 if done:
-                    return wish
-                match wish:
+                    return action
+                match action:
                     case Now():
-                        answer = time.time()
+                        result = time.time()
                     case Pause():
-                        answer = await asyncio.sleep(wish.seconds)
-                    case HttpCall():
-                        answer = await answered(self._settle(), wish)
-                    case Stranger() if self._strangers is not None:
-                        answer = await answered(self._settle(screened=True), HttpCall(url=wish.url))
-                    case Alone():
-                        self._settle()
-                        answer = await held.enter_async_context(self._alone)
-                    case SignIn() | StillUser() if self._grant is not None:
-                        answer = await self._grant(wish)
+                        result = await asyncio.sleep(action.seconds)
+                    case HTTPRequest():
+                        result = await send_request(self._get_fetcher(), action)
+                    case FetchUntrusted() if self._is_allowed_address is not None:
+                        result = await send_request(self._get_fetcher(is_filtered=True), HTTPRequest(url=action.url))
+                    case AcquireLock():
+                        self._get_fetcher()
+                        result = await locks.enter_async_context(self._exclusive_lock)
+                    case VerifyPassword() | CheckUserActive() if self._perform is not None:
+                        result = await self._perform(action)
                     case _:
-                        raise TypeError(f"nobody here can grant {wish!r}")
+                        raise TypeError(f"nobody here can grant {action!r}")
 
-    async def _apart(self, flow: Flow[Any], answer: Any) -> tuple[bool, Any]:
+    async def _advance_in_thread(self, flow: Flow[Any], value: Any) -> tuple[bool, Any]:
         """A step in a thread; one flow at a time, for flows know nothing of threads."""
-        async with self._turn:
-            return await asyncio.to_thread(_step, flow, answer)
+        async with self._thread_lock:
+            return await asyncio.to_thread(_advance, flow, value)
 
-    def _settle(self, *, screened: bool = False) -> Fetcher:
+    def _get_fetcher(self, *, is_filtered: bool = False) -> HTTPClient:
         """The connections of the loop that is running."""
         loop = asyncio.get_running_loop()
-        if self._fetcher is None or self._screened is None or self._loop is not loop:
-            self._loop, self._alone = loop, asyncio.Lock()
-            self._fetcher = Fetcher(limits=FetchLimits(body=_DOCUMENT), idle_time=1.0)
+        if self._fetcher is None or self._filtered_fetcher is None or self._loop is not loop:
+            self._loop, self._exclusive_lock = loop, asyncio.Lock()
+            self._fetcher = HTTPClient(limits=FetchLimits(max_body_bytes=_MAX_DOCUMENT_BYTES), idle_timeout=1.0)
             # Not by a proxy of the environment: then the address that is connected to would be the proxy's.
-            self._screened = Fetcher(
-                limits=FetchLimits(body=self._stranger_size), screen=self._strangers, idle_time=1.0, trust_env=False
+            self._filtered_fetcher = HTTPClient(
+                limits=FetchLimits(max_body_bytes=self._max_untrusted_bytes),
+                address_filter=self._is_allowed_address,
+                idle_timeout=1.0,
+                trust_env=False,
             )
-        return self._screened if screened else self._fetcher
+        return self._filtered_fetcher if is_filtered else self._fetcher
 
     async def close(self) -> None:
         """Let go of the connections."""
-        open_ones, self._fetcher, self._screened = (self._fetcher, self._screened), None, None
-        for fetcher in open_ones:
+        fetchers, self._fetcher, self._filtered_fetcher = (self._fetcher, self._filtered_fetcher), None, None
+        for fetcher in fetchers:
             if fetcher is not None and self._loop is asyncio.get_running_loop():
                 await fetcher.close()
 
 
-def _step(flow: Flow[Any], answer: Any) -> tuple[bool, Any]:
+def _advance(flow: Flow[Any], value: Any) -> tuple[bool, Any]:
     """The next wish of a flow, or what it came to."""
     try:
-        return False, flow.send(answer)
+        return False, flow.send(value)
     except StopIteration as done:
         return True, done.value

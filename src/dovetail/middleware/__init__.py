@@ -5,7 +5,7 @@ All have the one shape, `(exchange, proceed)`, and stand on a server or on a cli
 
 from typing import TYPE_CHECKING
 
-from dovetail.exports import on_demand
+from dovetail.exports import create_lazy_loader
 
 if TYPE_CHECKING:
     from dovetail.middleware.caching import Caching as Caching
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dovetail.middleware.telemetry import Telemetry as Telemetry
     from dovetail.middleware.timing import Timing as Timing
 
-_HOMES = {
+_MODULE_BY_NAME = {
     "Caching": "dovetail.middleware.caching",
     "LogRequests": "dovetail.middleware.journal",
     "MaskErrors": "dovetail.middleware.masking",
@@ -28,6 +28,6 @@ _HOMES = {
     "Timing": "dovetail.middleware.timing",
 }
 
-__all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [*_MODULE_BY_NAME]  # pyright: ignore[reportUnsupportedDunderAll]
 
-__getattr__, __dir__ = on_demand(__name__, _HOMES)
+__getattr__, __dir__ = create_lazy_loader(__name__, _MODULE_BY_NAME)

@@ -6,31 +6,31 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from dovetail.middleware.seeing import failed
+from dovetail.middleware.seeing import has_failed
 from dovetail.protocol import topics
 from dovetail.protocol.around import Call
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.uri_key import uri_key
-from dovetail.wire.codec import canonical
+from dovetail.wire.codec import encode_canonical
 from dovetail.wire.inputs import InputRequiredResult
 from dovetail.wire.prompts import GetPromptResult
 from dovetail.wire.resources import ReadResourceResult
 from dovetail.wire.shape import Struct
 from dovetail.wire.tools import CallToolResult
 
-Key = tuple[str, str, bytes]
+CacheKey = tuple[str, str, bytes]
 
 
-class _Kept(Struct):
+class _CachedResult(Struct):
     name: str
-    until: float
+    expires_at: float
     result: Any
     wraps: bool
 
 
-_OF: Final = {"tools/call": "name", "resources/read": "uri", "prompts/get": "name"}
-_COMPLETE: Final = (CallToolResult, ReadResourceResult, GetPromptResult)
-_OF_THE_TOKEN: Final = frozenset({"exp", "iat", "nbf", "jti", "auth_time"})  # not of whoever it was given to
+_NAME_FIELD_BY_METHOD: Final = {"tools/call": "name", "resources/read": "uri", "prompts/get": "name"}
+_CACHEABLE_TYPES: Final = (CallToolResult, ReadResourceResult, GetPromptResult)
+_TOKEN_CLAIMS: Final = frozenset({"exp", "iat", "nbf", "jti", "auth_time"})  # not of whoever it was given to
 
 
 class Caching:
@@ -55,65 +55,69 @@ class Caching:
         if isinstance(names, str):
             raise TypeError(f"names are several: write Caching([{names!r}])")
         self._names = frozenset(names)
-        self._seconds = seconds
+        self._ttl = seconds
         self._shared = shared
-        self._entries = entries
+        self._max_entries = entries
         self._clock = clock
-        self._kept: OrderedDict[Key, _Kept] = OrderedDict()
-        self._changes = 0  # how many were heard of
+        self._cached: OrderedDict[CacheKey, _CachedResult] = OrderedDict()
+        self._change_count = 0  # how many were heard of
 
-    async def __call__(self, exchange: Exchange, proceed: Call) -> Any:
-        name = exchange.params.get(_OF.get(exchange.method, ""))
+    async def __call__(self, exchange: Exchange, call_next: Call) -> Any:
+        name = exchange.params.get(_NAME_FIELD_BY_METHOD.get(exchange.method, ""))
         if type(name) is not str or name not in self._names or "requestState" in exchange.params:
-            return await proceed(exchange)
-        who = "" if self._shared else _whose(exchange)
-        if who is None:
-            return await proceed(exchange)
-        asked = {name: value for name, value in exchange.params.items() if name != "_meta"}
-        key = exchange.method, who, canonical(asked)
-        kept = self._kept.get(key)
-        if kept is not None and self._clock() < kept.until:
+            return await call_next(exchange)
+        owner = "" if self._shared else _get_cache_owner(exchange)
+        if owner is None:
+            return await call_next(exchange)
+        request_params = {name: value for name, value in exchange.params.items() if name != "_meta"}
+        key = exchange.method, owner, encode_canonical(request_params)
+        cached = self._cached.get(key)
+        if cached is not None and self._clock() < cached.expires_at:
             if exchange.check is not None:
                 await exchange.check(exchange)
             with contextlib.suppress(KeyError):  # meanwhile forgotten
-                self._kept.move_to_end(key)
-            exchange.wraps = kept.wraps
-            return kept.result
-        changes = self._changes
-        result = await proceed(exchange)
-        complete = isinstance(result, _COMPLETE) and not isinstance(result, InputRequiredResult) and not failed(result)
-        if complete and changes == self._changes:  # else it may be of before the change
-            self._keep(key, _Kept(name, self._clock() + self._seconds, result, exchange.wraps))
+                self._cached.move_to_end(key)
+            exchange.wraps = cached.wraps
+            return cached.result
+        change_count = self._change_count
+        result = await call_next(exchange)
+        is_cacheable = (
+            isinstance(result, _CACHEABLE_TYPES)
+            and not isinstance(result, InputRequiredResult)
+            and not has_failed(result)
+        )
+        if is_cacheable and change_count == self._change_count:  # else it may be of before the change
+            self._store(key, _CachedResult(name, self._clock() + self._ttl, result, exchange.wraps))
         return result
 
     def heard(self, method: str, uri: str | None) -> None:
         """The server says that something has changed. From any thread."""
-        self._changes += 1
-        if method != topics.UPDATED:
+        self._change_count += 1
+        if method != topics.RESOURCE_UPDATED:
             self.clear()
             return
-        changed = None if uri is None else uri_key(uri)
-        for key, kept in tuple(self._kept.items()):
-            if key[0] == "resources/read" and uri_key(kept.name) == changed:
-                self._kept.pop(key, None)
+        changed_key = None if uri is None else uri_key(uri)
+        for key, cached in tuple(self._cached.items()):
+            if key[0] == "resources/read" and uri_key(cached.name) == changed_key:
+                self._cached.pop(key, None)
 
-    def _keep(self, key: Key, kept: _Kept) -> None:
-        self._kept[key] = kept
-        self._kept.move_to_end(key)
-        while len(self._kept) > self._entries:
-            self._kept.popitem(last=False)
+    def _store(self, key: CacheKey, cached: _CachedResult) -> None:
+        self._cached[key] = cached
+        self._cached.move_to_end(key)
+        while len(self._cached) > self._max_entries:
+            self._cached.popitem(last=False)
 
     def clear(self) -> None:
         """Forget everything."""
-        self._kept.clear()
+        self._cached.clear()
 
 
-def _whose(exchange: Exchange) -> str | None:
+def _get_cache_owner(exchange: Exchange) -> str | None:
     """Whose results they are; None where a function may tell callers apart by headers that say nothing here."""
     principal = exchange.caller.principal
     if principal is None:
         return "" if exchange.headers is None else None
     scopes = sorted(getattr(principal, "scopes", ()))
     claims: dict[str, Any] = getattr(principal, "claims", {})
-    lasting = sorted((name, repr(value)) for name, value in claims.items() if name not in _OF_THE_TOKEN)
-    return repr((str(principal), scopes, lasting))
+    stable_claims = sorted((name, repr(value)) for name, value in claims.items() if name not in _TOKEN_CLAIMS)
+    return repr((str(principal), scopes, stable_claims))

@@ -6,10 +6,10 @@ import time
 from typing import Any
 
 from dovetail.errors import MCPError
-from dovetail.middleware.seeing import about, failed, whose
+from dovetail.middleware.seeing import get_caller_key, get_target_name, has_failed
 from dovetail.protocol.around import Call
 from dovetail.protocol.exchange import Exchange
-from dovetail.protocol.recording import masked
+from dovetail.protocol.recording import mask_secrets
 from dovetail.wire.codec import encode
 
 
@@ -28,18 +28,18 @@ class LogRequests:
         json: bool = False,
         arguments: bool = False,
     ) -> None:
-        self._log = logging.getLogger(logger)
+        self._logger = logging.getLogger(logger)
         self._level = level
-        self._json = json
-        self._arguments = arguments
+        self._writes_json = json
+        self._include_arguments = arguments
 
-    async def __call__(self, exchange: Exchange, proceed: Call) -> Any:
-        if not self._log.isEnabledFor(self._level):
-            return await proceed(exchange)
+    async def __call__(self, exchange: Exchange, call_next: Call) -> Any:
+        if not self._logger.isEnabledFor(self._level):
+            return await call_next(exchange)
         started, outcome = time.perf_counter(), "cancelled"
         try:
-            result = await proceed(exchange)
-            outcome = "failed" if failed(result) else "ok"
+            result = await call_next(exchange)
+            outcome = "failed" if has_failed(result) else "ok"
             return result
         except asyncio.CancelledError:
             raise
@@ -53,20 +53,20 @@ class LogRequests:
             self._write(exchange, outcome, 1000 * (time.perf_counter() - started))
 
     def _write(self, exchange: Exchange, outcome: str, ms: float) -> None:
-        facts: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "method": exchange.method,
-            "about": about(exchange),
-            "caller": whose(exchange),
+            "about": get_target_name(exchange),
+            "caller": get_caller_key(exchange),
             "outcome": outcome,
             "ms": round(ms, 1),
         }
-        if self._arguments:
-            facts["arguments"] = masked(exchange.params.get("arguments") or {})
-        if self._json:
-            text = encode(facts).decode()
+        if self._include_arguments:
+            fields["arguments"] = mask_secrets(exchange.params.get("arguments") or {})
+        if self._writes_json:
+            text = encode(fields).decode()
         else:
-            words = (exchange.method, facts["about"], outcome, f"{ms:.1f} ms", facts["caller"])
-            text = " ".join(word for word in words if word)
-            if self._arguments:
-                text += " " + encode(facts["arguments"]).decode()
-        self._log.log(self._level, "%s", text, extra={"request": facts})
+            parts = (exchange.method, fields["about"], outcome, f"{ms:.1f} ms", fields["caller"])
+            text = " ".join(part for part in parts if part)
+            if self._include_arguments:
+                text += " " + encode(fields["arguments"]).decode()
+        self._logger.log(self._level, "%s", text, extra={"request": fields})

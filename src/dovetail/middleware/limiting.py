@@ -6,17 +6,17 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from dovetail.errors import Busy
-from dovetail.middleware.seeing import whose
+from dovetail.middleware.seeing import get_caller_key
 from dovetail.protocol.around import Call
 from dovetail.protocol.exchange import Exchange
 from dovetail.wire.shape import Struct
 
-_MOST: Final = 10_000  # callers remembered; a bucket that is full again says nothing and is forgotten
+_MAX_BUCKETS: Final = 10_000  # callers remembered; a bucket that is full again says nothing and is forgotten
 
 
 class _Bucket(Struct):
     tokens: float
-    at: float
+    updated_at: float
 
 
 class RateLimit:
@@ -32,12 +32,12 @@ class RateLimit:
         *,
         per: float = 1.0,
         burst: int | None = None,
-        by: Callable[[Exchange], str] = whose,
+        by: Callable[[Exchange], str] = get_caller_key,
         methods: Collection[str] = ("tools/call", "resources/read", "prompts/get", "completion/complete"),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        given: dict[str, Any] = {"requests": requests, "per": per, "burst": burst}
-        for name, value in given.items():
+        numbers: dict[str, Any] = {"requests": requests, "per": per, "burst": burst}
+        for name, value in numbers.items():
             if not isinstance(value, int | float | None) or isinstance(value, bool):
                 raise TypeError(f"{name} must be a number, not {value!r}")
         if isinstance(methods, str):
@@ -48,37 +48,41 @@ class RateLimit:
             raise ValueError("a burst below 1 would let nobody make a request")
         self._rate = requests / per
         self._burst = float(burst if burst is not None else max(1, int(requests)))
-        self._by = by
+        self._get_key = by
         self._methods = frozenset(methods)
         self._clock = clock
         self._buckets: dict[str, _Bucket] = {}
 
-    async def __call__(self, exchange: Exchange, proceed: Call) -> Any:
+    async def __call__(self, exchange: Exchange, call_next: Call) -> Any:
         if exchange.method in self._methods:
-            wait = self._take(self._by(exchange), borrow=exchange.outgoing)
+            wait = self._take_token(self._get_key(exchange), borrow=exchange.outgoing)
             if wait and not exchange.outgoing:
                 raise Busy("You have made too many requests", retry_after=wait, own=True)
             if wait:
                 await asyncio.sleep(wait)
-        return await proceed(exchange)
+        return await call_next(exchange)
 
-    def _take(self, who: str, *, borrow: bool) -> float:
+    def _take_token(self, key: str, *, borrow: bool) -> float:
         """Take a token; if there is none, how long until there is one. Who borrows has taken it all the same."""
         now = self._clock()
-        bucket = self._buckets.get(who)
+        bucket = self._buckets.get(key)
         if bucket is None:
-            if len(self._buckets) >= _MOST:
-                self._forget(now)
-            bucket = self._buckets[who] = _Bucket(self._burst, now)
-        bucket.tokens = min(self._burst, bucket.tokens + (now - bucket.at) * self._rate)
-        bucket.at = now
-        missing = max(0.0, 1.0 - bucket.tokens)
-        if not missing or borrow:
+            if len(self._buckets) >= _MAX_BUCKETS:
+                self._evict(now)
+            bucket = self._buckets[key] = _Bucket(self._burst, now)
+        bucket.tokens = min(self._burst, bucket.tokens + (now - bucket.updated_at) * self._rate)
+        bucket.updated_at = now
+        missing_tokens = max(0.0, 1.0 - bucket.tokens)
+        if not missing_tokens or borrow:
             bucket.tokens -= 1.0
-        return missing / self._rate
+        return missing_tokens / self._rate
 
-    def _forget(self, now: float) -> None:
+    def _evict(self, now: float) -> None:
         """Forget who has a full bucket again; if nobody has, whoever came first."""
-        full = [who for who, one in self._buckets.items() if one.tokens + (now - one.at) * self._rate >= self._burst]
-        for who in full or [next(iter(self._buckets))]:
-            del self._buckets[who]
+        full_keys = [
+            key
+            for key, bucket in self._buckets.items()
+            if bucket.tokens + (now - bucket.updated_at) * self._rate >= self._burst
+        ]
+        for key in full_keys or [next(iter(self._buckets))]:
+            del self._buckets[key]

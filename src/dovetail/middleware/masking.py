@@ -5,7 +5,7 @@ import secrets
 from typing import Any
 
 from dovetail.errors import Declined, Dismissed, InternalError, InvalidParams, MethodNotFound, ProtocolError, clip
-from dovetail.middleware.seeing import about, failed
+from dovetail.middleware.seeing import get_target_name, has_failed
 from dovetail.protocol.around import Call
 from dovetail.protocol.exchange import Exchange
 from dovetail.wire.content import TextContent
@@ -13,7 +13,7 @@ from dovetail.wire.tools import CallToolResult
 
 log = logging.getLogger("dovetail")
 
-_OWN_FAULT = "Invalid arguments"  # what a model can repair it must be told
+_ARGUMENT_ERROR_PREFIX = "Invalid arguments"  # what a model can repair it must be told
 
 
 class MaskErrors:
@@ -29,34 +29,34 @@ class MaskErrors:
         *,
         keep: tuple[type[BaseException], ...] = (Declined, Dismissed),
     ) -> None:
-        self._say = say
-        self._keep = keep
+        self._message = say
+        self._allowed = keep
 
-    async def __call__(self, exchange: Exchange, proceed: Call) -> Any:
+    async def __call__(self, exchange: Exchange, call_next: Call) -> Any:
         try:
-            result = await proceed(exchange)
+            result = await call_next(exchange)
         except ProtocolError as exc:
-            if _is_of_the_protocol(exc) or isinstance(exc, self._keep):
+            if _is_protocol_refusal(exc) or isinstance(exc, self._allowed):
                 raise
-            raise InternalError(self._masked(exchange, exc.message)) from None
+            raise InternalError(self._mask(exchange, exc.message)) from None
         except Exception as exc:
-            if isinstance(exc, self._keep):
+            if isinstance(exc, self._allowed):
                 raise
-            raise InternalError(self._masked(exchange, f"{type(exc).__name__}: {exc}")) from None
-        if not failed(result) or isinstance(exchange.fault, self._keep):
+            raise InternalError(self._mask(exchange, f"{type(exc).__name__}: {exc}")) from None
+        if not has_failed(result) or isinstance(exchange.fault, self._allowed):
             return result
-        text = " ".join(one.text for one in result.content if isinstance(one, TextContent))
-        if text.startswith(_OWN_FAULT):
+        text = " ".join(block.text for block in result.content if isinstance(block, TextContent))
+        if text.startswith(_ARGUMENT_ERROR_PREFIX):
             return result
-        return CallToolResult(content=[TextContent(text=self._masked(exchange, text))], is_error=True)
+        return CallToolResult(content=[TextContent(text=self._mask(exchange, text))], is_error=True)
 
-    def _masked(self, exchange: Exchange, text: str) -> str:
+    def _mask(self, exchange: Exchange, text: str) -> str:
         reference = secrets.token_hex(4)
-        log.warning("%s %s [%s]: %s", exchange.method, about(exchange), reference, clip(text, 1000))
-        return f"{self._say} [{reference}]"
+        log.warning("%s %s [%s]: %s", exchange.method, get_target_name(exchange), reference, clip(text, 1000))
+        return f"{self._message} [{reference}]"
 
 
-def _is_of_the_protocol(exc: ProtocolError) -> bool:
+def _is_protocol_refusal(exc: ProtocolError) -> bool:
     """Whether it tells a caller what to do: which scopes are missing, what is not there, when to come again.
 
     Of what another server refused only the code is known.

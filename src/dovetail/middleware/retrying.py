@@ -6,11 +6,14 @@ from collections.abc import Collection
 from typing import Any
 
 from dovetail.errors import TransportError
-from dovetail.middleware.seeing import failed
+from dovetail.middleware.seeing import has_failed
 from dovetail.protocol.around import Call
 from dovetail.protocol.exchange import Exchange
 
-PASSING: tuple[type[BaseException], ...] = (OSError, TransportError)  # timeouts and lost connections among them
+TRANSIENT_ERRORS: tuple[type[BaseException], ...] = (
+    OSError,
+    TransportError,
+)  # timeouts and lost connections among them
 
 
 class Retry:
@@ -25,32 +28,32 @@ class Retry:
         tools: Collection[str] = (),
         *,
         times: int = 2,
-        on: tuple[type[BaseException], ...] = PASSING,
+        on: tuple[type[BaseException], ...] = TRANSIENT_ERRORS,
         wait: float = 0.2,
     ) -> None:
         if isinstance(tools, str):
             raise TypeError(f"tools are several: write Retry([{tools!r}])")
         self._tools = frozenset(tools)
-        self._times = times
-        self._on = on
-        self._wait = wait
+        self._max_retries = times
+        self._retry_on = on
+        self._delay = wait
 
-    async def __call__(self, exchange: Exchange, proceed: Call) -> Any:
+    async def __call__(self, exchange: Exchange, call_next: Call) -> Any:
         name = exchange.params.get("name")
         if exchange.method == "tools/call" and (type(name) is not str or name not in self._tools):
-            return await proceed(exchange)
-        for attempt in range(self._times):
+            return await call_next(exchange)
+        for attempt in range(self._max_retries):
             exchange.fault = None
             try:
-                result = await proceed(exchange)
-                fault: Any = exchange.fault
-                if not failed(result) or not isinstance(fault, self._on):
+                result = await call_next(exchange)
+                exception: Any = exchange.fault
+                if not has_failed(result) or not isinstance(exception, self._retry_on):
                     return result
-            except self._on:
+            except self._retry_on:
                 pass
             if exchange.verdict is not None:  # it was stopped, and would be again
                 break
             # Jitter, because many callers meet the same failure at the same moment.
-            await asyncio.sleep(self._wait * 2**attempt * random.uniform(0.5, 1.0))
+            await asyncio.sleep(self._delay * 2**attempt * random.uniform(0.5, 1.0))
         exchange.fault = None
-        return await proceed(exchange)
+        return await call_next(exchange)

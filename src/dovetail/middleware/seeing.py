@@ -7,7 +7,7 @@ from dovetail.protocol.exchange import Exchange
 from dovetail.wire.tools import CallToolResult
 
 
-def about(exchange: Exchange) -> str:
+def get_target_name(exchange: Exchange) -> str:
     """The tool or prompt called, or the resource read; empty where there is none."""
     for field in ("name", "uri"):
         value = exchange.params.get(field)
@@ -16,16 +16,16 @@ def about(exchange: Exchange) -> str:
     return ""
 
 
-def whose(exchange: Exchange) -> str:
+def get_caller_key(exchange: Exchange) -> str:
     """Who asks: the principal, else whatever tells callers apart here, else nobody in particular."""
     return exchange.caller.principal or exchange.origin or ""
 
 
-def failed(result: Any) -> bool:
+def has_failed(result: Any) -> bool:
     """Whether a tool's result says that the tool failed."""
     return isinstance(result, CallToolResult) and result.is_error
 
 
-def listens(exchange: Exchange) -> bool:
+def is_subscription(exchange: Exchange) -> bool:
     """Whether it lasts as long as its listener, so that its duration says nothing."""
     return exchange.method == "subscriptions/listen"

@@ -23,26 +23,28 @@ class ResponseLimit:
             raise TypeError(f"size must be a number of bytes, not {size!r}")
         if size < 256:
             raise ValueError("a limit below 256 bytes leaves no room to say what was cut")
-        self._size = size
+        self._max_bytes = size
 
-    async def __call__(self, exchange: Exchange, proceed: Call) -> Any:
-        result = await proceed(exchange)
+    async def __call__(self, exchange: Exchange, call_next: Call) -> Any:
+        result = await call_next(exchange)
         if not isinstance(result, Result):
             return result  # lists are encoded already, and have pages
         size = len(encode(result))
-        if size <= self._size:
+        if size <= self._max_bytes:
             return result
         if isinstance(result, CallToolResult):
-            return self._cut(result, size)
-        raise InternalError(f"The result has {size} bytes; at most {self._size} are sent")
+            return self._truncate(result, size)
+        raise InternalError(f"The result has {size} bytes; at most {self._max_bytes} are sent")
 
-    def _cut(self, result: CallToolResult, size: int) -> CallToolResult:
-        if result.structured_content is not UNSET or not all(isinstance(one, TextContent) for one in result.content):
-            text = f"The result has {size} bytes, more than the {self._size} that are sent. Ask for less."
+    def _truncate(self, result: CallToolResult, size: int) -> CallToolResult:
+        if result.structured_content is not UNSET or not all(
+            isinstance(block, TextContent) for block in result.content
+        ):
+            text = f"The result has {size} bytes, more than the {self._max_bytes} that are sent. Ask for less."
             return CallToolResult(content=[TextContent(text=text)], is_error=True)
-        whole = "\n".join(one.text for one in result.content if isinstance(one, TextContent))
-        room = self._size - 200
-        while len(encode(whole[:room])) > self._size - 200:  # what JSON escapes takes more room
-            room = room * 3 // 4
-        note = f"\n… cut here: {len(whole) - room} of {len(whole)} characters are left out."
-        return replace(result, content=[TextContent(text=whole[:room] + note)])
+        full_text = "\n".join(block.text for block in result.content if isinstance(block, TextContent))
+        max_chars = self._max_bytes - 200
+        while len(encode(full_text[:max_chars])) > self._max_bytes - 200:  # what JSON escapes takes more room
+            max_chars = max_chars * 3 // 4
+        note = f"\n… cut here: {len(full_text) - max_chars} of {len(full_text)} characters are left out."
+        return replace(result, content=[TextContent(text=full_text[:max_chars] + note)])

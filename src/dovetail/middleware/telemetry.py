@@ -9,15 +9,18 @@ import time
 from typing import Any, Final
 
 from dovetail.errors import MCPError
-from dovetail.middleware.seeing import failed
+from dovetail.middleware.seeing import has_failed
 from dovetail.protocol.around import Call
 from dovetail.protocol.exchange import Ask, Exchange
 from dovetail.version import VERSION
 
-NAME: Final = "dovetail"
-BOUNDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-_HELD: Final = {"tools/call": ("gen_ai.tool.name", "name"), "prompts/get": ("gen_ai.prompt.name", "name")}
-_URIS: Final = frozenset({"resources/read", "resources/subscribe", "resources/unsubscribe"})
+INSTRUMENTATION_NAME: Final = "dovetail"
+DURATION_BUCKETS_S: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+_TARGET_ATTRIBUTE_BY_METHOD: Final = {
+    "tools/call": ("gen_ai.tool.name", "name"),
+    "prompts/get": ("gen_ai.prompt.name", "name"),
+}
+_RESOURCE_METHODS: Final = frozenset({"resources/read", "resources/subscribe", "resources/unsubscribe"})
 
 
 class Telemetry:
@@ -34,33 +37,37 @@ class Telemetry:
             raise ImportError("Telemetry needs opentelemetry-api: pip install opentelemetry-api") from None
         self._trace = trace
         self._propagate = propagate
-        self._tracer = trace.get_tracer(NAME, VERSION, tracer_provider=tracer_provider)
-        meter = metrics.get_meter(NAME, VERSION, meter_provider=meter_provider)
+        self._tracer = trace.get_tracer(INSTRUMENTATION_NAME, VERSION, tracer_provider=tracer_provider)
+        meter = metrics.get_meter(INSTRUMENTATION_NAME, VERSION, meter_provider=meter_provider)
         self._durations = {
             side: meter.create_histogram(
                 f"mcp.{side}.operation.duration",
                 unit="s",
                 description=f"How long requests took, as the {side} saw it",
-                explicit_bucket_boundaries_advisory=BOUNDS,
+                explicit_bucket_boundaries_advisory=DURATION_BUCKETS_S,
             )
             for side in ("client", "server")
         }
-        self._arguments = arguments
+        self._include_arguments = arguments
 
-    async def __call__(self, exchange: Exchange, proceed: Call) -> Any:
+    async def __call__(self, exchange: Exchange, call_next: Call) -> Any:
         if exchange.outgoing:
-            return await self._sent(exchange, proceed)
-        return await self._received(exchange, proceed)
+            return await self._trace_outgoing(exchange, call_next)
+        return await self._trace_incoming(exchange, call_next)
 
-    async def _sent(self, exchange: Exchange, proceed: Call) -> Any:
-        noted, low = self._attributes(exchange.method, exchange.params, exchange.caller.revision)
-        with self._span("client", exchange.method, noted, low) as span:
+    async def _trace_outgoing(self, exchange: Exchange, call_next: Call) -> Any:
+        span_attributes, metric_attributes = self._build_attributes(
+            exchange.method, exchange.params, exchange.caller.revision
+        )
+        with self._start_span("client", exchange.method, span_attributes, metric_attributes) as span:
             self._propagate.inject(exchange.meta)
-            return await self._followed(span, "client", low, exchange, proceed)
+            return await self._run_traced(span, "client", metric_attributes, exchange, call_next)
 
-    async def _received(self, exchange: Exchange, proceed: Call) -> Any:
-        noted, low = self._attributes(exchange.method, exchange.params, exchange.caller.revision)
-        noted |= {"jsonrpc.request.id": str(exchange.id)} | _network(exchange)
+    async def _trace_incoming(self, exchange: Exchange, call_next: Call) -> Any:
+        span_attributes, metric_attributes = self._build_attributes(
+            exchange.method, exchange.params, exchange.caller.revision
+        )
+        span_attributes |= {"jsonrpc.request.id": str(exchange.id)} | _build_network_attributes(exchange)
         ambient = self._trace.get_current_span().get_span_context()
         carrier = {name: value for name, value in exchange.meta.items() if isinstance(value, str)}
         parent = self._propagate.extract(carrier)
@@ -68,99 +75,112 @@ class Telemetry:
         # The transport's own span is another story than the client's: it is linked, not followed.
         links = [self._trace.Link(ambient)] if ambient.is_valid and remote.span_id != ambient.span_id else []
         if exchange.ask is not None:
-            exchange.ask = self._asking(exchange.ask, exchange.caller.revision)
-        with self._span("server", exchange.method, noted, low, context=parent, links=links) as span:
-            return await self._followed(span, "server", low, exchange, proceed)
+            exchange.ask = self._wrap_ask(exchange.ask, exchange.caller.revision)
+        with self._start_span(
+            "server", exchange.method, span_attributes, metric_attributes, context=parent, links=links
+        ) as span:
+            return await self._run_traced(span, "server", metric_attributes, exchange, call_next)
 
-    def _asking(self, ask: Ask, revision: str) -> Ask:
+    def _wrap_ask(self, ask: Ask, revision: str) -> Ask:
         """Questions of a server are requests it sends."""
 
-        async def traced(method: str, params: dict[str, Any]) -> Any:
-            noted, low = self._attributes(method, params, revision)
-            with self._span("client", method, noted, low) as span:
+        async def traced_ask(method: str, params: dict[str, Any]) -> Any:
+            span_attributes, metric_attributes = self._build_attributes(method, params, revision)
+            with self._start_span("client", method, span_attributes, metric_attributes) as span:
                 meta = dict(params.get("_meta") or {})
                 self._propagate.inject(meta)
-                return await self._timed(span, "client", low, ask(method, params | ({"_meta": meta} if meta else {})))
+                return await self._record_duration(
+                    span, "client", metric_attributes, ask(method, params | ({"_meta": meta} if meta else {}))
+                )
 
-        return traced
+        return traced_ask
 
-    def _span(self, side: str, method: str, noted: dict[str, Any], low: dict[str, str], **options: Any) -> Any:
+    def _start_span(
+        self, side: str, method: str, span_attributes: dict[str, Any], metric_attributes: dict[str, str], **options: Any
+    ) -> Any:
         kind = self._trace.SpanKind.CLIENT if side == "client" else self._trace.SpanKind.SERVER
-        target = low.get("gen_ai.tool.name") or low.get("gen_ai.prompt.name")
+        target = metric_attributes.get("gen_ai.tool.name") or metric_attributes.get("gen_ai.prompt.name")
         return self._tracer.start_as_current_span(
             f"{method} {target}" if target else method,
             kind=kind,
-            attributes=low | noted,
+            attributes=metric_attributes | span_attributes,
             record_exception=False,
             set_status_on_exception=False,
             **options,
         )
 
-    def _attributes(self, method: str, params: dict[str, Any], revision: str) -> tuple[dict[str, Any], dict[str, str]]:
+    def _build_attributes(
+        self, method: str, params: dict[str, Any], revision: str
+    ) -> tuple[dict[str, Any], dict[str, str]]:
         """What is noted of one request, and what few enough requests share to be counted by."""
-        low = {"mcp.method.name": method, "mcp.protocol.version": revision}
-        noted: dict[str, Any] = {}
-        attribute, field = _HELD.get(method, ("", ""))
+        metric_attributes = {"mcp.method.name": method, "mcp.protocol.version": revision}
+        span_attributes: dict[str, Any] = {}
+        attribute, field = _TARGET_ATTRIBUTE_BY_METHOD.get(method, ("", ""))
         if attribute and isinstance(params.get(field), str):
-            low[attribute] = params[field]
+            metric_attributes[attribute] = params[field]
         if method == "tools/call":
-            low["gen_ai.operation.name"] = "execute_tool"
-            if self._arguments:
+            metric_attributes["gen_ai.operation.name"] = "execute_tool"
+            if self._include_arguments:
                 from dovetail.wire.codec import encode
 
-                noted["gen_ai.tool.call.arguments"] = encode(params.get("arguments") or {}).decode()
-        if method in _URIS and isinstance(params.get("uri"), str):
-            noted["mcp.resource.uri"] = params["uri"]
-        return noted, low
+                span_attributes["gen_ai.tool.call.arguments"] = encode(params.get("arguments") or {}).decode()
+        if method in _RESOURCE_METHODS and isinstance(params.get("uri"), str):
+            span_attributes["mcp.resource.uri"] = params["uri"]
+        return span_attributes, metric_attributes
 
-    async def _followed(self, span: Any, side: str, low: dict[str, str], exchange: Exchange, proceed: Call) -> Any:
-        async def work() -> Any:
-            result = await proceed(exchange)
-            if failed(result):
-                self._failed(span, low, "tool_error", "")
+    async def _run_traced(
+        self, span: Any, side: str, metric_attributes: dict[str, str], exchange: Exchange, call_next: Call
+    ) -> Any:
+        async def call_and_check() -> Any:
+            result = await call_next(exchange)
+            if has_failed(result):
+                self._mark_failed(span, metric_attributes, "tool_error", "")
                 if exchange.fault is not None:
                     span.record_exception(exchange.fault)
             return result
 
-        return await self._timed(span, side, low, work())
+        return await self._record_duration(span, side, metric_attributes, call_and_check())
 
-    async def _timed(self, span: Any, side: str, low: dict[str, str], work: Any) -> Any:
+    async def _record_duration(self, span: Any, side: str, metric_attributes: dict[str, str], awaitable: Any) -> Any:
         started = time.perf_counter()
         try:
-            return await work
+            return await awaitable
         except asyncio.CancelledError:
-            self._failed(span, low, "cancelled", "")
+            self._mark_failed(span, metric_attributes, "cancelled", "")
             raise
         except MCPError as exc:
             code = getattr(exc, "code", None)
             if code is not None:
                 span.set_attribute("rpc.response.status_code", str(code))
-                low["rpc.response.status_code"] = str(code)
+                metric_attributes["rpc.response.status_code"] = str(code)
             if (
                 side == "server"
             ):  # nobody may have such a thing: names are the caller's to choose, and series cost memory
-                for attribute, _ in _HELD.values():
-                    low.pop(attribute, None)
-            self._failed(
-                span, low, str(code) if code is not None else type(exc).__name__, exc.args[0] if exc.args else ""
+                for attribute, _ in _TARGET_ATTRIBUTE_BY_METHOD.values():
+                    metric_attributes.pop(attribute, None)
+            self._mark_failed(
+                span,
+                metric_attributes,
+                str(code) if code is not None else type(exc).__name__,
+                exc.args[0] if exc.args else "",
             )
             raise
         except BaseException as exc:
-            self._failed(span, low, type(exc).__name__, "")
+            self._mark_failed(span, metric_attributes, type(exc).__name__, "")
             span.record_exception(exc)
             raise
         finally:
-            self._durations[side].record(time.perf_counter() - started, low)
+            self._durations[side].record(time.perf_counter() - started, metric_attributes)
 
-    def _failed(self, span: Any, low: dict[str, str], kind: str, message: str) -> None:
-        low["error.type"] = kind
-        span.set_attribute("error.type", kind)
+    def _mark_failed(self, span: Any, metric_attributes: dict[str, str], error_type: str, message: str) -> None:
+        metric_attributes["error.type"] = error_type
+        span.set_attribute("error.type", error_type)
         span.set_status(self._trace.StatusCode.ERROR, message or None)
 
 
-def _network(exchange: Exchange) -> dict[str, str]:
+def _build_network_attributes(exchange: Exchange) -> dict[str, str]:
     if exchange.headers is None:
         return {}
     session = exchange.headers.get(b"mcp-session-id")
-    found = {"network.transport": "tcp", "network.protocol.name": "http"}
-    return found | ({"mcp.session.id": session.decode("latin-1")} if session else {})
+    attributes = {"network.transport": "tcp", "network.protocol.name": "http"}
+    return attributes | ({"mcp.session.id": session.decode("latin-1")} if session else {})

@@ -4,15 +4,15 @@ import bisect
 import time
 from typing import Any, Final
 
-from dovetail.middleware.seeing import about, failed, listens
+from dovetail.middleware.seeing import get_target_name, has_failed, is_subscription
 from dovetail.protocol.around import Call
 from dovetail.protocol.exchange import Exchange
 from dovetail.wire.shape import Struct
 
-_MOST: Final = 1000  # different things counted apart; names are the caller's to choose
-_OTHERS: Final = "(others)"
+_MAX_ENTRIES: Final = 1000  # different things counted apart; names are the caller's to choose
+_OTHER_NAMES: Final = "(others)"
 # Upper ends in seconds; within one the true value is at most twice off.
-_STEPS: Final = tuple(0.0001 * 2**n for n in range(22))
+_BUCKET_BOUNDS_S: Final = tuple(0.0001 * 2**n for n in range(22))
 
 
 class Measured(Struct):
@@ -22,7 +22,7 @@ class Measured(Struct):
     failures: int = 0
     total: float = 0.0
     slowest: float = 0.0
-    steps: list[int] | None = None
+    bucket_counts: list[int] | None = None
 
     @property
     def mean(self) -> float:
@@ -31,11 +31,11 @@ class Measured(Struct):
 
     def within(self, share: float) -> float:
         """The time within which this share of the requests was done, rounded up to a power of two."""
-        wanted, seen = share * self.count, 0
-        for step, count in zip(_STEPS, self.steps or (), strict=False):
-            seen += count
-            if seen >= wanted:
-                return min(step, self.slowest)
+        target_count, counted = share * self.count, 0
+        for bound, count in zip(_BUCKET_BOUNDS_S, self.bucket_counts or (), strict=False):
+            counted += count
+            if counted >= target_count:
+                return min(bound, self.slowest)
         return self.slowest
 
 
@@ -48,25 +48,25 @@ class Timing:
     def __getitem__(self, key: tuple[str, str]) -> Measured:
         return self.seen.get(key) or Measured()
 
-    async def __call__(self, exchange: Exchange, proceed: Call) -> Any:
-        if listens(exchange):
-            return await proceed(exchange)
-        started, bad = time.perf_counter(), True
+    async def __call__(self, exchange: Exchange, call_next: Call) -> Any:
+        if is_subscription(exchange):
+            return await call_next(exchange)
+        started, is_failure = time.perf_counter(), True
         try:
-            result = await proceed(exchange)
-            bad = failed(result)
+            result = await call_next(exchange)
+            is_failure = has_failed(result)
             return result
         finally:
-            self._count(exchange, time.perf_counter() - started, bad)
+            self._record(exchange, time.perf_counter() - started, is_failure)
 
-    def _count(self, exchange: Exchange, took: float, bad: bool) -> None:
-        key = (exchange.method, about(exchange))
-        if key not in self.seen and len(self.seen) >= _MOST:
-            key = (exchange.method, _OTHERS)
-        one = self.seen.setdefault(key, Measured())
-        one.steps = one.steps or [0] * (len(_STEPS) + 1)
-        one.steps[bisect.bisect_left(_STEPS, took)] += 1
-        one.count += 1
-        one.failures += bad
-        one.total += took
-        one.slowest = max(one.slowest, took)
+    def _record(self, exchange: Exchange, duration: float, is_failure: bool) -> None:
+        key = (exchange.method, get_target_name(exchange))
+        if key not in self.seen and len(self.seen) >= _MAX_ENTRIES:
+            key = (exchange.method, _OTHER_NAMES)
+        stats = self.seen.setdefault(key, Measured())
+        stats.bucket_counts = stats.bucket_counts or [0] * (len(_BUCKET_BOUNDS_S) + 1)
+        stats.bucket_counts[bisect.bisect_left(_BUCKET_BOUNDS_S, duration)] += 1
+        stats.count += 1
+        stats.failures += is_failure
+        stats.total += duration
+        stats.slowest = max(stats.slowest, duration)

@@ -16,56 +16,61 @@ Middleware: TypeAlias = Callable[[Exchange, Call], Awaitable[Any]]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_RESULTS: Final = (Result, bytes)
+_RESULT_TYPES: Final = (Result, bytes)
 
 
-def around(middleware: Iterable[Middleware], work: Call) -> Call:
+def compose_middleware(middleware: Iterable[Middleware], handler: Call) -> Call:
     """The work with everything around it; the first stands outermost."""
     for function in reversed([*middleware]):
-        work = _link(function, work)
-    return work
+        handler = _wrap_handler(function, handler)
+    return handler
 
 
-def unseeing(function: F) -> F:
+def ignores_results(function: F) -> F:
     """Mark middleware that does not look at results, so that those of other servers may go through as they came."""
-    function.__dict__["unseeing"] = True
+    function.__dict__["ignores_results"] = True
     return function
 
 
-def sees(function: Middleware) -> bool:
+def reads_results(function: Middleware) -> bool:
     """Whether middleware may look at results."""
-    return not getattr(function, "unseeing", False)
+    return not getattr(function, "ignores_results", False)
 
 
-def checked(function: Middleware) -> Middleware:
+def validate_middleware(function: Middleware) -> Middleware:
     """The function, if it can stand around a request; otherwise every single one would fail."""
-    plain = inspect.unwrap(function) if callable(function) else function
+    unwrapped = inspect.unwrap(function) if callable(function) else function
     try:
-        inspect.signature(plain).bind(None, None)
+        inspect.signature(unwrapped).bind(None, None)
     except (TypeError, ValueError):
         raise TypeError(f"{function!r} is no middleware: it takes two arguments, (exchange, proceed)") from None
-    named = inspect.isfunction(plain) and plain.__name__ != "<lambda>"  # which may pass on what is awaited
-    if named and not inspect.iscoroutinefunction(plain):
-        raise TypeError(f"{plain.__qualname__} is no middleware: it has to be `async def`, and await proceed(exchange)")
+    is_named = inspect.isfunction(unwrapped) and unwrapped.__name__ != "<lambda>"  # which may pass on what is awaited
+    if is_named and not inspect.iscoroutinefunction(unwrapped):
+        raise TypeError(
+            f"{unwrapped.__qualname__} is no middleware: it has to be `async def`, and await proceed(exchange)"
+        )
     return function
 
 
-def _link(function: Middleware, inner: Call) -> Call:
+def _wrap_handler(function: Middleware, call_next: Call) -> Call:
     async def call(exchange: Exchange) -> Any:
-        found = await function(exchange, inner)
-        if found is None and exchange.method in METHODS:  # of which none has such a result
-            raise TypeError(f"the middleware {_name(function)} returned nothing: let it return await proceed(exchange)")
-        if not isinstance(found, _RESULTS) and not exchange.outgoing and exchange.method in METHODS:
-            kind = type(found).__qualname__
+        result = await function(exchange, call_next)
+        if result is None and exchange.method in METHODS:  # of which none has such a result
             raise TypeError(
-                f"the middleware {_name(function)} returned {kind}, which is no result: let it return what "
+                f"the middleware {_function_name(function)} returned nothing: let it return await proceed(exchange)"
+            )
+        if not isinstance(result, _RESULT_TYPES) and not exchange.outgoing and exchange.method in METHODS:
+            type_name = type(result).__qualname__
+            raise TypeError(
+                f"the middleware {_function_name(function)} returned {type_name}, which is no result: "
+                "let it return what "
                 "`await proceed(exchange)` gave, or a result such as CallToolResult"
             )
-        return found
+        return result
 
     return call
 
 
-def _name(function: Middleware) -> str:
-    plain = inspect.unwrap(function)
-    return getattr(plain, "__qualname__", type(plain).__qualname__)
+def _function_name(function: Middleware) -> str:
+    unwrapped = inspect.unwrap(function)
+    return getattr(unwrapped, "__qualname__", type(unwrapped).__qualname__)

@@ -2,9 +2,9 @@
 
 from typing import Final
 
-_STEPS: Final = 30  # of doubling: a nanosecond has become a second
+_MAX_DOUBLINGS: Final = 30  # of doubling: a nanosecond has become a second
 
 
-def backoff(first: float, tries: int, most: float) -> float:
+def compute_backoff(initial_delay: float, attempts: int, max_delay: float) -> float:
     """Seconds to wait after so many vain tries; `first` after none."""
-    return min(first * 2 ** min(tries, _STEPS), most)
+    return min(initial_delay * 2 ** min(attempts, _MAX_DOUBLINGS), max_delay)

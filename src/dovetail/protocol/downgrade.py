@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from dovetail.errors import MissingCapability, PromptNotFound, ProtocolError, ResourceNotFound, ToolNotFound
 from dovetail.wire import jsonrpc
-from dovetail.wire.codec import plain
+from dovetail.wire.codec import to_plain
 from dovetail.wire.content import AudioContent, ContentBlock, ResourceLink, TextContent
-from dovetail.wire.jsonrpc import Id
+from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.lifecycle import Implementation, ServerCapabilities
 from dovetail.wire.prompts import GetPromptResult, ListPromptsResult, PromptArgument
 from dovetail.wire.resources import ReadResourceResult
@@ -21,14 +21,14 @@ from dovetail.wire.revisions import (
     R_2025_06_18,
     R_2025_11_25,
     REVISIONS,
-    older,
-    stateless,
+    is_older,
+    is_stateless,
 )
 from dovetail.wire.shape import UNSET, Result, replace
 from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 
 # Those that have every kind of content.
-_SAYS_ALL: Final = frozenset(one for one in REVISIONS if not older(one, R_2025_11_25))
+_FULL_CONTENT_REVISIONS: Final = frozenset(revision for revision in REVISIONS if not is_older(revision, R_2025_11_25))
 
 # Draft dialect: errors have codes of their own.
 _DRAFT_CODES: Final[dict[type[ProtocolError], int]] = {
@@ -38,130 +38,138 @@ _DRAFT_CODES: Final[dict[type[ProtocolError], int]] = {
 }
 DRAFT_CANCELLED: Final = -32000
 DRAFT_DUPLICATE_ID: Final = -32001
-_RESOURCE_NOT_FOUND: Final = -32002
+_HANDSHAKE_RESOURCE_NOT_FOUND: Final = -32002
 
 
-def code(revision: str, exc: ProtocolError) -> int:
+def get_error_code(revision: str, exc: ProtocolError) -> int:
     """The code a revision gives this error."""
-    if stateless(revision):
+    if is_stateless(revision):
         return exc.code
     if revision == DRAFT and type(exc) in _DRAFT_CODES:
         return _DRAFT_CODES[type(exc)]
     if isinstance(exc, ResourceNotFound):
-        return _RESOURCE_NOT_FOUND
+        return _HANDSHAKE_RESOURCE_NOT_FOUND
     # No handshake revision has a code for it. spec: basic#error-codes
     return -32602 if isinstance(exc, MissingCapability) else exc.code
 
 
-def notice(revision: str, id: Id, method: str, params: Any) -> bytes:
+def encode_notification(revision: str, id: RequestId, method: str, params: Any) -> bytes:
     """A notification in the revision's own shape."""
     if method == "notifications/progress" and params is not None:
         if revision == DRAFT:
-            params = _draft_progress(id, plain(params))
-        elif older(revision, R_2025_03_26):
-            params = {name: value for name, value in plain(params).items() if name != "message"}
-    return jsonrpc.notice(method, params)
+            params = _draft_progress(id, to_plain(params))
+        elif is_older(revision, R_2025_03_26):
+            params = {name: value for name, value in to_plain(params).items() if name != "message"}
+    return jsonrpc.encode_notification(method, params)
 
 
-def _draft_progress(id: Id, params: dict[str, Any]) -> dict[str, Any]:
+def _draft_progress(id: RequestId, params: dict[str, Any]) -> dict[str, Any]:
     progress: dict[str, Any] = {"current": params["progress"]}
     progress |= {name: params[name] for name in ("total", "message") if name in params}
     return {"requestId": id, "progress": progress}
 
 
-def question(revision: str, method: str, params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def downgrade_request(revision: str, method: str, params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """A question to the client as the revision asks it; MissingCapability where it cannot."""
     match method:
         case "elicitation/create":
-            return _elicitation(revision, params)
+            return _downgrade_elicitation(revision, params)
         case "sampling/createMessage":
-            return method, _sampling(revision, params)
+            return method, _downgrade_sampling(revision, params)
         case _:
             return method, params
 
 
-def _elicitation(revision: str, params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def _downgrade_elicitation(revision: str, params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     if revision == DRAFT:
         return "elicitation/createDialog", params
-    if older(revision, R_2025_06_18):
+    if is_older(revision, R_2025_06_18):
         raise MissingCapability({"elicitation": {}})
-    if older(revision, R_2025_11_25):
+    if is_older(revision, R_2025_11_25):
         if params.get("mode") == "url":
             raise MissingCapability({"elicitation": {"url": {}}})
         schema = dict(params["requestedSchema"])
-        schema["properties"] = {name: _titles_aside(rule) for name, rule in schema["properties"].items()}
+        schema["properties"] = {name: _convert_titled_choices(rule) for name, rule in schema["properties"].items()}
         return "elicitation/create", {"message": params["message"], "requestedSchema": schema}
-    if params.get("mode") == "url" and not stateless(revision):
+    if params.get("mode") == "url" and not is_stateless(revision):
         from secrets import token_urlsafe  # only servers that ask pay for it
 
         return "elicitation/create", params | {"elicitationId": params.get("elicitationId") or token_urlsafe(16)}
     return "elicitation/create", params
 
 
-def _titles_aside(rule: dict[str, Any]) -> dict[str, Any]:
+def _convert_titled_choices(property_schema: dict[str, Any]) -> dict[str, Any]:
     """Before 2025-11: choices with titles are `enum` and `enumNames`; several choices at once cannot be asked for."""
-    if rule.get("type") == "array":
+    if property_schema.get("type") == "array":
         raise MissingCapability({"elicitation": {}})
-    if "oneOf" not in rule:
-        return rule
-    kept = {name: value for name, value in rule.items() if name != "oneOf"}
-    choices = rule["oneOf"]
-    return kept | {"enum": [one["const"] for one in choices], "enumNames": [one["title"] for one in choices]}
+    if "oneOf" not in property_schema:
+        return property_schema
+    rest = {name: value for name, value in property_schema.items() if name != "oneOf"}
+    choices = property_schema["oneOf"]
+    return rest | {"enum": [choice["const"] for choice in choices], "enumNames": [one["title"] for one in choices]}
 
 
-def _sampling(revision: str, params: dict[str, Any]) -> dict[str, Any]:
-    if stateless(revision):
+def _downgrade_sampling(revision: str, params: dict[str, Any]) -> dict[str, Any]:
+    if is_stateless(revision):
         return params
-    if not older(revision, R_2025_11_25):
-        return params | {"messages": [_boxed(message) for message in params["messages"]]}
+    if not is_older(revision, R_2025_11_25):
+        return params | {"messages": [_wrap_structured_content(message) for message in params["messages"]]}
     if "tools" in params or "toolChoice" in params:
         raise MissingCapability({"sampling": {"tools": {}}})
-    return params | {"messages": [one for message in params["messages"] for one in _single(revision, message)]}
+    return params | {
+        "messages": [
+            single_message for message in params["messages"] for single_message in _split_message(revision, message)
+        ]
+    }
 
 
-def _boxed(message: dict[str, Any]) -> dict[str, Any]:
+def _wrap_structured_content(message: dict[str, Any]) -> dict[str, Any]:
     """Before 2026-07 structured content is an object, in the result of a model's tool too."""
     content = message["content"]
     if isinstance(content, list):
-        return message | {"content": [_boxed({"content": block})["content"] for block in content]}
-    found = content.get("structuredContent", {})
-    return message if type(found) is dict else message | {"content": content | {"structuredContent": {"result": found}}}
+        return message | {"content": [_wrap_structured_content({"content": block})["content"] for block in content]}
+    structured = content.get("structuredContent", {})
+    return (
+        message
+        if type(structured) is dict
+        else message | {"content": content | {"structuredContent": {"result": structured}}}
+    )
 
 
-def _single(revision: str, message: dict[str, Any]) -> list[dict[str, Any]]:
+def _split_message(revision: str, message: dict[str, Any]) -> list[dict[str, Any]]:
     """Before 2025-11 a message holds one block: several become several messages."""
     content = message["content"]
     blocks: list[dict[str, Any]] = content if isinstance(content, list) else [content]
     for block in blocks:
         if block["type"] in ("tool_use", "tool_result"):
             raise MissingCapability({"sampling": {"tools": {}}})
-        if block["type"] == "audio" and older(revision, R_2025_03_26):
+        if block["type"] == "audio" and is_older(revision, R_2025_03_26):
             raise MissingCapability({"sampling": {}})
     return [{"role": message["role"], "content": block} for block in blocks]
 
 
-def implementation(revision: str, ours: Implementation) -> Implementation:
+def downgrade_implementation(revision: str, info: Implementation) -> Implementation:
     """Who we are, in the words the revision has for it."""
-    if older(revision, R_2025_06_18):
-        return Implementation(name=ours.name, version=ours.version)
-    if older(revision, R_2025_11_25):
-        return Implementation(name=ours.name, version=ours.version, title=ours.title)
-    return ours
+    if is_older(revision, R_2025_06_18):
+        return Implementation(name=info.name, version=info.version)
+    if is_older(revision, R_2025_11_25):
+        return Implementation(name=info.name, version=info.version, title=info.title)
+    return info
 
 
-def capabilities(revision: str, ours: ServerCapabilities) -> ServerCapabilities:
+def downgrade_capabilities(revision: str, declared: ServerCapabilities) -> ServerCapabilities:
     """What we offer, as far as the revision knows it."""
-    if older(revision, R_2025_03_26):
-        ours = replace(ours, completions=None)
-    return ours if stateless(revision) else replace(ours, extensions=None)
+    if is_older(revision, R_2025_03_26):
+        declared = replace(declared, completions=None)
+    return declared if is_stateless(revision) else replace(declared, extensions=None)
 
 
-def result(revision: str, method: str, value: Result, *, wraps: bool = False) -> Result:
+def downgrade_result(revision: str, method: str, value: Result, *, wrap_structured: bool = False) -> Result:
     """A result as a handshake revision expects it; `wraps` if the schema of its structured content is wrapped."""
-    if wraps and isinstance(value, CallToolResult) and value.structured_content is not UNSET:
+    if wrap_structured and isinstance(value, CallToolResult) and value.structured_content is not UNSET:
         value = replace(value, structured_content={"result": value.structured_content})
-    change = _RESULTS.get(method)
-    return value if change is None else change(revision, value)
+    convert = _CONVERTERS.get(method)
+    return value if convert is None else convert(revision, value)
 
 
 def is_wrapped(schema: dict[str, Any] | None) -> bool:
@@ -169,94 +177,99 @@ def is_wrapped(schema: dict[str, Any] | None) -> bool:
     return schema is not None and schema.get("type") != "object"
 
 
-def _call_tool(revision: str, value: CallToolResult) -> Result:
+def _downgrade_tool_result(revision: str, value: CallToolResult) -> Result:
     structured = value.structured_content
     if structured is not UNSET and type(structured) is not dict:
         value = replace(value, structured_content={"result": structured})
-    if revision in _SAYS_ALL:
+    if revision in _FULL_CONTENT_REVISIONS:
         return value
-    value = replace(value, content=[_block(revision, block) for block in value.content])
-    return replace(value, structured_content=UNSET) if older(revision, R_2025_06_18) else value
+    value = replace(value, content=[_downgrade_block(revision, block) for block in value.content])
+    return replace(value, structured_content=UNSET) if is_older(revision, R_2025_06_18) else value
 
 
-def _block(revision: str, block: ContentBlock) -> ContentBlock:
+def _downgrade_block(revision: str, block: ContentBlock) -> ContentBlock:
     match block:
-        case ResourceLink() if older(revision, R_2025_06_18):
+        case ResourceLink() if is_older(revision, R_2025_06_18):
             return TextContent(text=f"{block.title or block.name}: {block.uri}")
-        case ResourceLink() if block.icons and older(revision, R_2025_11_25):
+        case ResourceLink() if block.icons and is_older(revision, R_2025_11_25):
             return replace(block, icons=None)
-        case AudioContent() if older(revision, R_2025_03_26):
+        case AudioContent() if is_older(revision, R_2025_03_26):
             return TextContent(text=f"[audio, {block.mime_type}, not shown in this protocol version]")
         case _:
             return block
 
 
-def _get_prompt(revision: str, value: GetPromptResult) -> Result:
-    if not older(revision, R_2025_11_25):
+def _downgrade_prompt(revision: str, value: GetPromptResult) -> Result:
+    if not is_older(revision, R_2025_11_25):
         return value
-    return replace(value, messages=[replace(one, content=_block(revision, one.content)) for one in value.messages])
+    return replace(
+        value,
+        messages=[replace(message, content=_downgrade_block(revision, message.content)) for message in value.messages],
+    )
 
 
-def _list_tools(revision: str, value: ListToolsResult) -> Result:
-    return replace(value, tools=[_tool(revision, tool) for tool in value.tools], **_NO_LIFETIME)
+def _downgrade_tools(revision: str, value: ListToolsResult) -> Result:
+    return replace(value, tools=[_downgrade_tool(revision, tool) for tool in value.tools], **_NO_CACHE_HINT)
 
 
-def _tool(revision: str, tool: Tool) -> Tool:
-    if older(revision, R_2025_06_18):
-        annotations = None if older(revision, R_2025_03_26) else tool.annotations
+def _downgrade_tool(revision: str, tool: Tool) -> Tool:
+    if is_older(revision, R_2025_06_18):
+        annotations = None if is_older(revision, R_2025_03_26) else tool.annotations
         return Tool(
             name=tool.name, description=tool.description, input_schema=tool.input_schema, annotations=annotations
         )
-    changes: dict[str, Any] = {"icons": None} if older(revision, R_2025_11_25) else {}
+    changes: dict[str, Any] = {"icons": None} if is_older(revision, R_2025_11_25) else {}
     if tool.output_schema is not None and is_wrapped(tool.output_schema):
-        changes["output_schema"] = _wrapped(tool.output_schema)
+        changes["output_schema"] = _wrap_schema(tool.output_schema)
     return replace(tool, **changes) if changes else tool
 
 
-def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
+def _wrap_schema(schema: dict[str, Any]) -> dict[str, Any]:
     """Before 2026-07 structured content is an object: any other value stands under `result`."""
     inner = {name: value for name, value in schema.items() if name not in ("$defs", "$schema")}
     outer: dict[str, Any] = {"type": "object", "properties": {"result": inner}, "required": ["result"]}
     return outer | {name: schema[name] for name in ("$defs", "$schema") if name in schema}
 
 
-_NO_LIFETIME: Final[dict[str, Any]] = {"ttl_ms": None, "cache_scope": None}
+_NO_CACHE_HINT: Final[dict[str, Any]] = {"ttl_ms": None, "cache_scope": None}
 
 
-def _describing(field: str) -> Callable[[str, Any], Result]:
+def _create_list_converter(field: str) -> Callable[[str, Any], Result]:
     """Lists of things that gained a title and `_meta` in 2025-06 and icons in 2025-11."""
 
-    def change(revision: str, value: Any) -> Result:
-        lost: dict[str, Any] = {"icons": None} if older(revision, R_2025_11_25) else {}
-        if older(revision, R_2025_06_18):
-            lost |= {"title": None, "meta": None}
+    def convert(revision: str, value: Any) -> Result:
+        dropped_fields: dict[str, Any] = {"icons": None} if is_older(revision, R_2025_11_25) else {}
+        if is_older(revision, R_2025_06_18):
+            dropped_fields |= {"title": None, "meta": None}
         items = getattr(value, field)
-        shorter = [replace(item, **lost) for item in items] if lost else items
-        return replace(value, **{field: shorter}, **_NO_LIFETIME)
+        converted = [replace(item, **dropped_fields) for item in items] if dropped_fields else items
+        return replace(value, **{field: converted}, **_NO_CACHE_HINT)
 
-    return change
-
-
-def _list_prompts(revision: str, value: ListPromptsResult) -> Result:
-    if older(revision, R_2025_06_18):
-        value = replace(value, prompts=[replace(one, arguments=_untitled(one.arguments)) for one in value.prompts])
-    return _describing("prompts")(revision, value)
+    return convert
 
 
-def _untitled(arguments: list[PromptArgument] | None) -> list[PromptArgument] | None:
-    return arguments and [replace(one, title=None) for one in arguments]
+def _downgrade_prompts(revision: str, value: ListPromptsResult) -> Result:
+    if is_older(revision, R_2025_06_18):
+        value = replace(
+            value, prompts=[replace(prompt, arguments=_drop_titles(prompt.arguments)) for prompt in value.prompts]
+        )
+    return _create_list_converter("prompts")(revision, value)
 
 
-def _mortal(revision: str, value: ReadResourceResult) -> Result:
-    return replace(value, **_NO_LIFETIME) if value.ttl_ms is not None or value.cache_scope is not None else value
+def _drop_titles(arguments: list[PromptArgument] | None) -> list[PromptArgument] | None:
+    return arguments and [replace(argument, title=None) for argument in arguments]
 
 
-_RESULTS: Final[dict[str, Callable[[str, Any], Result]]] = {
-    "tools/call": _call_tool,
-    "tools/list": _list_tools,
-    "prompts/get": _get_prompt,
-    "prompts/list": _list_prompts,
-    "resources/list": _describing("resources"),
-    "resources/templates/list": _describing("resource_templates"),
-    "resources/read": _mortal,
+def _drop_cache_hint(revision: str, value: ReadResourceResult) -> Result:
+    return replace(value, **_NO_CACHE_HINT) if value.ttl_ms is not None or value.cache_scope is not None else value
+
+
+_CONVERTERS: Final[dict[str, Callable[[str, Any], Result]]] = {
+    "tools/call": _downgrade_tool_result,
+    "tools/list": _downgrade_tools,
+    "prompts/get": _downgrade_prompt,
+    "prompts/list": _downgrade_prompts,
+    "resources/list": _create_list_converter("resources"),
+    "resources/templates/list": _create_list_converter("resource_templates"),
+    "resources/read": _drop_cache_hint,
 }

@@ -8,17 +8,17 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from dovetail.errors import InternalError, InvalidParams
-from dovetail.protocol.downgrade import notice
+from dovetail.protocol.downgrade import encode_notification
 from dovetail.protocol.limits import Limits
 from dovetail.protocol.principal import Principal
 from dovetail.wire.codec import convert, encode
-from dovetail.wire.jsonrpc import Id
+from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation, ServerCapabilities
 from dovetail.wire.meta import PROGRESS_TOKEN
 from dovetail.wire.shape import Result, Struct
 
 if TYPE_CHECKING:
-    from dovetail.protocol.recording import Tap
+    from dovetail.protocol.recording import Recorder
 
 NO_CAPABILITIES = ClientCapabilities()
 
@@ -43,7 +43,7 @@ class Exchange(Struct, eq=False):
 
     outgoing: ClassVar[bool] = False  # whether this side asks
 
-    id: Id
+    id: RequestId
     method: str
     params: dict[str, Any]
     meta: dict[str, Any]
@@ -74,7 +74,7 @@ class Exchange(Struct, eq=False):
     async def notify(self, method: str, params: Any = None) -> None:
         """Say something on the way to the result."""
         if self.emit is not None:
-            await self.emit(notice(self.caller.revision, self.id, method, params))
+            await self.emit(encode_notification(self.caller.revision, self.id, method, params))
 
     def end(self, verdict: str) -> None:
         """Stop whatever runs it, for a reason its answer may give; the first reason stands."""
@@ -98,7 +98,7 @@ class Exchange(Struct, eq=False):
             self.deadline += now - self.paused_at
 
     @property
-    def progress_token(self) -> Id | None:
+    def progress_token(self) -> RequestId | None:
         """The token the caller wants progress under, if any."""
         # spec: progress#progress-flow
         token = self.meta.get(PROGRESS_TOKEN)
@@ -107,14 +107,14 @@ class Exchange(Struct, eq=False):
         return token
 
 
-class Whole(bytes):
+class ForwardedResult(bytes):
     """A result as another server of the same revision said it: nothing is to be added."""
 
 
-class Listener(Protocol):
+class ChangeListener(Protocol):
     """Someone who wants to hear of changes."""
 
-    def wants(self, method: str, uri: str | None) -> bool:
+    def is_subscribed(self, method: str, uri: str | None) -> bool:
         """Whether this change is for it."""
         ...
 
@@ -135,7 +135,7 @@ class Service(Protocol):
     @property
     def limits(self) -> Limits: ...
     @property
-    def tap(self) -> "Tap | None":
+    def tap(self) -> "Recorder | None":
         """Who is told of every message, if anyone is."""
         ...
 
@@ -151,24 +151,24 @@ class Service(Protocol):
         """The result of an exchange, as a value or already encoded for the caller's revision."""
         ...
 
-    def listen(self, listener: Listener) -> Callable[[], None]:
+    def listen(self, listener: ChangeListener) -> Callable[[], None]:
         """Register for changes; call what is returned to stop."""
         ...
 
 
-def typed(exchange: Exchange, params: type[Any]) -> Any:
+def convert_params(exchange: Exchange, params_type: type[Any]) -> Any:
     """The exchange's parameters as their struct."""
-    return convert(exchange.params, params)
+    return convert(exchange.params, params_type)
 
 
-def check_meta(exchange: Exchange, limit: int) -> None:
+def check_meta_size(exchange: Exchange, max_bytes: int) -> None:
     """Refuse a `_meta` that is out of all proportion."""
-    if len(encode(exchange.meta)) > limit:
-        raise InvalidParams(f"Invalid params: _meta is larger than {limit} bytes")
+    if len(encode(exchange.meta)) > max_bytes:
+        raise InvalidParams(f"Invalid params: _meta is larger than {max_bytes} bytes")
 
 
-def check_result(exchange: Exchange, result: Result | bytes, limit: int) -> None:
+def check_result_size(exchange: Exchange, result: Result | bytes, max_bytes: int) -> None:
     """Refuse to send what a tool gave if it is too large; what is put around it does not count."""
     size = len(result if isinstance(result, bytes) else encode(result))
-    if size > limit and exchange.method == "tools/call":
-        raise InternalError(f"The result is larger than {limit} bytes")
+    if size > max_bytes and exchange.method == "tools/call":
+        raise InternalError(f"The result is larger than {max_bytes} bytes")

@@ -18,24 +18,24 @@ ANNOTATION: Final = "x-mcp-header"
 PARAM_PREFIX: Final = b"mcp-param-"
 
 # The integers a double holds exactly. spec: streamable-http#schema-extension
-SAFE_INTEGER: Final = 2**53 - 1
+MAX_SAFE_INTEGER: Final = 2**53 - 1
 
 # No message repeats more of a value than this.
-_SHOWN: Final = 64
+_MAX_SHOWN_CHARS: Final = 64
 
-_OPEN: Final = "=?base64?"
-_CLOSE: Final = "?="
-_LEGAL: Final = re.compile(r"[\t -~]*")
+_SENTINEL_PREFIX: Final = "=?base64?"
+_SENTINEL_SUFFIX: Final = "?="
+_LEGAL_VALUE: Final = re.compile(r"[\t -~]*")
 # Compiled by the first tool that mirrors arguments in headers.
-_TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_FIELD_NAME: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _INTEGER: Final = r"(-?[0-9]{1,16})(?:\.0+)?"
 
 _PRIMITIVES: Final = ("string", "integer", "boolean")
 # Keywords whose value maps free names to schemas, and keywords whose value is data and holds no schema at all.
-_NAMED: Final = frozenset(
+_SCHEMA_MAP_KEYWORDS: Final = frozenset(
     ("properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions")
 )
-_OPAQUE: Final = frozenset(("default", "const", "enum", "examples"))
+_DATA_KEYWORDS: Final = frozenset(("default", "const", "enum", "examples"))
 
 
 class HeaderPath(Struct, frozen=True):
@@ -55,7 +55,7 @@ def encode_value(text: str) -> str:
     # An inner tab would be legal, but intermediaries may rewrite it. spec: streamable-http#value-encoding
     if text.isascii() and text.isprintable() and text == text.strip() and not _is_sentinel(text):
         return text
-    return _OPEN + b64encode(text.encode()).decode("ascii") + _CLOSE
+    return _SENTINEL_PREFIX + b64encode(text.encode()).decode("ascii") + _SENTINEL_SUFFIX
 
 
 def decode_value(raw: bytes | str, *, header: str = "a mirrored header") -> str:
@@ -66,46 +66,46 @@ def decode_value(raw: bytes | str, *, header: str = "a mirrored header") -> str:
     """
     text = raw if isinstance(raw, str) else raw.decode("latin-1")
     text = text.strip(" \t")
-    if not _LEGAL.fullmatch(text):
+    if not _LEGAL_VALUE.fullmatch(text):
         raise HeaderMismatch(f"Header mismatch: {header} contains invalid characters")
     return _decode_sentinel(text, header) if _is_sentinel(text) else text
 
 
 def _is_sentinel(text: str) -> bool:
-    return text.startswith(_OPEN) and text.endswith(_CLOSE)
+    return text.startswith(_SENTINEL_PREFIX) and text.endswith(_SENTINEL_SUFFIX)
 
 
 def _decode_sentinel(text: str, header: str) -> str:
-    payload = text[len(_OPEN) : -len(_CLOSE)].encode("ascii")
+    payload = text[len(_SENTINEL_PREFIX) : -len(_SENTINEL_SUFFIX)].encode("ascii")
     try:
         value = a2b_base64(payload)
         # One text, one spelling: the decoder skips stray characters and bits, and others may read them otherwise.
         # In the shortest sentinel the marks overlap, so that a reader could take it for either form.
-        if b64encode(value) != payload or len(text) < len(_OPEN) + len(_CLOSE):
+        if b64encode(value) != payload or len(text) < len(_SENTINEL_PREFIX) + len(_SENTINEL_SUFFIX):
             raise ValueError
         return value.decode()
     except ValueError:
         raise HeaderMismatch(f"Header mismatch: {header} is not the base64 of a UTF-8 text") from None
 
 
-def header_paths(schema: Mapping[str, Any]) -> tuple[HeaderPath, ...]:
+def compile_header_paths(schema: Mapping[str, Any]) -> tuple[HeaderPath, ...]:
     """Compile the `x-mcp-header` annotations of a tool's input schema.
 
     Raises:
         ValueError: an annotation breaks a rule.
     """
     # One broken annotation spoils the tool. spec: streamable-http#schema-extension
-    found: dict[bytes, HeaderPath] = {}
-    for path, node in _schemas(schema):
+    rows: dict[bytes, HeaderPath] = {}
+    for path, node in _iter_schemas(schema):
         if ANNOTATION in node:
-            row = _annotated(path, node)
-            if row.header in found:
-                raise ValueError(f"{_where(path)}: {ANNOTATION} names {row.header.decode()} a second time")
-            found[row.header] = row
-    return tuple(found.values())
+            row = _parse_annotation(path, node)
+            if row.header in rows:
+                raise ValueError(f"{_describe_property(path)}: {ANNOTATION} names {row.header.decode()} a second time")
+            rows[row.header] = row
+    return tuple(rows.values())
 
 
-def _schemas(root: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...] | None, Mapping[str, Any]]]:
+def _iter_schemas(root: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...] | None, Mapping[str, Any]]]:
     """Every schema within a schema; the path is None where a keyword other than `properties` was crossed."""
     queue: deque[tuple[tuple[str, ...] | None, Any]] = deque([((), root)])
     while queue:
@@ -114,13 +114,15 @@ def _schemas(root: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...] | None, 
             schema = cast("Mapping[str, Any]", node)
             yield path, schema
             for keyword, value in schema.items():
-                queue.extend(_inner(path, keyword, value))
+                queue.extend(_iter_subschemas(path, keyword, value))
 
 
-def _inner(path: tuple[str, ...] | None, keyword: str, value: Any) -> Iterator[tuple[tuple[str, ...] | None, Any]]:
-    if keyword in _OPAQUE:
+def _iter_subschemas(
+    path: tuple[str, ...] | None, keyword: str, value: Any
+) -> Iterator[tuple[tuple[str, ...] | None, Any]]:
+    if keyword in _DATA_KEYWORDS:
         return
-    if keyword in _NAMED and isinstance(value, Mapping):
+    if keyword in _SCHEMA_MAP_KEYWORDS and isinstance(value, Mapping):
         for name, schema in cast("Mapping[str, Any]", value).items():
             yield (*path, name) if keyword == "properties" and path is not None else None, schema
     elif isinstance(value, list):
@@ -130,27 +132,31 @@ def _inner(path: tuple[str, ...] | None, keyword: str, value: Any) -> Iterator[t
         yield None, value
 
 
-def _annotated(path: tuple[str, ...] | None, node: Mapping[str, Any]) -> HeaderPath:
-    name, kind = node[ANNOTATION], node.get("type")
+def _parse_annotation(path: tuple[str, ...] | None, node: Mapping[str, Any]) -> HeaderPath:
+    name, json_type = node[ANNOTATION], node.get("type")
     if not path:
-        raise ValueError(f"{ANNOTATION} {_quoted(name)} is not on a property reached through `properties` alone")
-    if not isinstance(name, str) or not re.fullmatch(_TOKEN, name):
-        raise ValueError(f"{_where(path)}: {ANNOTATION} {_quoted(name)} is not an HTTP field-name token")
+        raise ValueError(f"{ANNOTATION} {_quote_name(name)} is not on a property reached through `properties` alone")
+    if not isinstance(name, str) or not re.fullmatch(_FIELD_NAME, name):
+        raise ValueError(
+            f"{_describe_property(path)}: {ANNOTATION} {_quote_name(name)} is not an HTTP field-name token"
+        )
     # A list of types, or a union with null, is refused too: other clients hide a tool that has one.
-    if kind not in _PRIMITIVES:
-        raise ValueError(f"{_where(path)}: {ANNOTATION} needs the type string, integer or boolean")
-    return HeaderPath(PARAM_PREFIX + name.lower().encode("ascii"), path, kind)
+    if json_type not in _PRIMITIVES:
+        raise ValueError(f"{_describe_property(path)}: {ANNOTATION} needs the type string, integer or boolean")
+    return HeaderPath(PARAM_PREFIX + name.lower().encode("ascii"), path, json_type)
 
 
-def _where(path: tuple[str, ...] | None) -> str:
-    return f"property '{clip('.'.join(path or ()), _SHOWN)}'"
+def _describe_property(path: tuple[str, ...] | None) -> str:
+    return f"property '{clip('.'.join(path or ()), _MAX_SHOWN_CHARS)}'"
 
 
-def _quoted(name: Any) -> str:
-    return f"'{clip(name, _SHOWN)}'" if isinstance(name, str) else f"of type {type(name).__name__}"
+def _quote_name(name: Any) -> str:
+    return f"'{clip(name, _MAX_SHOWN_CHARS)}'" if isinstance(name, str) else f"of type {type(name).__name__}"
 
 
-def check_params(paths: Sequence[HeaderPath], arguments: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> None:
+def check_param_headers(
+    paths: Sequence[HeaderPath], arguments: Mapping[str, Any], headers: Mapping[bytes, bytes]
+) -> None:
     """Compare the arguments of a call with the headers that mirror them; header names are lower case.
 
     Raises:
@@ -158,7 +164,7 @@ def check_params(paths: Sequence[HeaderPath], arguments: Mapping[str, Any], head
     """
     # A null counts as no value. spec: streamable-http#server-behavior-for-custom-headers
     for row in paths:
-        raw, value = headers.get(row.header), _value_at(row.path, arguments)
+        raw, value = headers.get(row.header), _get_value(row.path, arguments)
         name = row.header.decode("ascii")
         if value is None:
             if raw is not None:
@@ -169,7 +175,7 @@ def check_params(paths: Sequence[HeaderPath], arguments: Mapping[str, Any], head
             _compare(name, decode_value(raw, header=name), value)
 
 
-def param_headers(paths: Sequence[HeaderPath], arguments: Mapping[str, Any]) -> list[tuple[bytes, bytes]]:
+def build_param_headers(paths: Sequence[HeaderPath], arguments: Mapping[str, Any]) -> list[tuple[bytes, bytes]]:
     """The headers that mirror these arguments; a value that is absent or null has none.
 
     Raises:
@@ -177,14 +183,14 @@ def param_headers(paths: Sequence[HeaderPath], arguments: Mapping[str, Any]) -> 
     """
     mirrored: list[tuple[bytes, bytes]] = []
     for row in paths:
-        value = _value_at(row.path, arguments)
+        value = _get_value(row.path, arguments)
         if value is not None:
-            text = _spoken(row.header.decode("ascii"), value)
+            text = _format_value(row.header.decode("ascii"), value)
             mirrored.append((row.header, encode_value(text).encode("ascii")))
     return mirrored
 
 
-def _value_at(path: tuple[str, ...], arguments: Mapping[str, Any]) -> Any:
+def _get_value(path: tuple[str, ...], arguments: Mapping[str, Any]) -> Any:
     value: Any = arguments
     for name in path:
         if not isinstance(value, Mapping):
@@ -195,18 +201,19 @@ def _value_at(path: tuple[str, ...], arguments: Mapping[str, Any]) -> Any:
 
 def _compare(name: str, text: str, value: Any) -> None:
     try:
-        expected = _spoken(name, value)
+        expected = _format_value(name, value)
     except ValueError as fault:
         raise HeaderMismatch(f"Header mismatch: {fault}") from None
     # Integers are compared as numbers. spec: streamable-http#server-validation
     number = None if isinstance(value, str | bool) else re.fullmatch(_INTEGER, text)
     if text != expected and (number is None or int(number[1]) != int(expected)):
         raise HeaderMismatch(
-            f"Header mismatch: {name} says '{clip(text, _SHOWN)}', the body '{clip(expected, _SHOWN)}'"
+            f"Header mismatch: {name} says '{clip(text, _MAX_SHOWN_CHARS)}', "
+            f"the body '{clip(expected, _MAX_SHOWN_CHARS)}'"
         )
 
 
-def _spoken(name: str, value: Any) -> str:
+def _format_value(name: str, value: Any) -> str:
     """The text of a JSON value in a header, before encoding."""
     if isinstance(value, str):
         return value
@@ -214,7 +221,7 @@ def _spoken(name: str, value: Any) -> str:
         return "true" if value else "false"
     # JSON does not tell 42 from 42.0; a schema's integer admits both.
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
-        if abs(value) > SAFE_INTEGER:
+        if abs(value) > MAX_SAFE_INTEGER:
             raise ValueError(f"{name} cannot mirror an integer beyond 2^53 - 1")
         return str(int(value))
     raise ValueError(f"{name} can only mirror a string, an integer or a boolean")

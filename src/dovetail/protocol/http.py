@@ -13,7 +13,7 @@ from dovetail.errors import Busy, ProtocolError, clip
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 # spec: streamable-http#protocol-version-header, streamable-http#server-validation
-STATUS: Final = {
+STATUS_BY_ERROR_CODE: Final = {
     -32700: 400,
     -32600: 400,
     -32601: 404,
@@ -25,35 +25,43 @@ STATUS: Final = {
 }
 
 
-def status_of(exc: ProtocolError) -> int:
+def get_http_status(exc: ProtocolError) -> int:
     """The status an error response travels with."""
     if isinstance(exc, Busy):
         return 429 if exc.own else 503
-    return STATUS.get(exc.code, 200)
+    return STATUS_BY_ERROR_CODE.get(exc.code, 200)
 
 
-def retry_header(exc: ProtocolError) -> list[tuple[bytes, bytes]]:
+def build_retry_header(exc: ProtocolError) -> list[tuple[bytes, bytes]]:
     """When to come back, where that makes sense."""
     return [(b"retry-after", b"%d" % max(1, int(exc.retry_after)))] if isinstance(exc, Busy) else []
 
 
-def scope_challenge(scopes: Iterable[str], metadata: str | None, shown: bytes = b"") -> bytes:
+def build_scope_challenge(scopes: Iterable[str], metadata: str | None, authorization: bytes = b"") -> bytes:
     """What a caller must ask for to be served, in the scheme of the credentials it has shown.
 
     spec: authorization#runtime-insufficient-scope-errors
     """
-    scheme = "DPoP" if shown[:5].lower() == b"dpop " else "Bearer"
-    said = f'{scheme} error="insufficient_scope", scope="{" ".join(scopes)}"'
-    return (said if metadata is None else f'{said}, resource_metadata="{metadata}"').encode()
+    scheme = "DPoP" if authorization[:5].lower() == b"dpop " else "Bearer"
+    challenge = f'{scheme} error="insufficient_scope", scope="{" ".join(scopes)}"'
+    return (challenge if metadata is None else f'{challenge}, resource_metadata="{metadata}"').encode()
 
 
-JSON: Final = b"application/json"
-SSE: Final = b"text/event-stream"
+JSON_MEDIA_TYPE: Final = b"application/json"
+SSE_MEDIA_TYPE: Final = b"text/event-stream"
 
 # A header given twice that decides something is ambiguous: two readers could believe two different ones.
-_SINGLE: Final = (b"host", b"origin", b"content-type", b"content-length", b"last-event-id", b"authorization", b"dpop")
-_REMEMBERED: Final = 256
-_UNWANTED: Final = re.compile(rb"\s*q=0(?:\.0*)?\s*", re.IGNORECASE)
+_SINGLE_VALUE_HEADERS: Final = (
+    b"host",
+    b"origin",
+    b"content-type",
+    b"content-length",
+    b"last-event-id",
+    b"authorization",
+    b"dpop",
+)
+_MAX_CACHED_DECISIONS: Final = 256
+_ZERO_QUALITY: Final = re.compile(rb"\s*q=0(?:\.0*)?\s*", re.IGNORECASE)
 
 
 class Refusal(Exception):
@@ -66,24 +74,24 @@ class Refusal(Exception):
         self.headers = list(headers)
 
 
-def collect(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+def collect_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """The headers by lower-case name; one that decides something may stand only once."""
-    listed = list(pairs)
-    found = dict(listed)
-    if len(found) == len(listed):
-        return found
+    header_list = list(pairs)
+    headers = dict(header_list)
+    if len(headers) == len(header_list):
+        return headers
     seen: set[bytes] = set()
-    for name, _ in listed:
-        if name in seen and (name in _SINGLE or name.startswith(b"mcp-")):
+    for name, _ in header_list:
+        if name in seen and (name in _SINGLE_VALUE_HEADERS or name.startswith(b"mcp-")):
             raise Refusal(400, f"Header mismatch: {name.decode('latin-1')} is given more than once")
         seen.add(name)
     joined: dict[bytes, bytes] = {}
-    for name, value in listed:
+    for name, value in header_list:
         joined[name] = joined[name] + b", " + value if name in joined else value
     return joined
 
 
-class Gate:
+class HostFilter:
     """Which hosts and origins may speak to this endpoint."""
 
     def __init__(self, hosts: Iterable[str], origins: Iterable[str], public_url: str | None) -> None:
@@ -99,48 +107,48 @@ class Gate:
                 raise ValueError(f"public_url must have no query and no fragment, not {public_url!r}")
             self._hosts.add(parts.netloc.rpartition("@")[2].lower())
             self._origins.add(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}".lower())
-        self._known: dict[tuple[bytes | None, bytes | None, str | None], bool] = {}
+        self._allowed_cache: dict[tuple[bytes | None, bytes | None, str | None], bool] = {}
 
-    def check(self, headers: Mapping[bytes, bytes], bound: str | None) -> None:
+    def check(self, headers: Mapping[bytes, bytes], bound_host: str | None) -> None:
         """Refuse a foreign Origin with 403 and a foreign Host with 421.
 
         spec: streamable-http#security-endpoint
         """
-        key = (headers.get(b"host"), headers.get(b"origin"), bound)
-        if key in self._known:
+        key = (headers.get(b"host"), headers.get(b"origin"), bound_host)
+        if key in self._allowed_cache:
             return
         host, origin = key[0], key[1]
-        if origin is not None and not self._origin_allowed(origin.decode("latin-1").lower(), bound):
+        if origin is not None and not self._is_origin_allowed(origin.decode("latin-1").lower(), bound_host):
             raise Refusal(
                 403,
                 f"Origin {clip(origin.decode('latin-1'))} may not use this server; "
                 "name it in allowed_origins if it should",
             )
-        if host is None or not self._host_allowed(host.decode("latin-1").lower(), bound):
+        if host is None or not self._is_host_allowed(host.decode("latin-1").lower(), bound_host):
             raise Refusal(
                 421,
                 f"Host {clip((host or b'(none)').decode('latin-1'))} is not this server; "
                 "name it in allowed_hosts or set public_url if it is",
             )
-        if len(self._known) < _REMEMBERED:
-            self._known[key] = True
+        if len(self._allowed_cache) < _MAX_CACHED_DECISIONS:
+            self._allowed_cache[key] = True
 
-    def _host_allowed(self, host: str, bound: str | None) -> bool:
+    def _is_host_allowed(self, host: str, bound_host: str | None) -> bool:
         if "*" in self._hosts or host in self._hosts:
             return True
-        name = _hostname(host)
-        return name is not None and (name in LOOPBACK or name in self._hosts or name == bound)
+        name = _parse_hostname(host)
+        return name is not None and (name in LOOPBACK or name in self._hosts or name == bound_host)
 
-    def _origin_allowed(self, origin: str, bound: str | None) -> bool:
+    def _is_origin_allowed(self, origin: str, bound_host: str | None) -> bool:
         if "*" in self._origins or origin in self._origins:
             return True
-        scheme, mark, host = origin.partition("://")
+        scheme, separator, host = origin.partition("://")
         # Only what is itself served here as a page may call; "*" for hosts says nothing about pages.
-        name = _hostname(host) if mark and scheme in ("http", "https") else None
-        return name is not None and (name in LOOPBACK or name == bound)
+        name = _parse_hostname(host) if separator and scheme in ("http", "https") else None
+        return name is not None and (name in LOOPBACK or name == bound_host)
 
 
-def _hostname(host: str) -> str | None:
+def _parse_hostname(host: str) -> str | None:
     """The name in `name[:port]`, or None if it is not exactly that."""
     if host.startswith("["):
         name, bracket, rest = host[1:].partition("]")
@@ -152,32 +160,37 @@ def _hostname(host: str) -> str | None:
         rest = colon + port
     if rest and (colon != ":" or not (port.isascii() and port.isdecimal() and len(port) <= 5)):
         return None
-    return name if name and not any(mark in name for mark in "/@\\?# ") else None
+    return name if name and not any(delimiter in name for delimiter in "/@\\?# ") else None
 
 
-def media_type(value: bytes | None) -> bytes:
+def parse_media_type(value: bytes | None) -> bytes:
     """The type in a Content-Type header, without its parameters."""
     return (value or b"").partition(b";")[0].strip().lower()
 
 
-_accepts: dict[bytes, tuple[bool, bool]] = {}
+_accept_cache: dict[bytes, tuple[bool, bool]] = {}
 
 
-def accepted(value: bytes | None) -> tuple[bool, bool]:
+def parse_accept(value: bytes | None) -> tuple[bool, bool]:
     """Whether an Accept header takes plain JSON, and whether it takes an event stream."""
     if value is None:
         return True, True
-    known = _accepts.get(value)
-    if known is None:
-        known = (_takes(value, JSON, b"application/*"), _takes(value, SSE, b"text/*"))
-        if len(_accepts) < _REMEMBERED:
-            _accepts[value] = known
-    return known
+    accepts = _accept_cache.get(value)
+    if accepts is None:
+        accepts = (
+            _accepts_type(value, JSON_MEDIA_TYPE, b"application/*"),
+            _accepts_type(value, SSE_MEDIA_TYPE, b"text/*"),
+        )
+        if len(_accept_cache) < _MAX_CACHED_DECISIONS:
+            _accept_cache[value] = accepts
+    return accepts
 
 
-def _takes(value: bytes, full: bytes, family: bytes) -> bool:
+def _accepts_type(value: bytes, full_type: bytes, type_range: bytes) -> bool:
     for part in value.split(b","):
         name, _, parameters = part.partition(b";")
-        if name.strip().lower() in (full, family, b"*/*") and not any(map(_UNWANTED.fullmatch, parameters.split(b";"))):
+        if name.strip().lower() in (full_type, type_range, b"*/*") and not any(
+            map(_ZERO_QUALITY.fullmatch, parameters.split(b";"))
+        ):
             return True
     return False

@@ -15,66 +15,68 @@ from dovetail.errors import (
     UnsupportedRevision,
 )
 from dovetail.protocol import downgrade
-from dovetail.protocol.exchange import Caller, Exchange, Service, check_result
+from dovetail.protocol.exchange import Caller, Exchange, Service, check_result_size
 from dovetail.protocol.principal import Principal
-from dovetail.protocol.topics import UPDATED, echoes
+from dovetail.protocol.topics import RESOURCE_UPDATED, find_subscribed_uris
 from dovetail.protocol.uri_key import uri_key
 from dovetail.wire import jsonrpc
 from dovetail.wire.codec import convert, encode
-from dovetail.wire.jsonrpc import Id
+from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.lifecycle import InitializeParams, InitializeResult
-from dovetail.wire.logs import SetLevelParams, severity
-from dovetail.wire.methods import BATCHES, REQUESTS
-from dovetail.wire.revisions import HANDSHAKE, NEWEST_HANDSHAKE, order, stateless
-from dovetail.wire.shape import Empty, Result
+from dovetail.wire.logs import SetLevelParams, get_severity
+from dovetail.wire.methods import BATCH_REVISIONS, REQUESTS
+from dovetail.wire.revisions import HANDSHAKE_REVISIONS, NEWEST_HANDSHAKE_REVISION, get_order, is_stateless
+from dovetail.wire.shape import EmptyResult, Result
 from dovetail.wire.subscriptions import SubscribeParams
 
 INITIALIZE: Final = "initialize"
-DEFAULT_LEVEL: Final = severity("info")
-EMPTY: Final = Empty()
+DEFAULT_LOG_LEVEL: Final = get_severity("info")
+EMPTY_RESULT: Final = EmptyResult()
 
 # Answered from the session itself, without troubling the server.
-_OWN: Final = frozenset({"ping", "shutdown", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
+_SESSION_METHODS: Final = frozenset(
+    {"ping", "shutdown", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"}
+)
 _MAX_SUBSCRIPTIONS: Final = 1000
 
 
-def negotiate(asked: str, served: tuple[str, ...]) -> str:
+def negotiate_revision(requested: str, supported: tuple[str, ...]) -> str:
     """The revision to speak: the one asked for, else the newest. spec: handshake/lifecycle#version-negotiation"""
-    offered = [one for one in served if not stateless(one)]
-    if not offered:
-        raise UnsupportedRevision(asked, tuple(reversed(served)))
-    if asked in offered:
-        return asked
-    published = [one for one in offered if one in HANDSHAKE]
-    return max(published or offered, key=order)
+    handshake_revisions = [revision for revision in supported if not is_stateless(revision)]
+    if not handshake_revisions:
+        raise UnsupportedRevision(requested, tuple(reversed(supported)))
+    if requested in handshake_revisions:
+        return requested
+    published = [revision for revision in handshake_revisions if revision in HANDSHAKE_REVISIONS]
+    return max(published or handshake_revisions, key=get_order)
 
 
-class Session:
+class HandshakeState:
     """What one handshake leaves behind."""
 
-    __slots__ = ("caller", "ready", "subscriptions")
+    __slots__ = ("caller", "is_ready", "subscriptions")
 
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
-        self.ready = False
+        self.is_ready = False
         self.subscriptions: dict[str, list[str]] | None = None  # URIs as they were spelled, by key
 
     @property
-    def batches(self) -> bool:
+    def allows_batches(self) -> bool:
         """Whether several messages may come in one array."""
-        return self.caller.revision in BATCHES
+        return self.caller.revision in BATCH_REVISIONS
 
-    def wants(self, method: str, uri: str | None) -> bool:
+    def is_subscribed(self, method: str, uri: str | None) -> bool:
         """Whether a change is for this session: all lists, and the resources it subscribed to."""
-        if not self.ready:
+        if not self.is_ready:
             return False
-        if method != UPDATED:
+        if method != RESOURCE_UPDATED:
             return True
         return self.subscriptions is not None and uri is not None and uri_key(uri) in self.subscriptions
 
-    def echoes(self, uri: str | None) -> list[str | None]:
+    def get_subscribed_uris(self, uri: str | None) -> list[str | None]:
         """Return the URIs to name in the notices of one change: each as this session spelled it."""
-        return echoes(self.subscriptions or {}, uri)
+        return find_subscribed_uris(self.subscriptions or {}, uri)
 
     def admit(self, message: dict[str, Any]) -> Exchange:
         """The exchange a request opens within this session."""
@@ -87,25 +89,25 @@ class Session:
         meta = params.get("_meta")
         return Exchange(message["id"], method, params, meta if type(meta) is dict else {}, self.caller)
 
-    def own(self, exchange: Exchange, service: Service) -> Result | None:
+    def handle_session_request(self, exchange: Exchange, service: Service) -> Result | None:
         """The answer to what concerns only the session; None for everything else."""
-        if exchange.method not in _OWN:
+        if exchange.method not in _SESSION_METHODS:
             return None
         match exchange.method:
             case "logging/setLevel":
                 if service.capabilities().logging is None:
                     raise MethodNotFound(exchange.method)
-                self.caller.level = severity(convert(exchange.params, SetLevelParams).level)
+                self.caller.level = get_severity(convert(exchange.params, SetLevelParams).level)
             case "resources/subscribe" | "resources/unsubscribe":
-                offered = service.capabilities().resources
-                if offered is None or not offered.subscribe:
+                resources_capability = service.capabilities().resources
+                if resources_capability is None or not resources_capability.subscribe:
                     raise MethodNotFound(exchange.method)
-                self._subscribe(exchange, service)
+                self._update_subscription(exchange, service)
             case _:
                 pass
-        return EMPTY
+        return EMPTY_RESULT
 
-    def _subscribe(self, exchange: Exchange, service: Service) -> None:
+    def _update_subscription(self, exchange: Exchange, service: Service) -> None:
         uri = convert(exchange.params, SubscribeParams).uri
         if len(uri) > service.limits.uri:
             raise InvalidParams(f"Invalid params: uri is longer than {service.limits.uri} characters")
@@ -114,58 +116,72 @@ class Session:
         if self.subscriptions is None:
             self.subscriptions = {}
         key = uri_key(uri)
-        spelled = self.subscriptions.get(key, [])
+        spellings = self.subscriptions.get(key, [])
         if exchange.method == "resources/unsubscribe":
-            left = [one for one in spelled if one != uri] if uri in spelled else []  # another spelling ends them all
-            self.subscriptions[key] = left
-            if not left:
+            remaining = (
+                [spelling for spelling in spellings if spelling != uri] if uri in spellings else []
+            )  # another spelling ends them all
+            self.subscriptions[key] = remaining
+            if not remaining:
                 del self.subscriptions[key]
-        elif uri not in spelled:
+        elif uri not in spellings:
             if sum(map(len, self.subscriptions.values())) >= _MAX_SUBSCRIPTIONS:
                 raise InvalidRequest(f"Invalid request: more than {_MAX_SUBSCRIPTIONS} subscriptions in one session")
-            self.subscriptions[key] = [*spelled, uri]
+            self.subscriptions[key] = [*spellings, uri]
 
 
 def open_session(
     message: dict[str, Any], service: Service, principal: Principal | None = None
-) -> tuple[Session, bytes]:
+) -> tuple[HandshakeState, bytes]:
     """The session an `initialize` request opens, and the response to it."""
-    asked = convert(message.get("params") or {}, InitializeParams)
-    if len(encode(asked)) > service.limits.meta:  # all of it is kept as long as the session
+    initialize_params = convert(message.get("params") or {}, InitializeParams)
+    if len(encode(initialize_params)) > service.limits.meta:  # all of it is kept as long as the session
         raise InvalidParams(f"Invalid params: larger than {service.limits.meta} bytes")
-    revision = negotiate(asked.protocol_version, service.revisions)
-    mark = os.urandom(8).hex()
-    caller = Caller(revision, False, asked.capabilities, DEFAULT_LEVEL, principal, asked.client_info, mark)
+    revision = negotiate_revision(initialize_params.protocol_version, service.revisions)
+    session_id = os.urandom(8).hex()
+    caller = Caller(
+        revision,
+        False,
+        initialize_params.capabilities,
+        DEFAULT_LOG_LEVEL,
+        principal,
+        initialize_params.client_info,
+        session_id,
+    )
     result = InitializeResult(
         protocol_version=revision,
-        capabilities=downgrade.capabilities(revision, service.capabilities()),
-        server_info=downgrade.implementation(revision, service.implementation),
+        capabilities=downgrade.downgrade_capabilities(revision, service.capabilities()),
+        server_info=downgrade.downgrade_implementation(revision, service.implementation),
         instructions=service.instructions,
     )
-    return Session(caller), jsonrpc.response(message["id"], result)
+    return HandshakeState(caller), jsonrpc.encode_response(message["id"], result)
 
 
-def assumed(revision: str | None, principal: Principal | None = None) -> Session:
+def create_implicit_session(revision: str | None, principal: Principal | None = None) -> HandshakeState:
     """A session for a caller who never shook hands: stateless serving of a handshake revision."""
-    session = Session(Caller(revision or NEWEST_HANDSHAKE, False, level=DEFAULT_LEVEL, principal=principal))
-    session.ready = True
+    session = HandshakeState(
+        Caller(revision or NEWEST_HANDSHAKE_REVISION, False, level=DEFAULT_LOG_LEVEL, principal=principal)
+    )
+    session.is_ready = True
     return session
 
 
-def seal(exchange: Exchange, result: Result | bytes, result_limit: int) -> bytes:
+def seal(exchange: Exchange, result: Result | bytes, max_result_bytes: int) -> bytes:
     """The response, in the words of the caller's revision."""
     if exchange.method == "shutdown":
-        return jsonrpc.result(exchange.id, b"null")
+        return jsonrpc.encode_result(exchange.id, b"null")
     if isinstance(result, bytes):
-        data = jsonrpc.result(exchange.id, result)
+        data = jsonrpc.encode_result(exchange.id, result)
     else:
-        result = downgrade.result(exchange.caller.revision, exchange.method, result, wraps=exchange.wraps)
-        data = jsonrpc.response(exchange.id, result)
-    if len(data) > result_limit:
-        check_result(exchange, result, result_limit)
+        result = downgrade.downgrade_result(
+            exchange.caller.revision, exchange.method, result, wrap_structured=exchange.wraps
+        )
+        data = jsonrpc.encode_response(exchange.id, result)
+    if len(data) > max_result_bytes:
+        check_result_size(exchange, result, max_result_bytes)
     return data
 
 
-def refuse(revision: str, id: Id | None, exc: ProtocolError) -> bytes:
+def refuse(revision: str, id: RequestId | None, exc: ProtocolError) -> bytes:
     """The error response, with the code the revision has for it."""
-    return jsonrpc.failure(id, downgrade.code(revision, exc), exc.message, exc.data)
+    return jsonrpc.encode_error(id, downgrade.get_error_code(revision, exc), exc.message, exc.data)

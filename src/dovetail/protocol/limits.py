@@ -50,19 +50,21 @@ class Limits(Struct, frozen=True, kw_only=True):
     hard_stop: float = 10.0  # then the process ends whatever happens
 
     def __post_init__(self) -> None:
-        _positive(self)
+        _check_not_negative(self)
 
 
 class FetchLimits(Struct, frozen=True, kw_only=True):
     """What the HTTP client takes from a server, and how much it keeps open."""
 
-    body: int = 32 * MiB  # of one reply read as a whole, after decompression
-    ratio: int = 100  # of decompressed to received bytes, looked at beyond `ratio_from` bytes
-    ratio_from: int = MiB
-    header_block: int = 64 * KiB  # also what may come in a row without a byte of the body: trailers, chunk extensions
-    headers: int = 100
-    queued: int = 256 * KiB  # of a reply that is not being read; then the connection is not read either
-    connections: int = 256  # open at the same time; a request beyond that waits
+    max_body_bytes: int = 32 * MiB  # of one reply read as a whole, after decompression
+    max_ratio: int = 100  # of decompressed to received bytes, looked at beyond `ratio_from` bytes
+    ratio_check_bytes: int = MiB
+    max_header_block_bytes: int = (
+        64 * KiB
+    )  # also what may come in a row without a byte of the body: trailers, chunk extensions
+    max_headers: int = 100
+    max_queued_bytes: int = 256 * KiB  # of a reply that is not being read; then the connection is not read either
+    max_connections: int = 256  # open at the same time; a request beyond that waits
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -82,7 +84,7 @@ class Timeouts(Struct, frozen=True, kw_only=True):
     close: float = 2.0  # to leave a server on the web or a socket in an orderly way; a process has its own times
 
     def __post_init__(self) -> None:
-        _positive(self)
+        _check_not_negative(self)
 
 
 class ClientLimits(Struct, frozen=True, kw_only=True):
@@ -101,10 +103,10 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
     reconnect_most: float = 30.0  # seconds before a connection is tried again, at most
 
     def __post_init__(self) -> None:
-        _positive(self)
+        _check_not_negative(self)
 
 
-def _positive(limits: Struct) -> None:
+def _check_not_negative(limits: Struct) -> None:
     for name in limits.__struct_fields__:
         value = getattr(limits, name)
         if not isinstance(value, int | float) or isinstance(value, bool):

@@ -14,31 +14,31 @@ from dovetail.errors import (
     UnsupportedRevision,
     clip,
 )
-from dovetail.protocol.exchange import NO_CAPABILITIES, Caller, Exchange, Whole, check_result
+from dovetail.protocol.exchange import NO_CAPABILITIES, Caller, Exchange, ForwardedResult, check_result_size
 from dovetail.protocol.headers import decode_value
 from dovetail.protocol.principal import Principal
 from dovetail.wire import jsonrpc
-from dovetail.wire.codec import convert, encode, raw
-from dovetail.wire.jsonrpc import Id
+from dovetail.wire.codec import as_raw, convert, encode
+from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation
-from dovetail.wire.logs import LEVELS, severity
+from dovetail.wire.logs import LEVELS, get_severity
 from dovetail.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION, SERVER_INFO
 from dovetail.wire.methods import REQUESTS
-from dovetail.wire.revisions import DRAFT, STATELESS
+from dovetail.wire.revisions import DRAFT, STATELESS_REVISIONS
 from dovetail.wire.shape import Result, replace
 
-COMPLETE: Final = "complete"
+COMPLETE_RESULT_TYPE: Final = "complete"
 
-_HEAD: Final = b'{"jsonrpc":"2.0","id":'
-_LARGE: Final = 64 * 1024
-_BRIEF: Final = 1024  # bytes of what a caller says of itself that are worth remembering
+_RESPONSE_PREFIX: Final = b'{"jsonrpc":"2.0","id":'
+_LARGE_RESULT_BYTES: Final = 64 * 1024
+_MAX_CACHED_INFO_BYTES: Final = 1024  # bytes of what a caller says of itself that are worth remembering
 
 VERSION_HEADER: Final = b"mcp-protocol-version"
 METHOD_HEADER: Final = b"mcp-method"
 NAME_HEADER: Final = b"mcp-name"
 
 
-def speaks(message: dict[str, Any]) -> bool:
+def is_stateless_message(message: dict[str, Any]) -> bool:
     """Whether a message is of this era by its own account. spec: versioning#terminology"""
     params = message.get("params")
     if type(params) is not dict:
@@ -47,20 +47,20 @@ def speaks(message: dict[str, Any]) -> bool:
     return type(meta) is dict and PROTOCOL_VERSION in meta
 
 
-class Modern:
+class StatelessProtocol:
     """The era's verbs for one server."""
 
-    def __init__(self, implementation: Implementation, revisions: Sequence[str], result_limit: int) -> None:
-        self._served = frozenset(revisions).intersection(STATELESS)
-        self.serves = bool(self._served)  # any revision of this era at all
-        self._all = tuple(reversed([one for one in revisions if one != DRAFT]))
+    def __init__(self, implementation: Implementation, revisions: Sequence[str], max_result_bytes: int) -> None:
+        self._served_revisions = frozenset(revisions).intersection(STATELESS_REVISIONS)
+        self.is_served = bool(self._served_revisions)  # any revision of this era at all
+        self._supported_revisions = tuple(reversed([revision for revision in revisions if revision != DRAFT]))
         self._server_info = implementation
-        self._result_limit = result_limit
-        self._declared: Any = None  # the last caller's account of itself, and what was read from it
-        self._asking: Implementation | None = None
+        self._max_result_bytes = max_result_bytes
+        self._cached_client_info: Any = None  # the last caller's account of itself, and what was read from it
+        self._cached_client: Implementation | None = None
         meta = {SERVER_INFO: implementation}
-        self._meta = raw(encode(meta))  # as it stands in nearly every result
-        self._stamp = b',"result":' + encode({"resultType": COMPLETE, "_meta": meta})[:-1]
+        self._encoded_meta = as_raw(encode(meta))  # as it stands in nearly every result
+        self._result_prefix = b',"result":' + encode({"resultType": COMPLETE_RESULT_TYPE, "_meta": meta})[:-1]
 
     def admit(
         self, message: dict[str, Any], headers: Mapping[bytes, bytes] | None, principal: Principal | None = None
@@ -70,96 +70,102 @@ class Modern:
         meta: Any = params.get("_meta")
         if type(meta) is not dict:
             raise InvalidParams(f"Invalid params: _meta must be an object holding {PROTOCOL_VERSION}")
-        revision = self._revision(meta, headers)
+        revision = self._check_revision(meta, headers)
         method = message["method"]
         row = REQUESTS[revision].get(method)
         if headers is not None:
-            _mirror(METHOD_HEADER, headers, method)
-            if row is not None and row.header is not None:
-                _mirror(NAME_HEADER, headers, params.get(row.header))
-        level = _level(meta) if LOG_LEVEL in meta else None
-        caller = Caller(revision, True, _capabilities(meta), level, principal, self._client(meta.get(CLIENT_INFO)))
+            _check_mirrored_header(METHOD_HEADER, headers, method)
+            if row is not None and row.name_parameter is not None:
+                _check_mirrored_header(NAME_HEADER, headers, params.get(row.name_parameter))
+        level = _read_log_level(meta) if LOG_LEVEL in meta else None
+        caller = Caller(
+            revision, True, _read_capabilities(meta), level, principal, self._read_client(meta.get(CLIENT_INFO))
+        )
         if row is None:
             raise MethodNotFound(method)
         return Exchange(message["id"], method, params, meta, caller, headers)
 
-    def _client(self, declared: Any) -> Implementation | None:
+    def _read_client(self, client_info: Any) -> Implementation | None:
         """Who is asking; most often whoever asked last, which is quicker to see than to read again."""
-        if declared == self._declared:
-            return self._asking
-        asking = None if declared is None else convert(declared, Implementation, what=CLIENT_INFO)
-        if len(encode(declared)) <= _BRIEF:
-            self._declared, self._asking = declared, asking
-        return asking
+        if client_info == self._cached_client_info:
+            return self._cached_client
+        client = None if client_info is None else convert(client_info, Implementation, label=CLIENT_INFO)
+        if len(encode(client_info)) <= _MAX_CACHED_INFO_BYTES:
+            self._cached_client_info, self._cached_client = client_info, client
+        return client
 
     def seal(self, exchange: Exchange, result: Result | bytes) -> bytes:
         """The response. Every result says what it is and who made it. spec: basic#resulttype"""
         if isinstance(result, bytes):
             data = self._seal_bytes(exchange.id, result)
         else:
-            plain = result.meta is None and result.result_type is None
-            stamped = replace(result, meta=self._meta, result_type=COMPLETE) if plain else self._stamped(result)
-            data = jsonrpc.response(exchange.id, stamped)
-        if len(data) > self._result_limit:
-            check_result(exchange, result, self._result_limit)
+            is_plain = result.meta is None and result.result_type is None
+            stamped_result = (
+                replace(result, meta=self._encoded_meta, result_type=COMPLETE_RESULT_TYPE)
+                if is_plain
+                else self._add_server_info(result)
+            )
+            data = jsonrpc.encode_response(exchange.id, stamped_result)
+        if len(data) > self._max_result_bytes:
+            check_result_size(exchange, result, self._max_result_bytes)
         return data
 
-    def _stamped(self, result: Result) -> Result:
+    def _add_server_info(self, result: Result) -> Result:
         meta = {SERVER_INFO: self._server_info} | (result.meta or {})
-        return replace(result, meta=meta, result_type=result.result_type or COMPLETE)
+        return replace(result, meta=meta, result_type=result.result_type or COMPLETE_RESULT_TYPE)
 
-    def _seal_bytes(self, id: Id, body: bytes) -> bytes:
-        if type(body) is Whole:
-            return jsonrpc.result(id, body)
+    def _seal_bytes(self, id: RequestId, body: bytes) -> bytes:
+        if type(body) is ForwardedResult:
+            return jsonrpc.encode_result(id, body)
         if len(body) == 2:
-            return b"".join((_HEAD, encode(id), self._stamp, b"}}"))
+            return b"".join((_RESPONSE_PREFIX, encode(id), self._result_prefix, b"}}"))
         # From a view, a large result is copied once and not twice; for a small one the view would cost more.
-        rest = memoryview(body)[1:] if len(body) > _LARGE else body[1:]
-        return b"".join((_HEAD, encode(id), self._stamp, b",", rest, b"}"))
+        rest = memoryview(body)[1:] if len(body) > _LARGE_RESULT_BYTES else body[1:]
+        return b"".join((_RESPONSE_PREFIX, encode(id), self._result_prefix, b",", rest, b"}"))
 
-    def refuse(self, id: Id | None, exc: ProtocolError) -> bytes:
+    def refuse(self, id: RequestId | None, exc: ProtocolError) -> bytes:
         """The error response."""
-        return jsonrpc.refusal(id, exc)
+        return jsonrpc.encode_protocol_error(id, exc)
 
-    def _revision(self, meta: dict[str, Any], headers: Mapping[bytes, bytes] | None) -> str:
+    def _check_revision(self, meta: dict[str, Any], headers: Mapping[bytes, bytes] | None) -> str:
         revision = meta.get(PROTOCOL_VERSION)
         if type(revision) is not str:
             raise InvalidParams(f"Invalid params: _meta must hold {PROTOCOL_VERSION}")
         if headers is not None:
-            _mirror(VERSION_HEADER, headers, revision)
-        if revision not in self._served:
-            raise UnsupportedRevision(revision, self._all)
+            _check_mirrored_header(VERSION_HEADER, headers, revision)
+        if revision not in self._served_revisions:
+            raise UnsupportedRevision(revision, self._supported_revisions)
         return revision
 
 
-def _mirror(header: bytes, headers: Mapping[bytes, bytes], value: Any) -> None:
+def _check_mirrored_header(header: bytes, headers: Mapping[bytes, bytes], value: Any) -> None:
     """The header repeats the body. spec: streamable-http#server-validation"""
-    given = headers.get(header)
+    header_value = headers.get(header)
     # The common case, told without decoding: plain words that are no sentinel, said the same way twice.
-    same = type(value) is str and given == value.encode()
-    if same and value.isascii() and value.isprintable() and not value.startswith("=?"):
+    is_same = type(value) is str and header_value == value.encode()
+    if is_same and value.isascii() and value.isprintable() and not value.startswith("=?"):
         return
     name = header.decode("ascii")
-    if given is None:
+    if header_value is None:
         raise HeaderMismatch(f"Header mismatch: {name} is required")
-    text = decode_value(given, header=name) if header == NAME_HEADER else given.decode("latin-1")
+    text = decode_value(header_value, header=name) if header == NAME_HEADER else header_value.decode("latin-1")
     if text != value:
         raise HeaderMismatch(f"Header mismatch: {name} says '{clip(text, 64)}', the body something else")
 
 
-def _capabilities(meta: dict[str, Any]) -> ClientCapabilities:
-    declared = meta.get(CLIENT_CAPABILITIES)
-    if declared == {}:
+def _read_capabilities(meta: dict[str, Any]) -> ClientCapabilities:
+    value = meta.get(CLIENT_CAPABILITIES)
+    if value == {}:
         return NO_CAPABILITIES
-    if type(declared) is not dict:
+    if type(value) is not dict:
         raise InvalidParams(f"Invalid params: _meta must hold {CLIENT_CAPABILITIES}")
-    return convert(declared, ClientCapabilities, what=CLIENT_CAPABILITIES)
+    return convert(value, ClientCapabilities, label=CLIENT_CAPABILITIES)
 
 
-def _level(meta: dict[str, Any]) -> int | None:
+def _read_log_level(meta: dict[str, Any]) -> int | None:
     level = meta[LOG_LEVEL]
     if level is None:
         return None
     if level not in LEVELS:
         raise InvalidParams(f"Invalid params: {LOG_LEVEL} must be one of {', '.join(LEVELS)}")
-    return severity(level)
+    return get_severity(level)

@@ -12,12 +12,12 @@ from dovetail.protocol.principal import Principal
 from dovetail.wire.lifecycle import ServerCapabilities
 from dovetail.wire.shape import Result
 
-Kind: TypeAlias = Literal["tool", "resource", "resource template", "prompt"]
+ItemKind: TypeAlias = Literal["tool", "resource", "resource template", "prompt"]
 
-KINDS: Final[tuple[Kind, ...]] = ("tool", "resource", "resource template", "prompt")
+ITEM_KINDS: Final[tuple[ItemKind, ...]] = ("tool", "resource", "resource template", "prompt")
 
 # What is raised when there is nothing of a name.
-MISSING: Final[Mapping[Kind, Callable[[str], InvalidParams]]] = {
+NOT_FOUND_ERRORS: Final[Mapping[ItemKind, Callable[[str], InvalidParams]]] = {
     "tool": ToolNotFound,
     "resource": ResourceNotFound,
     "resource template": ResourceNotFound,
@@ -25,14 +25,14 @@ MISSING: Final[Mapping[Kind, Callable[[str], InvalidParams]]] = {
 }
 
 # Told of a change: the method of its notification, and the URI where it is about one resource.
-Hear: TypeAlias = Callable[[str, str | None], None]
+ChangeCallback: TypeAlias = Callable[[str, str | None], None]
 
 
 class Mountable(Protocol):
     """A server as seen by the one it is mounted on."""
 
     name: str
-    distant: bool  # whether looking something up takes a journey
+    is_remote: bool  # whether looking something up takes a journey
 
     async def start(self) -> None:
         """Make it ready; called before each use, so it costs nothing when it is."""
@@ -46,26 +46,26 @@ class Mountable(Protocol):
         """What it offers, as far as that is known."""
         ...
 
-    async def listed(self, kind: Kind, exchange: Exchange) -> Mapping[str, Any]:
+    async def list_items(self, kind: ItemKind, exchange: Exchange) -> Mapping[str, Any]:
         """The declarations it shows to this caller, by name or URI."""
         ...
 
-    async def holds(self, kind: Kind, name: str, exchange: Exchange) -> bool:
+    async def has_item(self, kind: ItemKind, name: str, exchange: Exchange) -> bool:
         """Whether it has something of this name, or under this URI."""
         ...
 
-    async def serve(self, exchange: Exchange) -> Result | bytes:
+    async def handle(self, exchange: Exchange) -> Result | bytes:
         """The result of an exchange in its own words."""
         ...
 
-    def follow(self, hear: Hear) -> Callable[[], None]:
+    def watch_changes(self, callback: ChangeCallback) -> Callable[[], None]:
         """Hear of its changes; call what is returned to stop."""
         ...
 
-    def audible(self, uri: str, principal: Principal | None) -> bool:
+    def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
         """Whether this caller may hear of a resource, as far as that is known."""
         ...
 
-    async def subscribed(self, uris: list[str], principal: Principal | None) -> Callable[[], None]:
+    async def watch_resources(self, uris: list[str], principal: Principal | None) -> Callable[[], None]:
         """Hear of changes of these resources too, for this caller; call what is returned to stop."""
         ...

@@ -7,7 +7,7 @@ bounded here from the pattern's form; a pattern that is not understood counts as
 import re
 from typing import Final, NamedTuple
 
-WORST: Final = 10_000  # no pattern has more of them within the size it may have when compiled
+MAX_STATES: Final = 10_000  # no pattern has more of them within the size it may have when compiled
 
 _TOKEN: Final = re.compile(
     r"""(?P<simple>\\(?:[pP]\{\w+\}|u\{[0-9a-fA-F]+\}|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[^pPuxbB0-9kQE])
@@ -18,78 +18,84 @@ _TOKEN: Final = re.compile(
 )
 
 
-class _Form(NamedTuple):
-    places: int  # that the engine can be in
-    at_once: int  # of them, at one time, if it enters this at one point of the text
+class _PatternCost(NamedTuple):
+    states: int  # that the engine can be in
+    concurrent_states: int  # of them, at one time, if it enters this at one point of the text
     width: int | None  # in characters, if there is only one
-    fixed: bool = False  # to the beginning of the text
+    is_anchored: bool = False  # to the beginning of the text
 
 
-def places_at_once(pattern: str) -> int:
+def count_concurrent_states(pattern: str) -> int:
     """How many places of the pattern the engine may have to follow at the same time."""
     tokens: list[re.Match[str]] = []
-    at = 0
-    while at < len(pattern):
-        token = _TOKEN.match(pattern, at)
+    position = 0
+    while position < len(pattern):
+        token = _TOKEN.match(pattern, position)
         if token is None:
-            return WORST
+            return MAX_STATES
         tokens.append(token)
-        at = token.end()
+        position = token.end()
     tokens.reverse()
-    branches = _branches(tokens)
+    branches = _parse_branches(tokens)
     if tokens:  # a parenthesis too many
-        return WORST
+        return MAX_STATES
     # Where nothing fixes it, the engine enters the pattern anew at each character.
-    return min(WORST, 1 + sum(one.at_once if one.fixed else one.places for one in branches))
+    return min(
+        MAX_STATES, 1 + sum(branch.concurrent_states if branch.is_anchored else branch.states for branch in branches)
+    )
 
 
-def _branches(tokens: list[re.Match[str]]) -> list[_Form]:
-    branches = [_sequence(tokens)]
+def _parse_branches(tokens: list[re.Match[str]]) -> list[_PatternCost]:
+    branches = [_parse_sequence(tokens)]
     while tokens and tokens[-1]["either"]:
         tokens.pop()
-        branches.append(_sequence(tokens))
+        branches.append(_parse_sequence(tokens))
     return branches
 
 
-def _sequence(tokens: list[re.Match[str]]) -> _Form:
-    places = at_once = 0
+def _parse_sequence(tokens: list[re.Match[str]]) -> _PatternCost:
+    states = concurrent_states = 0
     width: int | None = 0
-    fixed = bool(tokens) and tokens[-1].group() == "^"
+    is_anchored = bool(tokens) and tokens[-1].group() == "^"
     while tokens and not tokens[-1]["either"] and not tokens[-1]["close"]:
-        one = _atom(tokens)
-        places = min(WORST, places + one.places)
+        atom = _parse_atom(tokens)
+        states = min(MAX_STATES, states + atom.states)
         # As long as widths are known, the point in the text tells which atom it is at; after that it may be at any.
-        at_once = max(at_once, one.at_once) if width is not None else min(WORST, at_once + one.places)
-        width = None if width is None or one.width is None else width + one.width
-    return _Form(places, at_once, width, fixed)
+        concurrent_states = (
+            max(concurrent_states, atom.concurrent_states)
+            if width is not None
+            else min(MAX_STATES, concurrent_states + atom.states)
+        )
+        width = None if width is None or atom.width is None else width + atom.width
+    return _PatternCost(states, concurrent_states, width, is_anchored)
 
 
-def _atom(tokens: list[re.Match[str]]) -> _Form:
+def _parse_atom(tokens: list[re.Match[str]]) -> _PatternCost:
     token = tokens.pop()
     if token["open"]:
-        branches = _branches(tokens)
+        branches = _parse_branches(tokens)
         if not tokens:
-            return _Form(WORST, WORST, None)
+            return _PatternCost(MAX_STATES, MAX_STATES, None)
         tokens.pop()
         widths = {branch.width for branch in branches}
-        places = sum(branch.places for branch in branches)
-        at_once = sum(branch.at_once for branch in branches)
-        form = _Form(places, at_once, widths.pop() if len(widths) == 1 else None)
+        states = sum(branch.states for branch in branches)
+        concurrent_states = sum(branch.concurrent_states for branch in branches)
+        cost = _PatternCost(states, concurrent_states, widths.pop() if len(widths) == 1 else None)
     elif token["simple"]:
-        bytes_too = 2 if token.group().startswith((".", "[^", "\\p", "\\P", "\\W", "\\D", "\\S")) else 1
-        form = _Form(bytes_too, bytes_too, 1)  # a class of most characters is followed byte by byte
+        state_count = 2 if token.group().startswith((".", "[^", "\\p", "\\P", "\\W", "\\D", "\\S")) else 1
+        cost = _PatternCost(state_count, state_count, 1)  # a class of most characters is followed byte by byte
     else:
-        form = _Form(0, 0, 0)
+        cost = _PatternCost(0, 0, 0)
     while tokens and tokens[-1]["repeat"]:
-        form = _repeated(form, tokens.pop())
-    return form
+        cost = _repeat_cost(cost, tokens.pop())
+    return cost
 
 
-def _repeated(form: _Form, token: re.Match[str]) -> _Form:
-    least = int(token["least"] or 0)
-    most = int(token["most"] or least) if token["least"] else 1
-    places = min(WORST, form.places * max(1, most))
-    if form.width is None:
-        return _Form(places, places, None)
-    exact = token["least"] and not token["comma"]
-    return _Form(places, form.at_once, form.width * least if exact else None)
+def _repeat_cost(cost: _PatternCost, token: re.Match[str]) -> _PatternCost:
+    minimum = int(token["least"] or 0)
+    maximum = int(token["most"] or minimum) if token["least"] else 1
+    states = min(MAX_STATES, cost.states * max(1, maximum))
+    if cost.width is None:
+        return _PatternCost(states, states, None)
+    is_exact = token["least"] and not token["comma"]
+    return _PatternCost(states, cost.concurrent_states, cost.width * minimum if is_exact else None)

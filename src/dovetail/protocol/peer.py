@@ -7,48 +7,48 @@ from typing import Any, Generic, TypeVar
 
 from dovetail.errors import PeerError
 from dovetail.wire import jsonrpc
-from dovetail.wire.jsonrpc import Id
+from dovetail.wire.jsonrpc import RequestId
 
-Token = TypeVar("Token")
+Waiter = TypeVar("Waiter")
 
 
-class Peer(Generic[Token]):
+class PendingRequests(Generic[Waiter]):
     """The questions this side has asked and not yet had answered."""
 
-    __slots__ = ("_next", "_open")
+    __slots__ = ("_last_id", "_waiters")
 
     def __init__(self) -> None:
-        self._next = 0
-        self._open: dict[Id, Token] = {}
+        self._last_id = 0
+        self._waiters: dict[RequestId, Waiter] = {}
 
     @property
     def open_questions(self) -> int:
         """How many questions wait for an answer."""
-        return len(self._open)
+        return len(self._waiters)
 
-    def ask(self, token: Token, method: str, params: dict[str, Any]) -> tuple[Id, bytes]:
+    def create_request(self, waiter: Waiter, method: str, params: dict[str, Any]) -> tuple[RequestId, bytes]:
         """A request with a fresh id, and the bytes to send."""
-        self._next += 1
-        self._open[self._next] = token
-        return self._next, jsonrpc.request(self._next, method, params)
+        self._last_id += 1
+        self._waiters[self._last_id] = waiter
+        return self._last_id, jsonrpc.encode_request(self._last_id, method, params)
 
-    def answered(self, message: dict[str, Any]) -> tuple[Token, Any] | None:
+    def match_response(self, message: dict[str, Any]) -> tuple[Waiter, Any] | None:
         """Whose question a response answers, and the result or PeerError; None if nobody asked."""
         id = message.get("id")
-        token = self._open.pop(id, None) if type(id) is int else None
-        if token is None:
+        waiter = self._waiters.pop(id, None) if type(id) is int else None
+        if waiter is None:
             return None
         error = message.get("error")
         if error is None:
-            return token, message["result"]
-        return token, PeerError(error["code"], error["message"], error.get("data"))
+            return waiter, message["result"]
+        return waiter, PeerError(error["code"], error["message"], error.get("data"))
 
-    def forget(self, id: Id) -> bool:
+    def discard(self, id: RequestId) -> bool:
         """Stop waiting; whether the question was still open."""
-        return self._open.pop(id, None) is not None
+        return self._waiters.pop(id, None) is not None
 
-    def drain(self) -> list[Token]:
+    def drain(self) -> list[Waiter]:
         """Everyone still waiting, at the end of the conversation."""
-        waiting = list(self._open.values())
-        self._open.clear()
-        return waiting
+        waiters = list(self._waiters.values())
+        self._waiters.clear()
+        return waiters

@@ -9,249 +9,287 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from dovetail.protocol.recording import MASK, Frame, masked
+from dovetail.protocol.recording import MASK, Frame, mask_secrets
 from dovetail.wire.meta import PROGRESS_TOKEN, PROTOCOL_VERSION
-from dovetail.wire.revisions import NEWEST, stateless
+from dovetail.wire.revisions import NEWEST_REVISION, is_stateless
 from dovetail.wire.shape import UNSET, Struct
 
 Message = dict[str, Any]
 
-OPENING: Final = ("initialize", "server/discover")
+OPENING_METHODS: Final = ("initialize", "server/discover")
 # What says nothing that could be compared, or is answered by anyone alike.
-IDLE: Final = ("ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "subscriptions/listen")
-_TOLD: Final = ("notifications/progress", "notifications/message")
-_STATE: Final = "requestState"
-_MISSING: Final = -32602
+IGNORED_METHODS: Final = (
+    "ping",
+    "logging/setLevel",
+    "resources/subscribe",
+    "resources/unsubscribe",
+    "subscriptions/listen",
+)
+_NOTIFICATION_METHODS: Final = ("notifications/progress", "notifications/message")
+_REQUEST_STATE_KEY: Final = "requestState"
+_NOT_RECORDED_CODE: Final = -32602
 
 
-class Turn(Struct, kw_only=True):
+class RecordedExchange(Struct, kw_only=True):
     """One request of a client, and what came of it."""
 
     method: str
     params: dict[str, Any]
-    token: Any = None
+    progress_token: Any = None
     revision: str | None = None
-    answer: Message | None = None
-    notices: list[Message]
+    response: Message | None = None
+    notifications: list[Message]
 
 
-def turns(parts: Iterable[Any]) -> list[Turn]:
+def read_exchanges(parts: Iterable[Any]) -> list[RecordedExchange]:
     """The requests to the server, in their order."""
-    found: list[Turn] = []
-    pending: dict[tuple[int | None, str], Turn] = {}
-    for part in _frames(parts):
-        for message in _within(part):
-            id = _id(message)
-            key = (part.exchange, id)
-            if part.to == "server" and "method" in message and message.get("id") is not None:
-                turn = _turn(message)
-                found.append(turn)
-                pending[key] = turn
-            elif part.to == "client" and message.get("method") in _TOLD:
-                here = {one: turn for one, turn in pending.items() if one[0] == part.exchange}
-                _tell(message, here or pending)
-            elif part.to == "client" and "method" not in message and (asked := _asked(key, pending)) is not None:
-                pending.pop(asked).answer = message
-    return found
+    exchanges: list[RecordedExchange] = []
+    pending: dict[tuple[int | None, str], RecordedExchange] = {}
+    for frame in _iter_frames(parts):
+        for message in _list_messages(frame):
+            id = _encode_id(message)
+            key = (frame.exchange, id)
+            if frame.to == "server" and "method" in message and message.get("id") is not None:
+                recorded = _parse_request(message)
+                exchanges.append(recorded)
+                pending[key] = recorded
+            elif frame.to == "client" and message.get("method") in _NOTIFICATION_METHODS:
+                same_http_exchange = {
+                    request_key: recorded
+                    for request_key, recorded in pending.items()
+                    if request_key[0] == frame.exchange
+                }
+                _attach_notification(message, same_http_exchange or pending)
+            elif (
+                frame.to == "client"
+                and "method" not in message
+                and (answered_key := _find_request_key(key, pending)) is not None
+            ):
+                pending.pop(answered_key).response = message
+    return exchanges
 
 
-def _asked(key: tuple[int | None, str], pending: Iterable[tuple[int | None, str]]) -> tuple[int | None, str] | None:
+def _find_request_key(
+    key: tuple[int | None, str], pending: Iterable[tuple[int | None, str]]
+) -> tuple[int | None, str] | None:
     """Which request an answer is to: one of the same exchange, or the only one of its id, whose stream was resumed."""
     if key in pending:
         return key
-    others = [one for one in pending if one[1] == key[1]]
-    return others[0] if len(others) == 1 else None
+    candidates = [candidate for candidate in pending if candidate[1] == key[1]]
+    return candidates[0] if len(candidates) == 1 else None
 
 
-def _id(message: Message) -> str:
+def _encode_id(message: Message) -> str:
     return json.dumps(message.get("id"))
 
 
-def messages(parts: Iterable[Any]) -> Iterator[tuple[str, Message]]:
+def iter_messages(parts: Iterable[Any]) -> Iterator[tuple[str, Message]]:
     """Every message of a recording, and who it is for."""
-    for part in _frames(parts):
-        yield from ((part.to, one) for one in _within(part))
+    for frame in _iter_frames(parts):
+        yield from ((frame.to, message) for message in _list_messages(frame))
 
 
-def _frames(parts: Iterable[Any]) -> Iterator[Frame]:
+def _iter_frames(parts: Iterable[Any]) -> Iterator[Frame]:
     return (part for part in parts if isinstance(part, Frame) and part.message is not UNSET)
 
 
-def _within(part: Frame) -> list[Message]:
-    whole: list[Any] = part.message if isinstance(part.message, list) else [part.message]
-    return [one for one in whole if isinstance(one, dict)]
+def _list_messages(frame: Frame) -> list[Message]:
+    items: list[Any] = frame.message if isinstance(frame.message, list) else [frame.message]
+    return [item for item in items if isinstance(item, dict)]
 
 
-def given_answers(parts: Iterable[Any], method: str) -> list[Any]:
+def read_client_results(parts: Iterable[Any], method: str) -> list[Any]:
     """What a client answered to the server's own requests of a method, in their order."""
-    asked: dict[str, None] = {}
-    found: list[Any] = []
-    for to, message in messages(parts):
-        id = _id(message)
+    request_ids: dict[str, None] = {}
+    results: list[Any] = []
+    for to, message in iter_messages(parts):
+        id = _encode_id(message)
         if to == "client" and message.get("method") == method:
-            asked[id] = None
-        elif to == "server" and "method" not in message and id in asked:
-            found.append(message.get("result"))
-    return found
+            request_ids[id] = None
+        elif to == "server" and "method" not in message and id in request_ids:
+            results.append(message.get("result"))
+    return results
 
 
-def revision_of(found: Iterable[Turn]) -> str:
+def find_revision(exchanges: Iterable[RecordedExchange]) -> str:
     """The revision that was spoken."""
-    named: str | None = None
-    for turn in found:
-        result = (turn.answer or {}).get("result")
-        if turn.method == "initialize" and isinstance(result, dict):
+    revision: str | None = None
+    for recorded in exchanges:
+        result = (recorded.response or {}).get("result")
+        if recorded.method == "initialize" and isinstance(result, dict):
             return str(result.get("protocolVersion"))
-        named = named or turn.revision
-    return named or NEWEST
+        revision = revision or recorded.revision
+    return revision or NEWEST_REVISION
 
 
-def _turn(message: Message) -> Turn:
-    params = _object(message.get("params"))
-    meta = _object(params.pop("_meta", None))
-    return Turn(
+def _parse_request(message: Message) -> RecordedExchange:
+    params = _as_object(message.get("params"))
+    meta = _as_object(params.pop("_meta", None))
+    return RecordedExchange(
         method=str(message["method"]),
         params=params,
-        token=meta.get(PROGRESS_TOKEN),
+        progress_token=meta.get(PROGRESS_TOKEN),
         revision=meta.get(PROTOCOL_VERSION),
-        notices=[],
+        notifications=[],
     )
 
 
-def _object(value: Any) -> dict[str, Any]:
+def _as_object(value: Any) -> dict[str, Any]:
     """What the protocol has as an object; what stands there instead says nothing."""
     return dict(value) if isinstance(value, dict) else {}
 
 
-def _tell(message: Message, pending: Mapping[Any, Turn]) -> None:
+def _attach_notification(message: Message, pending: Mapping[Any, RecordedExchange]) -> None:
     """A notice belongs to the request whose token it carries, or else to the oldest one that waits."""
-    token = _object(message.get("params")).get(PROGRESS_TOKEN)
-    for turn in pending.values():
-        if turn.token == token or message["method"] != _TOLD[0]:
-            turn.notices.append(message)
+    progress_token = _as_object(message.get("params")).get(PROGRESS_TOKEN)
+    for recorded in pending.values():
+        if recorded.progress_token == progress_token or message["method"] != _NOTIFICATION_METHODS[0]:
+            recorded.notifications.append(message)
             return
 
 
 class Playback:
     """A server that says what was recorded."""
 
-    def __init__(self, parts: Iterable[Any], *, loose: bool = False) -> None:
-        self._turns = [turn for turn in turns(parts) if turn.answer is not None]
-        if not self._turns:
+    def __init__(self, parts: Iterable[Any], *, any_arguments: bool = False) -> None:
+        self._exchanges = [recorded for recorded in read_exchanges(parts) if recorded.response is not None]
+        if not self._exchanges:
             raise ValueError("the recording holds no answer of a server")
-        self._loose = loose
-        self._next: dict[str, int] = {}
-        self._by_key: dict[str, list[Turn]] = {}
-        for turn in self._turns:
-            self._by_key.setdefault(_key(turn.method, turn.params), []).append(turn)
-        self.revision = revision_of(self._turns)
-        opened = self._opened()
-        meta: Mapping[str, Any] = opened.get("_meta") or {}
-        self.server: Mapping[str, Any] = opened.get("serverInfo") or meta.get(_WHO) or {}
-        self.instructions: str | None = opened.get("instructions")
+        self._any_arguments = any_arguments
+        self._next_index: dict[str, int] = {}
+        self._exchanges_by_key: dict[str, list[RecordedExchange]] = {}
+        for recorded in self._exchanges:
+            self._exchanges_by_key.setdefault(_request_key(recorded.method, recorded.params), []).append(recorded)
+        self.revision = find_revision(self._exchanges)
+        opening_result = self._find_opening_result()
+        meta: Mapping[str, Any] = opening_result.get("_meta") or {}
+        self.server_info: Mapping[str, Any] = opening_result.get("serverInfo") or meta.get(_SERVER_INFO_KEY) or {}
+        self.instructions: str | None = opening_result.get("instructions")
 
-    def _opened(self) -> Mapping[str, Any]:
-        method = "server/discover" if stateless(self.revision) else "initialize"
-        for turn in self._turns:
-            result = (turn.answer or {}).get("result")
-            if turn.method == method and isinstance(result, dict):
+    def _find_opening_result(self) -> Mapping[str, Any]:
+        method = "server/discover" if is_stateless(self.revision) else "initialize"
+        for recorded in self._exchanges:
+            result = (recorded.response or {}).get("result")
+            if recorded.method == method and isinstance(result, dict):
                 return result
         return {}
 
-    def link(self, write: Callable[[bytes], None]) -> "Speaking":
+    def link(self, send: Callable[[bytes], None]) -> "PlaybackConnection":
         """One connection to it."""
-        return Speaking(self, write)
+        return PlaybackConnection(self, send)
 
-    def answers(self, message: Message) -> Iterator[Message]:
+    def respond(self, message: Message) -> Iterator[Message]:
         """What is said to a request, notices first."""
-        turn = _turn(message)
-        same: Message = {"jsonrpc": "2.0", "id": message.get("id")}
-        if turn.method in OPENING:
-            yield same | self._opening(turn.method)
-        elif turn.method in IDLE[:-1]:
-            yield same | {"result": {}}
-        elif turn.method != IDLE[-1]:
-            found = self._found(turn)
-            if found is None:
-                yield same | {"error": {"code": _MISSING, "message": self._unknown(turn)}}
+        request = _parse_request(message)
+        envelope: Message = {"jsonrpc": "2.0", "id": message.get("id")}
+        if request.method in OPENING_METHODS:
+            yield envelope | self._build_opening(request.method)
+        elif request.method in IGNORED_METHODS[:-1]:
+            yield envelope | {"result": {}}
+        elif request.method != IGNORED_METHODS[-1]:
+            recorded = self._find_recorded(request)
+            if recorded is None:
+                yield envelope | {"error": {"code": _NOT_RECORDED_CODE, "message": self._describe_unmatched(request)}}
                 return
-            yield from (_retold(one, turn.token) for one in found.notices)
-            yield same | {name: part for name, part in (found.answer or {}).items() if name in ("result", "error")}
+            yield from (_replace_token(notification, request.progress_token) for notification in recorded.notifications)
+            yield envelope | {
+                name: member for name, member in (recorded.response or {}).items() if name in ("result", "error")
+            }
 
-    def _opening(self, method: str) -> Message:
-        if stateless(self.revision) != (method == "server/discover"):
+    def _build_opening(self, method: str) -> Message:
+        if is_stateless(self.revision) != (method == "server/discover"):
             return {"error": {"code": -32601, "message": "Method not found"}}
-        result = dict(self._opened()) or {"supportedVersions": [self.revision], "resultType": "complete"}
-        able: dict[str, Any] = dict(result.get("capabilities") or self._capabilities())
-        return {"result": result | {"capabilities": {name: _still(one) for name, one in able.items()}}}
+        result = dict(self._find_opening_result()) or {"supportedVersions": [self.revision], "resultType": "complete"}
+        capabilities: dict[str, Any] = dict(result.get("capabilities") or self._infer_capabilities())
+        return {
+            "result": result
+            | {"capabilities": {name: _without_change_flags(capability) for name, capability in capabilities.items()}}
+        }
 
-    def _capabilities(self) -> dict[str, Any]:
-        names = {turn.method.partition("/")[0] for turn in self._turns}
+    def _infer_capabilities(self) -> dict[str, Any]:
+        names = {recorded.method.partition("/")[0] for recorded in self._exchanges}
         return {name: {} for name in ("tools", "resources", "prompts") if name in names}
 
-    def _found(self, turn: Turn) -> Turn | None:
-        key = _key(turn.method, turn.params)
-        known = self._by_key.get(key)
-        if known is None:
-            asked = masked(_question(turn.params))
-            known = [one for one in self._turns if one.method == turn.method and alike(_question(one.params), asked)]
-        if not known and self._loose:
-            known = [one for one in self._turns if one.method == turn.method and _name(one) == _name(turn)]
-        if not known:
+    def _find_recorded(self, request: RecordedExchange) -> RecordedExchange | None:
+        key = _request_key(request.method, request.params)
+        candidates = self._exchanges_by_key.get(key)
+        if candidates is None:
+            masked_params = mask_secrets(_comparable_params(request.params))
+            candidates = [
+                recorded
+                for recorded in self._exchanges
+                if recorded.method == request.method
+                and matches_recording(_comparable_params(recorded.params), masked_params)
+            ]
+        if not candidates and self._any_arguments:
+            candidates = [
+                recorded
+                for recorded in self._exchanges
+                if recorded.method == request.method and _target_name(recorded) == _target_name(request)
+            ]
+        if not candidates:
             return None
-        place = self._next.get(key, 0)
-        self._next[key] = place + 1
-        return known[min(place, len(known) - 1)]
+        index = self._next_index.get(key, 0)
+        self._next_index[key] = index + 1
+        return candidates[min(index, len(candidates) - 1)]
 
-    def _unknown(self, turn: Turn) -> str:
-        known = sorted({f"{one.method} {_name(one)}".strip() for one in self._turns if one.method not in OPENING})
-        told = f"{turn.method} {_name(turn)}".strip()
-        if told in known:
-            return f"The recording holds {told}, but with other arguments"
-        return f"The recording does not hold {told}; there are {', '.join(known[:20])}"
+    def _describe_unmatched(self, request: RecordedExchange) -> str:
+        recorded_names = sorted(
+            {
+                f"{recorded.method} {_target_name(recorded)}".strip()
+                for recorded in self._exchanges
+                if recorded.method not in OPENING_METHODS
+            }
+        )
+        description = f"{request.method} {_target_name(request)}".strip()
+        if description in recorded_names:
+            return f"The recording holds {description}, but with other arguments"
+        return f"The recording does not hold {description}; there are {', '.join(recorded_names[:20])}"
 
 
-_WHO: Final = "io.modelcontextprotocol/serverInfo"
+_SERVER_INFO_KEY: Final = "io.modelcontextprotocol/serverInfo"
 
 
-class Speaking:
+class PlaybackConnection:
     """One connection: takes whole messages, and writes the answers."""
 
-    def __init__(self, playback: Playback, write: Callable[[bytes], None]) -> None:
+    def __init__(self, playback: Playback, send: Callable[[bytes], None]) -> None:
         self._playback = playback
-        self._write = write
+        self._send = send
 
     def receive(self, data: bytes) -> None:
         """A message of the client."""
         message = json.loads(data)
-        for one in message if isinstance(message, list) else [message]:
-            if "method" in one and "id" in one:
-                for answer in self._playback.answers(one):
-                    self._write(json.dumps(answer, ensure_ascii=False).encode())
+        for request in message if isinstance(message, list) else [message]:
+            if "method" in request and "id" in request:
+                for response in self._playback.respond(request):
+                    self._send(json.dumps(response, ensure_ascii=False).encode())
 
     async def close(self, grace: float = 0.0) -> None:
         """There is nothing to end."""
 
 
-def _key(method: str, params: Mapping[str, Any]) -> str:
+def _request_key(method: str, params: Mapping[str, Any]) -> str:
     """What makes two requests the same question."""
-    return f"{method} {json.dumps(_question(params), sort_keys=True)}"
+    return f"{method} {json.dumps(_comparable_params(params), sort_keys=True)}"
 
 
-def _question(params: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in params.items() if name != _STATE and value not in ({}, None)}
+def _comparable_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in params.items() if name != _REQUEST_STATE_KEY and value not in ({}, None)}
 
 
-def alike(recorded: Any, now: Any) -> bool:
+def matches_recording(recorded: Any, actual: Any) -> bool:
     """Whether a value is as it was recorded; what was masked then may be anything."""
-    if recorded in (MASK, now):
+    if recorded in (MASK, actual):
         return True
-    if isinstance(recorded, str) and isinstance(now, str) and MASK in recorded:
-        return re.fullmatch(".*".join(map(re.escape, recorded.split(MASK))), now, re.DOTALL) is not None
-    if isinstance(recorded, dict) and isinstance(now, dict):
-        return recorded.keys() == now.keys() and all(alike(recorded[name], now[name]) for name in recorded)
-    if isinstance(recorded, list) and isinstance(now, list):
-        return len(recorded) == len(now) and all(map(alike, recorded, now))
+    if isinstance(recorded, str) and isinstance(actual, str) and MASK in recorded:
+        return re.fullmatch(".*".join(map(re.escape, recorded.split(MASK))), actual, re.DOTALL) is not None
+    if isinstance(recorded, dict) and isinstance(actual, dict):
+        return recorded.keys() == actual.keys() and all(
+            matches_recording(recorded[name], actual[name]) for name in recorded
+        )
+    if isinstance(recorded, list) and isinstance(actual, list):
+        return len(recorded) == len(actual) and all(map(matches_recording, recorded, actual))
     return False
 
 
@@ -262,18 +300,18 @@ def has_mask(value: Any) -> bool:
     return any(map(has_mask, value)) if isinstance(value, list) else isinstance(value, str) and MASK in value
 
 
-def _name(turn: Turn) -> str:
-    return str(turn.params.get("name") or turn.params.get("uri") or "")
+def _target_name(recorded: RecordedExchange) -> str:
+    return str(recorded.params.get("name") or recorded.params.get("uri") or "")
 
 
-def _retold(notice: Message, token: Any) -> Message:
-    params = _object(notice.get("params"))
-    if notice["method"] == _TOLD[0]:
+def _replace_token(notification: Message, token: Any) -> Message:
+    params = _as_object(notification.get("params"))
+    if notification["method"] == _NOTIFICATION_METHODS[0]:
         params[PROGRESS_TOKEN] = token
-    return {"jsonrpc": "2.0", "method": notice["method"], "params": params}
+    return {"jsonrpc": "2.0", "method": notification["method"], "params": params}
 
 
-def _still(capability: Any) -> Any:
+def _without_change_flags(capability: Any) -> Any:
     """A capability without the promise to tell of changes."""
     if not isinstance(capability, dict):
         return capability

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self
 
-SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749, section 3.3
+SCOPE_PATTERN: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749, section 3.3
 
 
 class Principal(str):
@@ -39,25 +39,25 @@ class Principal(str):
         """
         if not subject and not client_id:
             raise ValueError("a principal needs a subject, or the client_id of a program")
-        held = frozenset(scopes.split() if isinstance(scopes, str) else scopes)
-        for one in held:
-            if one.split() != [one]:
-                raise ValueError(f"{one!r} is not a scope: each is one word, without spaces")
-        made = super().__new__(cls, _key(subject, issuer, client_id or ""))
-        made.subject = subject or client_id or ""
-        made.issuer = issuer
-        made.client_id = client_id
-        made.scopes = held
-        made.claims = dict(claims or {})
-        made.expires_at = expires_at
-        return made
+        scope_set = frozenset(scopes.split() if isinstance(scopes, str) else scopes)
+        for scope in scope_set:
+            if scope.split() != [scope]:
+                raise ValueError(f"{scope!r} is not a scope: each is one word, without spaces")
+        principal = super().__new__(cls, _build_key(subject, issuer, client_id or ""))
+        principal.subject = subject or client_id or ""
+        principal.issuer = issuer
+        principal.client_id = client_id
+        principal.scopes = scope_set
+        principal.claims = dict(claims or {})
+        principal.expires_at = expires_at
+        return principal
 
     def with_scopes(self, scopes: Iterable[str]) -> Self:
         """The same one, with these scopes."""
-        made = super().__new__(type(self), str(self))
-        made.subject, made.issuer, made.client_id = self.subject, self.issuer, self.client_id
-        made.scopes, made.claims, made.expires_at = frozenset(scopes), self.claims, self.expires_at
-        return made
+        principal = super().__new__(type(self), str(self))
+        principal.subject, principal.issuer, principal.client_id = self.subject, self.issuer, self.client_id
+        principal.scopes, principal.claims, principal.expires_at = frozenset(scopes), self.claims, self.expires_at
+        return principal
 
     def lasts(self, now: float) -> float | None:
         """Seconds until it has to be proved anew; None if that is not known."""
@@ -67,12 +67,12 @@ class Principal(str):
         return f"Principal({str(self)!r})"
 
 
-def named(who: str | None) -> Principal | None:
+def as_principal(principal: str | None) -> Principal | None:
     """A principal of whom only the name is known, unless it is one already."""
-    return who if who is None or isinstance(who, Principal) else Principal(who)
+    return principal if principal is None or isinstance(principal, Principal) else Principal(principal)
 
 
-def _key(subject: str, issuer: str | None, client_id: str) -> str:
+def _build_key(subject: str, issuer: str | None, client_id: str) -> str:
     """Subjects are unique within their issuer, and a program's id may be somebody's name: no two keys may meet.
 
     An issuer has no fragment (RFC 8414, section 2), so the first `#` ends it.

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from dovetail.errors import HeaderMismatch, MissingCapability, NoCommonRevision, UnsupportedRevision
 from dovetail.wire.lifecycle import DiscoverResult
-from dovetail.wire.revisions import DRAFT, HANDSHAKE, STATELESS
+from dovetail.wire.revisions import DRAFT, HANDSHAKE_REVISIONS, STATELESS_REVISIONS
 
 Era = Literal["stateless", "handshake"]
 
@@ -20,39 +20,41 @@ INITIALIZE: Final = "initialize"
 _STATELESS_CODES: Final = frozenset({HeaderMismatch.code, MissingCapability.code, UnsupportedRevision.code})
 
 
-class Probe:
+class VersionNegotiation:
     """`send` is the next request, DISCOVER or INITIALIZE, in `revision`; None when the revision is settled."""
 
     def __init__(self, revision: str | None = None, era: Era | None = None) -> None:
-        self._wanted = revision
-        self._tried: list[str] = []
-        self._both = revision is None and era is None
-        self._stateless = _choices(revision, era, STATELESS)
-        self._handshake = _choices(revision, era, (DRAFT,) if revision == DRAFT else HANDSHAKE)
-        self.send: str | None
-        if self._stateless:
-            self.send, self.revision = DISCOVER, self._stateless[-1]
+        self._requested_revision = revision
+        self._tried_revisions: list[str] = []
+        self._is_automatic = revision is None and era is None
+        self._stateless_revisions = _allowed_revisions(revision, era, STATELESS_REVISIONS)
+        self._handshake_revisions = _allowed_revisions(
+            revision, era, (DRAFT,) if revision == DRAFT else HANDSHAKE_REVISIONS
+        )
+        self.next_method: str | None
+        if self._stateless_revisions:
+            self.next_method, self.revision = DISCOVER, self._stateless_revisions[-1]
         else:
-            self.send, self.revision = INITIALIZE, self._handshake[-1]
+            self.next_method, self.revision = INITIALIZE, self._handshake_revisions[-1]
 
     @property
-    def handshake_too(self) -> bool:
+    def can_fall_back(self) -> bool:
         """Whether a silent server may be tried with a handshake."""
-        return bool(self._handshake)
+        return bool(self._handshake_revisions)
 
     # What came back from a discovery
 
-    def discovered(self, result: DiscoverResult, *, settles: bool = True) -> None:
+    def handle_discovery(self, result: DiscoverResult, *, is_final: bool = True) -> None:
         """The server speaks the stateless era, and says which revisions; unless that settles it, it is asked again."""
-        self._choose(result.supported_versions, None if settles else DISCOVER)
+        self._choose_revision(result.supported_versions, None if is_final else DISCOVER)
 
-    def refused(self, code: int, data: Any) -> bool:
+    def handle_discovery_error(self, code: int, data: Any) -> bool:
         """An error response to a discovery; whether it tells what to do, which only a stateless server's does."""
         if code == UnsupportedRevision.code and isinstance(data, dict):
             offered: Any = data.get("supported")
             if isinstance(offered, list):
-                self._tried.append(self.revision)
-                self._choose(offered, DISCOVER)
+                self._tried_revisions.append(self.revision)
+                self._choose_revision(offered, DISCOVER)
                 return True
         if code in _STATELESS_CODES:
             return False  # stateless, but something else is wrong
@@ -61,71 +63,76 @@ class Probe:
 
     def fall_back(self) -> None:
         """Not a server of the stateless era: open a session."""
-        if not self._handshake:
+        if not self._handshake_revisions:
             raise NoCommonRevision("the server does not speak the stateless era of the protocol").at(
                 hint="leave out era= and revision=, or name a handshake revision"
             )
-        self.send, self.revision = INITIALIZE, self._handshake[-1]
+        self.next_method, self.revision = INITIALIZE, self._handshake_revisions[-1]
 
-    def insist(self) -> None:
+    def require_stateless(self) -> None:
         """The server has shown that it speaks the stateless era: nothing else is tried any more."""
-        self._handshake = ()
+        self._handshake_revisions = ()
 
     # What came back from initialize
 
-    def initialized(self, revision: str) -> None:
+    def handle_initialize(self, revision: str) -> None:
         """The server settled the revision of the session."""
-        if revision not in HANDSHAKE and revision != DRAFT:
-            raise self._none_in_common([revision])
-        if self._wanted is not None and revision != self._wanted:
-            raise NoCommonRevision(f"the server answered in {revision}, not in {self._wanted}").at(
+        if revision not in HANDSHAKE_REVISIONS and revision != DRAFT:
+            raise self._no_common_revision([revision])
+        if self._requested_revision is not None and revision != self._requested_revision:
+            raise NoCommonRevision(f"the server answered in {revision}, not in {self._requested_revision}").at(
                 hint=f"leave out revision=, or pass revision={revision!r}"
             )
-        self.send, self.revision = None, revision
+        self.next_method, self.revision = None, revision
 
-    def counter_offered(self, data: Any) -> bool:
+    def handle_initialize_error(self, data: Any) -> bool:
         """An error response to initialize; whether it offers a revision not yet tried."""
         offered: Any = data.get("supported") if isinstance(data, dict) else None
         if not isinstance(offered, list):
             return False
-        self._tried.append(self.revision)
-        self._choose(offered, DISCOVER)
+        self._tried_revisions.append(self.revision)
+        self._choose_revision(offered, DISCOVER)
         return True
 
-    def _choose(self, offered: Sequence[Any], stateless: str | None) -> None:
+    def _choose_revision(self, offered: Sequence[Any], stateless_method: str | None) -> None:
         """Take the best of what the server offers: the newest of the stateless era, else of the other.
 
         One that was refused and is offered all the same is tried again, once.
         """
-        for candidates, send in ((self._stateless, stateless), (self._handshake, INITIALIZE)):
-            common = [one for one in candidates if one in offered and self._tried.count(one) < 2]
-            if common:
-                self.send, self.revision = send, common[-1]
+        for candidates, next_method in (
+            (self._stateless_revisions, stateless_method),
+            (self._handshake_revisions, INITIALIZE),
+        ):
+            common_revisions = [
+                revision for revision in candidates if revision in offered and self._tried_revisions.count(revision) < 2
+            ]
+            if common_revisions:
+                self.next_method, self.revision = next_method, common_revisions[-1]
                 return
-        raise self._none_in_common(offered)
+        raise self._no_common_revision(offered)
 
-    def _none_in_common(self, offered: Sequence[Any]) -> NoCommonRevision:
-        theirs = ", ".join(str(one)[:32] for one in offered[:8]) or "none at all"
-        ours = ", ".join((*self._handshake, *self._stateless))
+    def _no_common_revision(self, offered: Sequence[Any]) -> NoCommonRevision:
+        theirs = ", ".join(str(revision)[:32] for revision in offered[:8]) or "none at all"
+        ours = ", ".join((*self._handshake_revisions, *self._stateless_revisions))
         return NoCommonRevision(f"the server speaks {theirs}; this client was to speak {ours}").at(
-            hint="update the older of the two" if self._both else "leave out era= and revision="
+            hint="update the older of the two" if self._is_automatic else "leave out era= and revision="
         )
 
 
-def _choices(revision: str | None, era: Era | None, own: Sequence[str]) -> tuple[str, ...]:
+def _allowed_revisions(revision: str | None, era: Era | None, era_revisions: Sequence[str]) -> tuple[str, ...]:
     if revision is not None:
-        return (revision,) if revision in own else ()
-    if era is not None and (era == "stateless") != (own is STATELESS):
+        return (revision,) if revision in era_revisions else ()
+    if era is not None and (era == "stateless") != (era_revisions is STATELESS_REVISIONS):
         return ()
-    return tuple(own)
+    return tuple(era_revisions)
 
 
-def check_wishes(revision: str | None, era: str | None) -> None:
+def check_revision_and_era(revision: str | None, era: str | None) -> None:
     """Refuse a revision or an era that does not exist."""
-    known = (*HANDSHAKE, *STATELESS, DRAFT)
-    if revision is not None and revision not in known:
-        raise ValueError(f"revision must be one of {', '.join(known)}, not {revision!r}")
+    revisions = (*HANDSHAKE_REVISIONS, *STATELESS_REVISIONS, DRAFT)
+    if revision is not None and revision not in revisions:
+        raise ValueError(f"revision must be one of {', '.join(revisions)}, not {revision!r}")
     if era not in (None, "stateless", "handshake"):
         raise ValueError(f"era must be 'stateless' or 'handshake', not {era!r}")
-    if revision is not None and era is not None and (revision in STATELESS) != (era == "stateless"):
+    if revision is not None and era is not None and (revision in STATELESS_REVISIONS) != (era == "stateless"):
         raise ValueError(f"revision {revision} is not of the {era} era")

@@ -9,313 +9,342 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, cast
 
-from dovetail.protocol.resolving import as_object, listed, named, number, required
+from dovetail.protocol.resolving import as_object, get_list, get_mapping, get_number, get_required
 
 Schema = dict[str, Any]
 
-_REF: Final = "#/$defs/"
+_DEFS_PREFIX: Final = "#/$defs/"
 _COMBINATORS: Final = ("anyOf", "oneOf", "allOf", "not", "enum")
-_LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
-_UNROLLED: Final = 2  # levels of a type that contains itself, where there are no references
+_LIST_KEYWORDS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
+_MAX_UNROLLED_LEVELS: Final = 2  # levels of a type that contains itself, where there are no references
 
 
-class Rules(NamedTuple):
+class SchemaRules(NamedTuple):
     """What one interface of one maker takes; None where it does not say."""
 
-    name: str = r"[A-Za-z0-9_-]{1,64}"
-    parameter: str = r"[^\x00-\x1f]+"
-    description: int | None = None
+    name_pattern: str = r"[A-Za-z0-9_-]{1,64}"
+    parameter_pattern: str = r"[^\x00-\x1f]+"
+    max_description_chars: int | None = None
     keywords: frozenset[str] | None = None
     formats: frozenset[str] | None = None
-    text_enums: bool = False  # only texts may be enumerated
-    references: bool = True
-    loops: bool = True
+    only_text_enums: bool = False  # only texts may be enumerated
+    allows_references: bool = True
+    allows_recursion: bool = True
     needs_items: bool = False
     needs_type: bool = False
-    closed: bool = False  # every object names all it may have
-    all_required: bool = False
-    few_items: bool = False  # minItems may only be 0 or 1
+    requires_closed_objects: bool = False  # every object names all it may have
+    requires_all_properties: bool = False
+    limits_min_items: bool = False  # minItems may only be 0 or 1
 
 
-_WORDS: Final = frozenset(("type", "description", "title", "enum", "anyOf", "properties", "required", "items"))
-_LOCAL: Final = frozenset(("$ref", "$defs", "additionalProperties", "const"))
+_BASIC_KEYWORDS: Final = frozenset(("type", "description", "title", "enum", "anyOf", "properties", "required", "items"))
+_REFERENCE_KEYWORDS: Final = frozenset(("$ref", "$defs", "additionalProperties", "const"))
 _TEXT_FORMATS: Final = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"))
 
-RULES: Final[Mapping[str, Rules]] = {
-    "openai": Rules(description=1024, needs_items=True),
-    "openai-strict": Rules(
-        description=1024,
+PROVIDER_RULES: Final[Mapping[str, SchemaRules]] = {
+    "openai": SchemaRules(max_description_chars=1024, needs_items=True),
+    "openai-strict": SchemaRules(
+        max_description_chars=1024,
         needs_items=True,
         needs_type=True,
-        closed=True,
-        all_required=True,
+        requires_closed_objects=True,
+        requires_all_properties=True,
         formats=_TEXT_FORMATS,
-        keywords=_WORDS
-        | _LOCAL
+        keywords=_BASIC_KEYWORDS
+        | _REFERENCE_KEYWORDS
         | {"pattern", "format", "multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
         | {"minItems", "maxItems"},
     ),
-    "gemini": Rules(name=r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}", parameter=r"[A-Za-z_][A-Za-z0-9_]{0,63}"),
-    "gemini-openapi": Rules(
-        name=r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}",
-        parameter=r"[A-Za-z_][A-Za-z0-9_]{0,63}",
+    "gemini": SchemaRules(
+        name_pattern=r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}", parameter_pattern=r"[A-Za-z_][A-Za-z0-9_]{0,63}"
+    ),
+    "gemini-openapi": SchemaRules(
+        name_pattern=r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}",
+        parameter_pattern=r"[A-Za-z_][A-Za-z0-9_]{0,63}",
         needs_items=True,
         needs_type=True,
-        text_enums=True,
-        references=False,
-        loops=False,
+        only_text_enums=True,
+        allows_references=False,
+        allows_recursion=False,
         formats=frozenset(("enum", "date-time", "float", "double", "int32", "int64")),
-        keywords=_WORDS
+        keywords=_BASIC_KEYWORDS
         | {"format", "nullable", "default", "example", "pattern", "propertyOrdering", "minimum", "maximum"}
         | {"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"},
     ),
-    "anthropic": Rules(parameter=r"[A-Za-z0-9_.-]{1,64}"),
-    "anthropic-strict": Rules(
-        parameter=r"[A-Za-z0-9_.-]{1,64}",
+    "anthropic": SchemaRules(parameter_pattern=r"[A-Za-z0-9_.-]{1,64}"),
+    "anthropic-strict": SchemaRules(
+        parameter_pattern=r"[A-Za-z0-9_.-]{1,64}",
         needs_type=True,
-        closed=True,
-        loops=False,
-        few_items=True,
+        requires_closed_objects=True,
+        allows_recursion=False,
+        limits_min_items=True,
         formats=_TEXT_FORMATS | {"uri"},
-        keywords=_WORDS | _LOCAL | {"allOf", "default", "format", "minItems"},
+        keywords=_BASIC_KEYWORDS | _REFERENCE_KEYWORDS | {"allOf", "default", "format", "minItems"},
     ),
 }
 
 PROFILES: Final = {"openai": "openai-strict", "gemini": "gemini-openapi", "anthropic": "anthropic-strict"}
-AS_PUBLISHED: Final = ("openai", "gemini", "anthropic")  # what a schema meets that a host hands on as it is
+UNMODIFIED_RULE_SETS: Final = ("openai", "gemini", "anthropic")  # what a schema meets that a host hands on as it is
 
 
-def refusals(rules: str, name: str, description: str | None, schema: Schema) -> Iterator[str]:
+def find_violations(rule_set: str, name: str, description: str | None, schema: Schema) -> Iterator[str]:
     """Everything about a tool that a rule set forbids, one line each."""
-    rule = RULES[rules]
-    if not re.fullmatch(rule.name, name):
-        yield f"the name does not match {rule.name}"
-    if rule.description is not None and len(description or "") > rule.description:
-        yield f"the description is longer than {rule.description} characters"
+    schema_rules = PROVIDER_RULES[rule_set]
+    if not re.fullmatch(schema_rules.name_pattern, name):
+        yield f"the name does not match {schema_rules.name_pattern}"
+    if schema_rules.max_description_chars is not None and len(description or "") > schema_rules.max_description_chars:
+        yield f"the description is longer than {schema_rules.max_description_chars} characters"
     if schema.get("type") != "object":
         yield "the schema is not one of an object"
-    for word in _COMBINATORS:
-        if word in schema:
-            yield f"{word} stands at the top"
-    for parameter in named(schema):
-        if not re.fullmatch(rule.parameter, parameter):
-            yield f"`{parameter}`: the name does not match {rule.parameter}"
-    if not rule.loops and (looping := _looping(schema)):
-        yield f"{', '.join(sorted(looping))} contains itself"
-    for place, one in _everywhere(schema, ""):
-        yield from (f"`{place or '.'}`: {why}" for why in _against(rule, one, root=place == ""))
+    for keyword in _COMBINATORS:
+        if keyword in schema:
+            yield f"{keyword} stands at the top"
+    for parameter in get_mapping(schema):
+        if not re.fullmatch(schema_rules.parameter_pattern, parameter):
+            yield f"`{parameter}`: the name does not match {schema_rules.parameter_pattern}"
+    if not schema_rules.allows_recursion and (recursive_names := _find_recursive(schema)):
+        yield f"{', '.join(sorted(recursive_names))} contains itself"
+    for path, subschema in _iter_subschemas(schema, ""):
+        yield from (
+            f"`{path or '.'}`: {problem}" for problem in _check_subschema(schema_rules, subschema, is_root=path == "")
+        )
 
 
-def _against(rule: Rules, schema: Schema, *, root: bool) -> Iterator[str]:
-    if rule.keywords is not None:
-        yield from (f"{word} is not known" for word in schema if word not in rule.keywords)
-    if rule.formats is not None and "format" in schema and str(schema["format"]) not in rule.formats:
+def _check_subschema(schema_rules: SchemaRules, schema: Schema, *, is_root: bool) -> Iterator[str]:
+    if schema_rules.keywords is not None:
+        yield from (f"{keyword} is not known" for keyword in schema if keyword not in schema_rules.keywords)
+    if schema_rules.formats is not None and "format" in schema and str(schema["format"]) not in schema_rules.formats:
         yield f"the format {schema['format']} is not known"
-    if not rule.references and "$ref" in schema:
+    if not schema_rules.allows_references and "$ref" in schema:
         yield "a reference"
-    if rule.text_enums and not all(isinstance(value, str) for value in listed(schema, "enum")):
+    if schema_rules.only_text_enums and not all(isinstance(value, str) for value in get_list(schema, "enum")):
         yield "only texts can be enumerated"
-    kind = schema.get("type")
-    if rule.needs_type and not isinstance(kind, str) and not {"anyOf", "$ref"} & schema.keys():
+    json_type = schema.get("type")
+    if schema_rules.needs_type and not isinstance(json_type, str) and not {"anyOf", "$ref"} & schema.keys():
         yield "the type is missing"
-    if rule.needs_items and kind == "array" and "items" not in schema:
+    if schema_rules.needs_items and json_type == "array" and "items" not in schema:
         yield "items is missing"
-    if rule.few_items and number(schema, "minItems") > 1:
+    if schema_rules.limits_min_items and get_number(schema, "minItems") > 1:
         yield "minItems is more than 1"
-    if kind == "object" and not root and rule.needs_type and not named(schema):
+    if json_type == "object" and not is_root and schema_rules.needs_type and not get_mapping(schema):
         yield "an object without properties"
-    if kind == "object" and rule.closed and schema.get("additionalProperties") is not False:
+    if (
+        json_type == "object"
+        and schema_rules.requires_closed_objects
+        and schema.get("additionalProperties") is not False
+    ):
         yield "additionalProperties is not false"
-    if kind == "object" and rule.all_required and set(required(schema)) != set(named(schema)):
+    if (
+        json_type == "object"
+        and schema_rules.requires_all_properties
+        and set(get_required(schema)) != set(get_mapping(schema))
+    ):
         yield "not every property is required"
 
 
-def fitted(profile: str, schema: Schema) -> Schema:
+def fit_schema(profile: str, schema: Schema) -> Schema:
     """The schema of a tool's arguments, rewritten so that the profile's maker takes it, strictly where it can."""
     if profile not in PROFILES:
         raise ValueError(f"profile must be one of {', '.join(PROFILES)}, not {profile!r}")
-    return _Fitting(profile, schema).root()
+    return _SchemaFitter(profile, schema).fit_root()
 
 
-class _Fitting:
+class _SchemaFitter:
     def __init__(self, profile: str, schema: Schema) -> None:
-        self._rule = RULES[PROFILES[profile]]
-        self._nullable = "nullable" in (self._rule.keywords or ())
+        self._rules = PROVIDER_RULES[PROFILES[profile]]
+        self._uses_nullable = "nullable" in (self._rules.keywords or ())
         self._schema = schema
-        self._shared = named(schema, "$defs")
+        self._definitions = get_mapping(schema, "$defs")
 
-    def root(self) -> Schema:
-        fit = self._object({key: value for key, value in self._schema.items() if key != "$defs"}, {})
-        if self._shared and self._rule.loops:
-            fit["$defs"] = {name: self._fit(part, {}) for name, part in self._shared.items()}
+    def fit_root(self) -> Schema:
+        fit = self._fit_object({key: value for key, value in self._schema.items() if key != "$defs"}, {})
+        if self._definitions and self._rules.allows_recursion:
+            fit["$defs"] = {name: self._fit(definition, {}) for name, definition in self._definitions.items()}
         return fit
 
     def _fit(self, schema: Any, depth: dict[str, int]) -> Schema:
         if not isinstance(schema, dict) or not schema:
-            return self._anything()
-        given = cast("Schema", schema)
-        if "$ref" in given:
-            return self._reference(given, depth)
-        if members := listed(given, "anyOf") or listed(given, "oneOf"):
-            return self._union(given, members, depth)
-        match given.get("type"):
+            return self._build_any_schema()
+        node = cast("Schema", schema)
+        if "$ref" in node:
+            return self._fit_reference(node, depth)
+        if members := get_list(node, "anyOf") or get_list(node, "oneOf"):
+            return self._fit_union(node, members, depth)
+        match node.get("type"):
             case "object":
-                return self._object(given, depth) if named(given) else self._as_text(given, "object")
+                return self._fit_object(node, depth) if get_mapping(node) else self._build_text_schema(node, "object")
             case "array":
-                return self._array(given, depth)
+                return self._fit_array(node, depth)
             case str():
-                return self._told(given)
+                return self._fit_keywords(node)
             case _:
-                return self._told(given) if "enum" in given else self._anything() | self._words(given)
+                return (
+                    self._fit_keywords(node)
+                    if "enum" in node
+                    else self._build_any_schema() | self._select_annotations(node)
+                )
 
-    def _reference(self, schema: Schema, depth: dict[str, int]) -> Schema:
-        name = str(schema["$ref"]).removeprefix(_REF)
-        if self._rule.loops:
+    def _fit_reference(self, schema: Schema, depth: dict[str, int]) -> Schema:
+        name = str(schema["$ref"]).removeprefix(_DEFS_PREFIX)
+        if self._rules.allows_recursion:
             return {"$ref": schema["$ref"]}
-        if depth.get(name, 0) >= _UNROLLED or name not in self._shared:
-            return self._as_text(dict(as_object(self._shared.get(name))), "object")
+        if depth.get(name, 0) >= _MAX_UNROLLED_LEVELS or name not in self._definitions:
+            return self._build_text_schema(dict(as_object(self._definitions.get(name))), "object")
         return self._fit(
-            {**as_object(self._shared[name]), **self._words(schema)}, depth | {name: depth.get(name, 0) + 1}
+            {**as_object(self._definitions[name]), **self._select_annotations(schema)},
+            depth | {name: depth.get(name, 0) + 1},
         )
 
-    def _union(self, schema: Schema, members: list[Schema], depth: dict[str, int]) -> Schema:
-        empty = any(as_object(member).get("type") == "null" for member in members)
+    def _fit_union(self, schema: Schema, members: list[Schema], depth: dict[str, int]) -> Schema:
+        has_null = any(as_object(member).get("type") == "null" for member in members)
         fit = [self._fit(member, depth) for member in members if as_object(member).get("type") != "null"]
-        words = self._words(schema)
-        if not self._nullable:
-            return {"anyOf": [*fit, *([{"type": "null"}] if empty else [])], **words}
-        nullable = {"nullable": True} if empty else {}
-        return fit[0] | words | nullable if len(fit) == 1 else {"anyOf": fit, **words, **nullable}
+        annotations = self._select_annotations(schema)
+        if not self._uses_nullable:
+            return {"anyOf": [*fit, *([{"type": "null"}] if has_null else [])], **annotations}
+        nullable = {"nullable": True} if has_null else {}
+        return fit[0] | annotations | nullable if len(fit) == 1 else {"anyOf": fit, **annotations, **nullable}
 
-    def _object(self, schema: Schema, depth: dict[str, int]) -> Schema:
-        needed = required(schema)
-        properties = {name: self._fit(one, depth) for name, one in named(schema).items()}
-        if self._rule.all_required:
+    def _fit_object(self, schema: Schema, depth: dict[str, int]) -> Schema:
+        required_names = get_required(schema)
+        properties = {name: self._fit(property_schema, depth) for name, property_schema in get_mapping(schema).items()}
+        if self._rules.requires_all_properties:
             properties = {
-                name: one if name in needed else _or_null(_without(one, "default")) for name, one in properties.items()
+                name: property_schema
+                if name in required_names
+                else _make_nullable(_drop_keys(property_schema, "default"))
+                for name, property_schema in properties.items()
             }
-            needed = [*properties]
-        fit: Schema = {"type": "object", **self._words(schema), "properties": properties}
-        if needed:
-            fit["required"] = needed
-        return fit | ({"additionalProperties": False} if self._rule.closed else {})
+            required_names = [*properties]
+        fit: Schema = {"type": "object", **self._select_annotations(schema), "properties": properties}
+        if required_names:
+            fit["required"] = required_names
+        return fit | ({"additionalProperties": False} if self._rules.requires_closed_objects else {})
 
-    def _array(self, schema: Schema, depth: dict[str, int]) -> Schema:
-        items = [self._fit(one, depth) for one in listed(schema, "prefixItems")]
-        unique = [one for at, one in enumerate(items) if one not in items[:at]]
+    def _fit_array(self, schema: Schema, depth: dict[str, int]) -> Schema:
+        items = [self._fit(item, depth) for item in get_list(schema, "prefixItems")]
+        unique = [item for index, item in enumerate(items) if item not in items[:index]]
         if unique:
-            inner = unique[0] if len(unique) == 1 else {"anyOf": unique}
+            item_schema = unique[0] if len(unique) == 1 else {"anyOf": unique}
         else:
-            inner = self._fit(schema.get("items"), depth)
-        told = self._told({key: value for key, value in schema.items() if key not in ("items", "prefixItems")})
-        return told | {"items": inner}
+            item_schema = self._fit(schema.get("items"), depth)
+        array_schema = self._fit_keywords(
+            {key: value for key, value in schema.items() if key not in ("items", "prefixItems")}
+        )
+        return array_schema | {"items": item_schema}
 
-    def _told(self, schema: Schema) -> Schema:
+    def _fit_keywords(self, schema: Schema) -> Schema:
         """Without the keywords the maker does not know; they are said in words."""
         fit: Schema = {}
-        said: list[str] = []
-        for key, value in self._closed_bounds(schema).items():
+        notes: list[str] = []
+        for key, value in self._close_bounds(schema).items():
             if key == "enum" and not isinstance(value, list):
-                said.append(f"{key} {value}")
-            elif key == "enum" and self._rule.text_enums and not all(isinstance(one, str) for one in value):
-                fit |= {"type": "string", "enum": [str(one) for one in value]}
-            elif self._knows(key, value):
+                notes.append(f"{key} {value}")
+            elif key == "enum" and self._rules.only_text_enums and not all(isinstance(item, str) for item in value):
+                fit |= {"type": "string", "enum": [str(item) for item in value]}
+            elif self._is_supported(key, value):
                 fit.setdefault(key, value)
             elif key != "default":
-                said.append(f"{key} {value}")
-        if fit.get("enum") and fit.get("type") != "string" and self._rule.text_enums:
+                notes.append(f"{key} {value}")
+        if fit.get("enum") and fit.get("type") != "string" and self._rules.only_text_enums:
             fit["type"] = "string"
-        elif "enum" in fit and "type" not in fit and self._rule.needs_type:
-            choices = [_choices(kind, fit["enum"]) for kind in _kinds(fit["enum"])]
-            fit = cast("Schema", {"anyOf": choices}) | self._words(fit)
-        if said:
-            fit["description"] = f"{fit.get('description', '')} ({'; '.join(said)})".strip()
+        elif "enum" in fit and "type" not in fit and self._rules.needs_type:
+            choices = [_build_enum_schema(json_type, fit["enum"]) for json_type in _list_value_types(fit["enum"])]
+            fit = cast("Schema", {"anyOf": choices}) | self._select_annotations(fit)
+        if notes:
+            fit["description"] = f"{fit.get('description', '')} ({'; '.join(notes)})".strip()
         return fit
 
-    def _knows(self, key: str, value: Any) -> bool:
+    def _is_supported(self, key: str, value: Any) -> bool:
         if key == "format":
-            return self._rule.formats is None or str(value) in self._rule.formats
-        if key == "minItems" and self._rule.few_items:
+            return self._rules.formats is None or str(value) in self._rules.formats
+        if key == "minItems" and self._rules.limits_min_items:
             return isinstance(value, int) and value <= 1
-        return self._rule.keywords is None or key in self._rule.keywords
+        return self._rules.keywords is None or key in self._rules.keywords
 
-    def _closed_bounds(self, schema: Schema) -> Schema:
+    def _close_bounds(self, schema: Schema) -> Schema:
         """Where only closed bounds are known, an integer's open one is the next number."""
         fit = dict(schema)
-        for bound, opened, step in (("minimum", "exclusiveMinimum", 1), ("maximum", "exclusiveMaximum", -1)):
+        for bound, exclusive_bound, step in (("minimum", "exclusiveMinimum", 1), ("maximum", "exclusiveMaximum", -1)):
             if (
-                isinstance(fit.get(opened), int)
-                and not self._knows(opened, 0)
-                and self._knows(bound, 0)
+                isinstance(fit.get(exclusive_bound), int)
+                and not self._is_supported(exclusive_bound, 0)
+                and self._is_supported(bound, 0)
                 and fit.get("type") == "integer"
             ):
-                fit[bound] = fit.pop(opened) + step
+                fit[bound] = fit.pop(exclusive_bound) + step
         return fit
 
-    def _words(self, schema: Schema) -> Schema:
+    def _select_annotations(self, schema: Schema) -> Schema:
         return {
-            key: schema[key] for key in ("description", "title", "default") if key in schema and self._knows(key, 0)
+            key: schema[key]
+            for key in ("description", "title", "default")
+            if key in schema and self._is_supported(key, 0)
         }
 
-    def _as_text(self, schema: Schema, kind: str) -> Schema:
-        said = f"{schema.get('description', '')} A JSON {kind}, written as text.".strip()
-        return {"type": "string", "description": said}
+    def _build_text_schema(self, schema: Schema, json_type: str) -> Schema:
+        description = f"{schema.get('description', '')} A JSON {json_type}, written as text.".strip()
+        return {"type": "string", "description": description}
 
-    def _anything(self) -> Schema:
+    def _build_any_schema(self) -> Schema:
         return {"type": "string", "description": "Any text."}
 
 
-def _or_null(schema: Schema) -> Schema:
+def _make_nullable(schema: Schema) -> Schema:
     if "anyOf" in schema:
         members: list[Schema] = schema["anyOf"]
         return schema if {"type": "null"} in members else schema | {"anyOf": [*members, {"type": "null"}]}
-    words = {key: schema[key] for key in ("description", "title") if key in schema}
-    return {"anyOf": [_without(schema, *words), {"type": "null"}], **words}
+    annotations = {key: schema[key] for key in ("description", "title") if key in schema}
+    return {"anyOf": [_drop_keys(schema, *annotations), {"type": "null"}], **annotations}
 
 
-def _without(schema: Schema, *keys: str) -> Schema:
+def _drop_keys(schema: Schema, *keys: str) -> Schema:
     return {key: value for key, value in schema.items() if key not in keys}
 
 
-def _kinds(values: list[Any]) -> list[str]:
+def _list_value_types(values: list[Any]) -> list[str]:
     names = {str: "string", bool: "boolean", int: "integer", float: "number"}
     return list(dict.fromkeys(names[type(value)] for value in values if type(value) in names))
 
 
-def _choices(kind: str, values: list[Any]) -> Schema:
-    return {"type": kind, "enum": [value for value in values if _kinds([value]) == [kind]]}
+def _build_enum_schema(json_type: str, values: list[Any]) -> Schema:
+    return {"type": json_type, "enum": [value for value in values if _list_value_types([value]) == [json_type]]}
 
 
-def _everywhere(given: Any, place: str) -> Iterator[tuple[str, Schema]]:
-    schema = dict(as_object(given))
-    yield place, schema
+def _iter_subschemas(node: Any, path: str) -> Iterator[tuple[str, Schema]]:
+    schema = dict(as_object(node))
+    yield path, schema
     for key, value in schema.items():
         if key in ("properties", "$defs", "patternProperties") and isinstance(value, dict):
-            for name, one in cast("dict[str, Any]", value).items():
-                yield from _everywhere(one, f"{place}.{name}".lstrip("."))
-        elif key in _LISTS and isinstance(value, list):
-            for one in cast("list[Any]", value):
-                yield from _everywhere(one, f"{place}({key})")
+            for name, subschema in cast("dict[str, Any]", value).items():
+                yield from _iter_subschemas(subschema, f"{path}.{name}".lstrip("."))
+        elif key in _LIST_KEYWORDS and isinstance(value, list):
+            for subschema in cast("list[Any]", value):
+                yield from _iter_subschemas(subschema, f"{path}({key})")
         elif key in ("items", "additionalProperties", "propertyNames") and isinstance(value, dict):
-            yield from _everywhere(cast("Schema", value), f"{place}[]")
+            yield from _iter_subschemas(cast("Schema", value), f"{path}[]")
 
 
-def _looping(schema: Schema) -> set[str]:
+def _find_recursive(schema: Schema) -> set[str]:
     """The definitions from which a way leads back to themselves."""
-    parts = named(schema, "$defs")
-    near = {name: {_target(one) for _, one in _everywhere(part, "") if "$ref" in one} for name, part in parts.items()}
-    found: set[str] = set()
-    for name in parts:
-        todo, met = [*near[name]], set[str]()
-        while todo:
-            step = todo.pop()
-            if step not in met:
-                met.add(step)
-                todo += near.get(step, ())
-        if name in met:
-            found.add(name)
-    return found
+    definitions = get_mapping(schema, "$defs")
+    references = {
+        name: {
+            _get_reference_name(subschema) for _, subschema in _iter_subschemas(definition, "") if "$ref" in subschema
+        }
+        for name, definition in definitions.items()
+    }
+    recursive: set[str] = set()
+    for name in definitions:
+        pending, visited = [*references[name]], set[str]()
+        while pending:
+            reference = pending.pop()
+            if reference not in visited:
+                visited.add(reference)
+                pending += references.get(reference, ())
+        if name in visited:
+            recursive.add(name)
+    return recursive
 
 
-def _target(schema: Schema) -> str:
-    return str(schema["$ref"]).removeprefix(_REF)
+def _get_reference_name(schema: Schema) -> str:
+    return str(schema["$ref"]).removeprefix(_DEFS_PREFIX)

@@ -8,85 +8,89 @@ from typing import Any, Final, TypeAlias, cast
 
 Schema: TypeAlias = Mapping[str, Any]
 
-EVERYTHING: Final[Schema] = {}
-NOTHING: Final[Schema] = {"not": {}}
-_TYPES: Final = ("string", "integer", "number", "boolean", "array", "object", "null")
-_STEPS: Final = 32  # of references that lead to one another
+ANY_SCHEMA: Final[Schema] = {}
+NEVER_SCHEMA: Final[Schema] = {"not": {}}
+_JSON_TYPES: Final = ("string", "integer", "number", "boolean", "array", "object", "null")
+_MAX_REFERENCE_STEPS: Final = 32  # of references that lead to one another
 
 
 def as_object(schema: Any) -> Schema:
     """A schema as an object: `true` takes everything, `false` nothing; what is no schema at all says nothing."""
     if isinstance(schema, Mapping):
         return cast("Schema", schema)
-    return NOTHING if schema is False else EVERYTHING
+    return NEVER_SCHEMA if schema is False else ANY_SCHEMA
 
 
-def named(schema: Schema, member: str = "properties") -> Mapping[str, Any]:
+def get_mapping(schema: Schema, member: str = "properties") -> Mapping[str, Any]:
     """A member that holds schemas by name."""
-    found = schema.get(member)
-    return cast("Schema", found) if isinstance(found, Mapping) else EVERYTHING
+    value = schema.get(member)
+    return cast("Schema", value) if isinstance(value, Mapping) else ANY_SCHEMA
 
 
-def listed(schema: Schema, member: str) -> list[Any]:
+def get_list(schema: Schema, member: str) -> list[Any]:
     """A member that is a list: of schemas, or of values."""
-    found = schema.get(member)
-    return cast("list[Any]", found) if isinstance(found, list) else []
+    value = schema.get(member)
+    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
-def required(schema: Schema) -> list[str]:
+def get_required(schema: Schema) -> list[str]:
     """The names of what must be there."""
-    return [one for one in listed(schema, "required") if isinstance(one, str)]
+    return [name for name in get_list(schema, "required") if isinstance(name, str)]
 
 
-def types(schema: Schema) -> list[str]:
+def get_types(schema: Schema) -> list[str]:
     """The types it names, one or several."""
-    kind = schema.get("type")
-    return [one for one in ([kind] if isinstance(kind, str) else listed(schema, "type")) if one in _TYPES]
+    type_value = schema.get("type")
+    return [
+        type_name
+        for type_name in ([type_value] if isinstance(type_value, str) else get_list(schema, "type"))
+        if type_name in _JSON_TYPES
+    ]
 
 
-def number(schema: Schema, member: str, otherwise: int = 0) -> float:
+def get_number(schema: Schema, member: str, default: int = 0) -> float:
     """A member that is a number."""
-    found = schema.get(member)
-    return found if isinstance(found, int | float) else otherwise
+    value = schema.get(member)
+    return value if isinstance(value, int | float) else default
 
 
-def resolved(schema: Any, root: Schema) -> Schema:
+def resolve_schema(schema: Any, root: Schema) -> Schema:
     """A schema with its own reference followed within the document, and the parts of its `allOf` taken together."""
-    return _resolved(as_object(schema), root, _STEPS)
+    return _resolve(as_object(schema), root, _MAX_REFERENCE_STEPS)
 
 
-def _resolved(schema: Schema, root: Schema, steps: int) -> Schema:
+def _resolve(schema: Schema, root: Schema, steps: int) -> Schema:
     if steps <= 0:
-        return EVERYTHING
+        return ANY_SCHEMA
     parts: list[Schema] = []
     if isinstance(reference := schema.get("$ref"), str):
-        parts.append(_resolved(_at(reference, root), root, steps - 1))
-    parts += [_resolved(as_object(one), root, steps // 2) for one in listed(schema, "allOf")]
-    made = {name: value for name, value in schema.items() if not parts or name not in ("$ref", "allOf")}
+        parts.append(_resolve(_look_up_reference(reference, root), root, steps - 1))
+    parts += [_resolve(as_object(branch), root, steps // 2) for branch in get_list(schema, "allOf")]
+    merged = {name: value for name, value in schema.items() if not parts or name not in ("$ref", "allOf")}
     for part in parts:
-        made = _merged(part, made)
-    return made
+        merged = _merge(part, merged)
+    return merged
 
 
-def _at(reference: str, root: Schema) -> Schema:
+def _look_up_reference(reference: str, root: Schema) -> Schema:
     """What a reference within the document leads to; everything if it leads nowhere, or elsewhere."""
-    mark, *words = reference.split("/")
-    if mark != "#":
-        return EVERYTHING
-    found: Any = root
-    for word in words:
-        if not isinstance(found, Mapping):
-            return EVERYTHING
-        found = cast("Schema", found).get(word.replace("~1", "/").replace("~0", "~"))
-    return as_object(found)
+    prefix, *segments = reference.split("/")
+    if prefix != "#":
+        return ANY_SCHEMA
+    node: Any = root
+    for segment in segments:
+        if not isinstance(node, Mapping):
+            return ANY_SCHEMA
+        node = cast("Schema", node).get(segment.replace("~1", "/").replace("~0", "~"))
+    return as_object(node)
 
 
-def _merged(one: Schema, other: Schema) -> dict[str, Any]:
+def _merge(first: Schema, second: Schema) -> dict[str, Any]:
     """Both at once: properties of both, required by either; what only one can say is said by the second."""
-    made: dict[str, Any] = {**one, **other}
+    merged: dict[str, Any] = {**first, **second}
     for name in ("properties", "$defs"):
-        if inner := {**named(one, name), **named(other, name)}:
-            made[name] = inner
-    if names := list(dict.fromkeys([*required(one), *required(other)])):
-        made["required"] = names
-    return made
+        if inner := {**get_mapping(first, name), **get_mapping(second, name)}:
+            merged[name] = inner
+    if names := list(dict.fromkeys([*get_required(first), *get_required(second)])):
+        merged["required"] = names
+    return merged

@@ -9,55 +9,59 @@ from dovetail.protocol.uri_key import uri_key
 from dovetail.wire.lifecycle import ServerCapabilities
 from dovetail.wire.subscriptions import SubscriptionFilter
 
-TOOLS = "notifications/tools/list_changed"
-PROMPTS = "notifications/prompts/list_changed"
-RESOURCES = "notifications/resources/list_changed"
-UPDATED = "notifications/resources/updated"
+TOOLS_LIST_CHANGED = "notifications/tools/list_changed"
+PROMPTS_LIST_CHANGED = "notifications/prompts/list_changed"
+RESOURCES_LIST_CHANGED = "notifications/resources/list_changed"
+RESOURCE_UPDATED = "notifications/resources/updated"
 
-LISTS = {"tools": TOOLS, "prompts": PROMPTS, "resources": RESOURCES}
+LIST_CHANGED_METHODS = {
+    "tools": TOOLS_LIST_CHANGED,
+    "prompts": PROMPTS_LIST_CHANGED,
+    "resources": RESOURCES_LIST_CHANGED,
+}
 
 
-def honoured(asked: SubscriptionFilter, capabilities: ServerCapabilities) -> SubscriptionFilter:
+def restrict_filter(requested: SubscriptionFilter, capabilities: ServerCapabilities) -> SubscriptionFilter:
     """The part of a filter the server can serve. spec: subscriptions#acknowledgment"""
     tools, prompts, resources = capabilities.tools, capabilities.prompts, capabilities.resources
-    uris = asked.resource_subscriptions if resources is not None and resources.subscribe else None
+    uris = requested.resource_subscriptions if resources is not None and resources.subscribe else None
     return SubscriptionFilter(
-        tools_list_changed=asked.tools_list_changed and tools is not None and tools.list_changed,
-        prompts_list_changed=asked.prompts_list_changed and prompts is not None and prompts.list_changed,
-        resources_list_changed=asked.resources_list_changed and resources is not None and resources.list_changed,
+        tools_list_changed=requested.tools_list_changed and tools is not None and tools.list_changed,
+        prompts_list_changed=requested.prompts_list_changed and prompts is not None and prompts.list_changed,
+        resources_list_changed=requested.resources_list_changed and resources is not None and resources.list_changed,
         resource_subscriptions=list(dict.fromkeys(uris)) if uris else None,
     )
 
 
-def matcher(filter: SubscriptionFilter) -> Callable[[str, str | None], bool]:
+def create_matcher(subscription_filter: SubscriptionFilter) -> Callable[[str, str | None], bool]:
     """A test for (method, uri) against the filter."""
-    lists = {
+    list_methods = {
         method
-        for method, wanted in (
-            (TOOLS, filter.tools_list_changed),
-            (PROMPTS, filter.prompts_list_changed),
-            (RESOURCES, filter.resources_list_changed),
+        for method, is_requested in (
+            (TOOLS_LIST_CHANGED, subscription_filter.tools_list_changed),
+            (PROMPTS_LIST_CHANGED, subscription_filter.prompts_list_changed),
+            (RESOURCES_LIST_CHANGED, subscription_filter.resources_list_changed),
         )
-        if wanted
+        if is_requested
     }
-    keys = frozenset(map(uri_key, filter.resource_subscriptions or ()))
+    keys = frozenset(map(uri_key, subscription_filter.resource_subscriptions or ()))
 
     def matches(method: str, uri: str | None) -> bool:
-        if method != UPDATED:
-            return method in lists
+        if method != RESOURCE_UPDATED:
+            return method in list_methods
         return uri is not None and uri_key(uri) in keys
 
     return matches
 
 
-def spellings(uris: Iterable[str]) -> dict[str, list[str]]:
+def group_spellings(uris: Iterable[str]) -> dict[str, list[str]]:
     """Group URIs by their key, as a listener spelled them."""
-    found: dict[str, list[str]] = {}
+    uris_by_key: dict[str, list[str]] = {}
     for uri in dict.fromkeys(uris):
-        found.setdefault(uri_key(uri), []).append(uri)
-    return found
+        uris_by_key.setdefault(uri_key(uri), []).append(uri)
+    return uris_by_key
 
 
-def echoes(spelled: Mapping[str, list[str]], uri: str | None) -> list[str | None]:
+def find_subscribed_uris(uris_by_key: Mapping[str, list[str]], uri: str | None) -> list[str | None]:
     """Return the URIs to name in the notices of one change: each in the listener's own spelling."""
-    return [None] if uri is None else [*spelled.get(uri_key(uri), (uri,))]
+    return [None] if uri is None else [*uris_by_key.get(uri_key(uri), (uri,))]

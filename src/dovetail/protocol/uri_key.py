@@ -23,7 +23,7 @@ _SHORTEST_ESCAPES: Final = [chr(byte) if byte in UNRESERVED else f"%{byte:02X}" 
 _NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
 
 # The longest request line nginx and Apache accept by default. Longer URIs are not worth the time to decode them.
-MAX_URI: Final = 8192
+MAX_URI_CHARS: Final = 8192
 _DECODING_ROUNDS: Final = 4  # how often a chain of readers may decode the same URI
 _CACHED_READINGS: Final = 512
 _MAX_CACHED_CHARS: Final = 512  # so that long URIs of strangers do not fill the memory
@@ -33,7 +33,7 @@ _BLANKS: Final = re.compile(r"[\x00-\x20\x7f]")
 _KEPT_ESCAPES: Final = re.compile(r"%(?=3[Ff]|23)")  # of ? and #, which would cut the path short
 # A URI that all readers understand alike, but for the meaning of its first segment.
 _SIMPLE: Final = re.compile(r"[a-z][a-z0-9+.-]*+:/*+(?:[\w~!$&'()*+,;=:@-][\w.~!$&'()*+,;=:@-]*+/?)*+", re.ASCII)
-_WEB: Final = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
+_DEFAULT_PORTS: Final = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
 _THIS_MACHINE: Final = frozenset({"", "localhost", "127.0.0.1", "[::1]"})
 _HOST_DOTS: Final = str.maketrans({"\u3002": ".", "\uff0e": ".", "\uff61": "."})  # dots of a host name, by IDNA
 _LITERAL_PERCENT: Final = re.compile(r"%(?!3[Ff]|23)")
@@ -51,7 +51,7 @@ def uri_key(uri: str) -> str:
         return uri
     text = uri
     if not uri.isascii():
-        text = _NOT_ASCII.sub(lambda found: quote(found[0], safe="", errors="surrogatepass"), uri)
+        text = _NOT_ASCII.sub(lambda match: quote(match[0], safe="", errors="surrogatepass"), uri)
     if "%" not in text:
         return fold_site(text)
     site, rest = split_authority(_ESCAPES.sub(_shorten_escapes, text))
@@ -92,24 +92,24 @@ def uri_readings(uri: str) -> frozenset[str]:
 
 def is_ambiguous(uri: str) -> bool:
     """Return whether readers may disagree about what a URI names. A URI that is too long to decode counts."""
-    if len(uri) > MAX_URI:
+    if len(uri) > MAX_URI_CHARS:
         return True
     plain = uri
     for _ in range(_DECODING_ROUNDS if "%" in uri else 0):
         plain = unquote(plain)
     if _BLANKS.search(uri) or _CONTROLS.search(plain) or "\\" in plain or plain != unquote(plain):
         return True
-    if any(step in (".", "..") for step in re.split("[/:]", plain)):
+    if any(segment in (".", "..") for segment in re.split("[/:]", plain)):
         return True
-    found = _URI.match(uri)
-    if found is None or _family(found[1]) not in ("file", *_WEB):
+    match = _URI.match(uri)
+    if match is None or _family(match[1]) not in ("file", *_DEFAULT_PORTS):
         return False
-    if _family(found[1]) == "file" and len(found[2]) != 2:
+    if _family(match[1]) == "file" and len(match[2]) != 2:
         return False
     # Some readers decode or normalize a host before they look for its end.
-    authority = re.split("[/?#]", found[3], maxsplit=1)[0]
+    authority = re.split("[/?#]", match[3], maxsplit=1)[0]
     host = unquote(authority)
-    if any(mark in host and mark not in authority for mark in "/?#@"):
+    if any(delimiter in host and delimiter not in authority for delimiter in "/?#@"):
         return True
     return not host.isascii() and _nfkc(host) != host
 
@@ -126,12 +126,12 @@ def split_authority(uri: str) -> tuple[str, str]:
 # Escapes
 
 
-def _shorten_escapes(found: re.Match[str]) -> str:
-    return "".join([_SHORTEST_ESCAPES[byte] for byte in bytes.fromhex(found[0].replace("%", ""))])
+def _shorten_escapes(match: re.Match[str]) -> str:
+    return "".join([_SHORTEST_ESCAPES[byte] for byte in bytes.fromhex(match[0].replace("%", ""))])
 
 
-def _upper_escapes(found: re.Match[str]) -> str:
-    return found[0].upper()
+def _upper_escapes(match: re.Match[str]) -> str:
+    return match[0].upper()
 
 
 # Readings
@@ -160,10 +160,10 @@ def _clean_texts(uri: str) -> list[str]:
         if text == rounds[-1]:
             break
         rounds.append(text)
-    found = [_decode(rounds[-1])]
+    texts = [_decode(rounds[-1])]
     if "/." in text or len(rounds) > 1:  # else there is nothing to resolve, at no stage
-        found += map(_decode, dict.fromkeys(map(_resolve_dots, rounds)))
-    return [*dict.fromkeys(found)]
+        texts += map(_decode, dict.fromkeys(map(_resolve_dots, rounds)))
+    return [*dict.fromkeys(texts)]
 
 
 def _decode(text: str) -> str:
@@ -186,16 +186,16 @@ def _resolve_dots(text: str) -> str:
     start = path.find(":") + 1
     while path[start : start + 1] == "/":
         start += 1
-    kept: list[str] = []
+    segments: list[str] = []
     for segment in path[start:].split("/"):
         match segment.lower().replace("%2e", "."):
             case "..":
-                del kept[-1:]
+                del segments[-1:]
             case ".":
                 pass
             case _:
-                kept.append(segment)
-    return path[:start] + "/".join(kept) + tail
+                segments.append(segment)
+    return path[:start] + "/".join(segments) + tail
 
 
 def _forms(text: str, *, lenient: bool) -> Iterator[str]:
@@ -203,22 +203,22 @@ def _forms(text: str, *, lenient: bool) -> Iterator[str]:
 
     lenient: also without what some readers ignore: user, port of an unknown scheme, fragment, query of a file.
     """
-    found = _URI.match(text)
-    if found is None:
+    match = _URI.match(text)
+    if match is None:
         return
-    scheme, slashes, rest = found[1].lower(), len(found[2]), nfc(found[3])
+    scheme, slashes, rest = match[1].lower(), len(match[2]), nfc(match[3])
     end = re.search("[?#]", rest)
     path, tail = (rest, "") if end is None else (rest[: end.start()], rest[end.start() :])
     family = _family(scheme)
     if family == "file":
         places = _file_places(slashes, path, lenient=lenient)
-    elif family in _WEB:
-        places = _web_places(path, _WEB[family])
+    elif family in _DEFAULT_PORTS:
+        places = _web_places(path, _DEFAULT_PORTS[family])
     else:
         places = _other_places(slashes, path, lenient=lenient)
     tails = dict.fromkeys(_tails(tail, drop_query=lenient and family == "file", drop_fragment=lenient))
     for place in dict.fromkeys(places):
-        yield from (f"{scheme}:{_escape(place)}{_escape(one)}" for one in tails)
+        yield from (f"{scheme}:{_escape(place)}{_escape(tail_form)}" for tail_form in tails)
 
 
 def _family(scheme: str) -> str:
@@ -231,21 +231,23 @@ def _file_places(slashes: int, path: str, *, lenient: bool) -> Iterator[str]:
     inner = _DRIVE.sub(r"\1:", inner)
     local = _fold_host(host) in _THIS_MACHINE
     if not local:
-        yield from (f"//{name}{one}" for name in _hosts(host, lenient=lenient) for one in _paths(inner))
+        yield from (
+            f"//{name}{absolute_path}" for name in _hosts(host, lenient=lenient) for absolute_path in _paths(inner)
+        )
     if local or lenient:
-        for one in (*_paths(inner), *(() if local else _paths(path))):
-            yield from (f"//{one}", one, f"//localhost{one}")
+        for absolute_path in (*_paths(inner), *(() if local else _paths(path))):
+            yield from (f"//{absolute_path}", absolute_path, f"//localhost{absolute_path}")
 
 
 def _web_places(path: str, default_port: str) -> Iterator[str]:
     authority, _, inner = path.partition("/")
     host, port = authority.rpartition("@")[2], ""
-    if found := re.search(r":(\d*)\Z", host):
-        host, port = host[: found.start()], found[1].lstrip("0")
+    if match := re.search(r":(\d*)\Z", host):
+        host, port = host[: match.start()], match[1].lstrip("0")
     host = _fold_host(host)
     ports = ("", f":{default_port}") if port in ("", default_port) else (f":{port}",)
-    for one in (*_paths(inner), *(() if inner.strip("/") else ("",))):
-        yield from (f"//{host}{port}{one}" for port in ports)
+    for absolute_path in (*_paths(inner), *(() if inner.strip("/") else ("",))):
+        yield from (f"//{host}{port}{absolute_path}" for port in ports)
 
 
 def _other_places(slashes: int, path: str, *, lenient: bool) -> Iterator[str]:
@@ -253,12 +255,12 @@ def _other_places(slashes: int, path: str, *, lenient: bool) -> Iterator[str]:
     if slashes == 2 or lenient:
         first, slash, inner = path.partition("/")
         paths = [*_paths(inner)] if slash else [""]
-        yield from (f"//{host}{one}" for host in _hosts(first, lenient=lenient) for one in paths)
+        yield from (f"//{host}{inner_path}" for host in _hosts(first, lenient=lenient) for inner_path in paths)
     if slashes != 2 or lenient:
-        for one in _paths(path):
-            yield from (f"//{one}", one, one[1:])
+        for absolute_path in _paths(path):
+            yield from (f"//{absolute_path}", absolute_path, absolute_path[1:])
             if lenient:
-                first, slash, inner = one[1:].partition("/")
+                first, slash, inner = absolute_path[1:].partition("/")
                 yield from (f"//{host}{slash}{inner}" for host in _hosts(first, lenient=True))
 
 
@@ -267,19 +269,19 @@ def _hosts(authority: str, *, lenient: bool) -> Iterator[str]:
     host = _fold_host(authority)
     yield host
     if lenient and ("@" in host or ":" in host):
-        bare = _BARE_HOST.match(host.rpartition("@")[2])
-        yield "" if bare is None else bare[0].removesuffix(".")
+        bare_host = _BARE_HOST.match(host.rpartition("@")[2])
+        yield "" if bare_host is None else bare_host[0].removesuffix(".")
 
 
 def _paths(path: str) -> Iterator[str]:
     """Return a path with slashes collapsed and dots resolved, also without a slash at its end."""
-    kept: list[str] = []
+    segments: list[str] = []
     for segment in path.split("/"):
         if segment == "..":
-            del kept[-1:]
+            del segments[-1:]
         elif segment not in ("", "."):
-            kept.append(segment)
-    clean = "/" + "/".join(kept)
+            segments.append(segment)
+    clean = "/" + "/".join(segments)
     yield clean
     if clean != "/" and path.endswith(("/", "/.", "/..")):
         yield f"{clean}/"
@@ -287,11 +289,11 @@ def _paths(path: str) -> Iterator[str]:
 
 def _tails(tail: str, *, drop_query: bool, drop_fragment: bool) -> Iterator[str]:
     """Return query and fragment, the parameters of the query also in order."""
-    query, mark, fragment = tail.partition("#")
-    for one in (query, "?" + "&".join(sorted(pair for pair in query[1:].split("&") if pair))):
-        yield f"{one if one != '?' else ''}{mark if fragment else ''}{fragment}"
+    query, separator, fragment = tail.partition("#")
+    for query_form in (query, "?" + "&".join(sorted(pair for pair in query[1:].split("&") if pair))):
+        yield f"{query_form if query_form != '?' else ''}{separator if fragment else ''}{fragment}"
         if drop_fragment:
-            yield one if one != "?" else ""
+            yield query_form if query_form != "?" else ""
     if drop_query:
         yield ""
 

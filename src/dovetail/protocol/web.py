@@ -23,4 +23,4 @@ class WebReply(Struct, frozen=True):
     body: bytes
 
 
-Send: TypeAlias = Callable[[WebRequest], Awaitable[WebReply]]
+SendRequest: TypeAlias = Callable[[WebRequest], Awaitable[WebReply]]

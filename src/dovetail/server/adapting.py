@@ -13,10 +13,10 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from dovetail.errors import clip
-from dovetail.server.foreign import Foreign, foreign, is_foreign, is_model, needs_hook
-from dovetail.server.schema import UNIONS, read_as, schema_of
+from dovetail.server.foreign import ForeignType, is_foreign_type, is_pydantic_type, make_foreign_type, needs_hook
+from dovetail.server.schema import UNION_ORIGINS, build_schema, convert_value
 
-_META: Final = {
+_META_FIELD_BY_CONSTRAINT: Final = {
     "Gt": "gt",
     "Ge": "ge",
     "Lt": "lt",
@@ -25,7 +25,7 @@ _META: Final = {
     "MinLen": "min_length",
     "MaxLen": "max_length",
 }
-_CHECKS: Final[dict[str, tuple[Callable[[Any, Any], Any], str]]] = {
+_CONSTRAINT_CHECKS: Final[dict[str, tuple[Callable[[Any, Any], Any], str]]] = {
     "gt": (operator.gt, "must be more than"),
     "ge": (operator.ge, "must be at least"),
     "lt": (operator.lt, "must be less than"),
@@ -44,209 +44,223 @@ def adapt(annotation: Any) -> Any:
     Raises:
         TypeError: nobody here would keep what it demands.
     """
-    return _Adapting().adapt(annotation)
+    return _Adapter().adapt(annotation)
 
 
-class _Adapting:
+class _Adapter:
     def __init__(self) -> None:
-        self._inside: set[Any] = set()
+        self._active_types: set[Any] = set()
 
     def adapt(self, annotation: Any) -> Any:
         origin = typing.get_origin(annotation)
         if origin is Annotated:
-            return self._annotated(annotation)
-        if origin in UNIONS:
-            return self._union(annotation)
-        if origin is typing.Literal or annotation in self._inside_hashable(annotation):
+            return self._adapt_annotated(annotation)
+        if origin in UNION_ORIGINS:
+            return self._adapt_union(annotation)
+        if origin is typing.Literal or annotation in self._get_active_types(annotation):
             return annotation
         if hasattr(annotation, "__supertype__"):
-            return self._unless_same(annotation, annotation.__supertype__)
+            return self._adapt_inner(annotation, annotation.__supertype__)
         if type(annotation).__name__ == "TypeAliasType":
-            self._inside.add(annotation)
-            return self._unless_same(annotation, annotation.__value__)
+            self._active_types.add(annotation)
+            return self._adapt_inner(annotation, annotation.__value__)
         if isinstance(annotation, type) and origin is None:
-            return self._class(annotation)
+            return self._adapt_class(annotation)
         arguments = typing.get_args(annotation)
         if not isinstance(origin, type) or not arguments:
             return annotation
-        adapted = tuple(self.adapt(one) for one in arguments)
+        adapted = tuple(self.adapt(argument) for argument in arguments)
         if all(new is old for new, old in zip(adapted, arguments, strict=True)):
             return annotation
         return origin[adapted]  # pyright: ignore[reportIndexIssue]
 
-    def _inside_hashable(self, annotation: Any) -> set[Any]:
+    def _get_active_types(self, annotation: Any) -> set[Any]:
         try:
             hash(annotation)
         except TypeError:
             return set()
-        return self._inside
+        return self._active_types
 
-    def _unless_same(self, annotation: Any, inner: Any) -> Any:
+    def _adapt_inner(self, annotation: Any, inner: Any) -> Any:
         adapted = self.adapt(inner)
         return annotation if adapted is inner else adapted
 
-    def _annotated(self, annotation: Any) -> Any:
-        inner, notes = annotation.__origin__, [*_spread(annotation.__metadata__)]
-        if any(_library(note) == "pydantic" for note in notes):
-            own = [note for note in notes if isinstance(note, str)]
-            made: Any = _from_pydantic(annotation)
-            return Annotated[made, msgspec.Meta(description=own[0])] if own else made
-        meta, checks, kept = _sorted(notes)
+    def _adapt_annotated(self, annotation: Any) -> Any:
+        inner, notes = annotation.__origin__, [*_expand_notes(annotation.__metadata__)]
+        if any(_get_package(note) == "pydantic" for note in notes):
+            descriptions = [note for note in notes if isinstance(note, str)]
+            foreign_type: Any = _make_pydantic_type(annotation)
+            return Annotated[foreign_type, msgspec.Meta(description=descriptions[0])] if descriptions else foreign_type
+        meta, checks, other_notes = _partition_notes(notes)
         adapted = self.adapt(inner)
         if not meta and not checks:
-            return annotation if adapted is inner else _annotate(adapted, kept)
-        members = typing.get_args(inner) if typing.get_origin(inner) in UNIONS else (inner,)
+            return annotation if adapted is inner else _annotate(adapted, other_notes)
+        members = typing.get_args(inner) if typing.get_origin(inner) in UNION_ORIGINS else (inner,)
         constrained = [
-            one if one in (None, types.NoneType) else _constrained(self.adapt(one), meta, checks) for one in members
+            member if member in (None, types.NoneType) else _apply_constraints(self.adapt(member), meta, checks)
+            for member in members
         ]
-        return _annotate(_either(constrained), kept)
+        return _annotate(_make_union(constrained), other_notes)
 
-    def _union(self, annotation: Any) -> Any:
+    def _adapt_union(self, annotation: Any) -> Any:
         members = typing.get_args(annotation)
-        adapted = [self.adapt(one) for one in members]
-        others = [one for one in adapted if one is not types.NoneType]
-        if len(others) > 1 and any(needs_hook(one) or is_model(one) for one in others):
-            return _either(adapted)
-        return annotation if all(new is old for new, old in zip(adapted, members, strict=True)) else _either(adapted)
+        adapted = [self.adapt(member) for member in members]
+        non_null_members = [member for member in adapted if member is not types.NoneType]
+        if len(non_null_members) > 1 and any(
+            needs_hook(member) or is_pydantic_type(member) for member in non_null_members
+        ):
+            return _make_union(adapted)
+        return (
+            annotation if all(new is old for new, old in zip(adapted, members, strict=True)) else _make_union(adapted)
+        )
 
-    def _class(self, kind: type) -> Any:
-        if is_model(kind) and hasattr(kind, "model_validate"):
-            return kind
-        if is_model(kind) or (hasattr(kind, "__get_pydantic_core_schema__") and _home(kind) != "builtins"):
-            return _from_pydantic(kind)
-        hints = _own_hints(kind)
+    def _adapt_class(self, class_type: type) -> Any:
+        if is_pydantic_type(class_type) and hasattr(class_type, "model_validate"):
+            return class_type
+        if is_pydantic_type(class_type) or (
+            hasattr(class_type, "__get_pydantic_core_schema__") and _get_type_package(class_type) != "builtins"
+        ):
+            return _make_pydantic_type(class_type)
+        hints = _get_field_hints(class_type)
         if not hints:
-            return kind
-        self._inside.add(kind)
+            return class_type
+        self._active_types.add(class_type)
         try:
-            overlooked = [name for name, hint in hints.items() if self.adapt(hint) is not hint]
+            constrained_fields = [name for name, hint in hints.items() if self.adapt(hint) is not hint]
         finally:
-            self._inside.discard(kind)
-        if not overlooked:
-            return kind
-        if issubclass(kind, msgspec.Struct) or hasattr(kind, "__attrs_attrs__"):
+            self._active_types.discard(class_type)
+        if not constrained_fields:
+            return class_type
+        if issubclass(class_type, msgspec.Struct) or hasattr(class_type, "__attrs_attrs__"):
             raise TypeError(
-                f"{kind.__name__}.{overlooked[0]}: constraints of pydantic and annotated-types are not kept inside "
+                f"{class_type.__name__}.{constrained_fields[0]}: constraints of pydantic and "
+                f"annotated-types are not kept inside "
                 f"this kind of class; say it with msgspec.Meta"
             )
-        return _from_pydantic(kind)
+        return _make_pydantic_type(class_type)
 
 
-def _spread(notes: Sequence[Any]) -> Iterator[Any]:
+def _expand_notes(notes: Sequence[Any]) -> Iterator[Any]:
     """The notes one by one: an Interval or a Len is several."""
     for note in notes:
-        if _library(note) == "annotated_types" and hasattr(note, "__iter__"):
+        if _get_package(note) == "annotated_types" and hasattr(note, "__iter__"):
             yield from note
         else:
             yield note
 
 
-def _library(value: Any) -> str:
-    return _home(type(value))
+def _get_package(value: Any) -> str:
+    return _get_type_package(type(value))
 
 
-def _home(kind: type) -> str:
-    return kind.__module__.partition(".")[0]
+def _get_type_package(type_: type) -> str:
+    return type_.__module__.partition(".")[0]
 
 
-def _sorted(notes: Sequence[Any]) -> tuple[dict[str, Any], list[Check], list[Any]]:
+def _partition_notes(notes: Sequence[Any]) -> tuple[dict[str, Any], list[Check], list[Any]]:
     """What can be said to msgspec, what has to be checked here, and the notes of others."""
     meta: dict[str, Any] = {}
     checks: list[Check] = []
-    kept: list[Any] = []
+    other_notes: list[Any] = []
     for note in notes:
         name = type(note).__name__
-        if _library(note) != "annotated_types":
-            kept.append(note)
-        elif name in _META:
-            (value,) = (getattr(note, slot) for slot in (_META[name],))
-            meta[_META[name]] = value
+        if _get_package(note) != "annotated_types":
+            other_notes.append(note)
+        elif name in _META_FIELD_BY_CONSTRAINT:
+            (value,) = (getattr(note, field) for field in (_META_FIELD_BY_CONSTRAINT[name],))
+            meta[_META_FIELD_BY_CONSTRAINT[name]] = value
         elif name == "Predicate":
             checks.append((note.func, f"does not pass `{getattr(note.func, '__name__', 'its check')}`"))
         elif name == "Timezone" and note.tz in (None, ...):
             meta["tz"] = note.tz is ...
         elif name not in ("Unit", "DocInfo"):
             raise TypeError(f"{name} in Annotated is not understood; say it with msgspec.Meta")
-    return meta, checks, kept
+    return meta, checks, other_notes
 
 
-def _constrained(kind: Any, meta: dict[str, Any], checks: list[Check]) -> Any:
+def _apply_constraints(type_: Any, meta: dict[str, Any], checks: list[Check]) -> Any:
     if meta:
         try:
-            said = Annotated[kind, msgspec.Meta(**meta)]
-            msgspec.inspect.type_info(said)
-            kind = said
+            annotated = Annotated[type_, msgspec.Meta(**meta)]
+            msgspec.inspect.type_info(annotated)
+            type_ = annotated
         except TypeError:  # on a Decimal or a date, say
-            checks = [*(_check(name, bound) for name, bound in meta.items()), *checks]
-    return _checked(kind, checks) if checks else kind
+            checks = [*(_make_check(name, bound) for name, bound in meta.items()), *checks]
+    return _make_checked_type(type_, checks) if checks else type_
 
 
-def _check(name: str, bound: Any) -> Check:
-    if name not in _CHECKS:
+def _make_check(name: str, bound: Any) -> Check:
+    if name not in _CONSTRAINT_CHECKS:
         raise TypeError(f"the constraint {name} does not apply to this type")
-    holds, text = _CHECKS[name]
-    return (lambda value: holds(value, bound)), f"{text} {bound}"
+    predicate, text = _CONSTRAINT_CHECKS[name]
+    return (lambda value: predicate(value, bound)), f"{text} {bound}"
 
 
-def _checked(kind: Any, checks: Sequence[Check]) -> type[Foreign]:
+def _make_checked_type(type_: Any, checks: Sequence[Check]) -> type[ForeignType]:
     def read(value: Any) -> Any:
-        found = read_as(kind, value)
-        for holds, text in checks:
-            if not holds(found):
+        converted = convert_value(type_, value)
+        for predicate, text in checks:
+            if not predicate(converted):
                 raise ValueError(text)
-        return found
+        return converted
 
-    return foreign(lambda output: schema_of(kind, output=output), read)
+    return make_foreign_type(lambda output: build_schema(type_, output=output), read)
 
 
-def _either(members: Sequence[Any]) -> Any:
+def _make_union(members: Sequence[Any]) -> Any:
     """A union; where one of its members is foreign, they are tried in turn."""
-    others = [one for one in members if one not in (None, types.NoneType)]
-    optional = len(others) < len(members)
-    if len(others) > 1 and any(needs_hook(one) or is_model(one) for one in others):
-        others = [_first_of(others)]
-    union = others[0]
-    for one in others[1:]:
-        union = typing.Union[union, one]  # noqa: UP007  # pyright: ignore[reportDeprecated]
-    return typing.Optional[union] if optional else union  # noqa: UP045  # pyright: ignore[reportDeprecated]
+    non_null_members = [member for member in members if member not in (None, types.NoneType)]
+    is_optional = len(non_null_members) < len(members)
+    if len(non_null_members) > 1 and any(needs_hook(member) or is_pydantic_type(member) for member in non_null_members):
+        non_null_members = [_make_ordered_union(non_null_members)]
+    union = non_null_members[0]
+    for member in non_null_members[1:]:
+        union = typing.Union[union, member]  # noqa: UP007  # pyright: ignore[reportDeprecated]
+    return typing.Optional[union] if is_optional else union  # noqa: UP045  # pyright: ignore[reportDeprecated]
 
 
-def _first_of(members: Sequence[Any]) -> type[Foreign]:
+def _make_ordered_union(members: Sequence[Any]) -> type[ForeignType]:
     def read(value: Any) -> Any:
-        if isinstance(value, tuple(one for one in members if isinstance(one, type) and not is_foreign(one))):
+        if isinstance(
+            value, tuple(member for member in members if isinstance(member, type) and not is_foreign_type(member))
+        ):
             return value
         reasons: list[str] = []
-        for one in members:
+        for member in members:
             try:
-                return read_as(one, value)
+                return convert_value(member, value)
             except ValueError as exc:
                 reasons.append(clip(str(exc), 200))
         raise ValueError("fits none of its types: " + " | ".join(reasons))
 
-    return foreign(lambda output: {"anyOf": [schema_of(one, output=output) for one in members]}, read)
+    return make_foreign_type(
+        lambda output: {"anyOf": [build_schema(member, output=output) for member in members]}, read
+    )
 
 
-def _from_pydantic(kind: Any) -> type[Foreign]:
+def _make_pydantic_type(type_: Any) -> type[ForeignType]:
     try:
         from dovetail.server import models
     except ImportError:
         raise TypeError("pydantic is needed to keep the constraints of annotated-types inside a class") from None
-    models.adapter(kind)
-    return foreign(lambda output: models.schema(kind, output=output), lambda value: models.read(kind, value))
+    models.get_adapter(type_)
+    return make_foreign_type(
+        lambda output: models.build_schema(type_, output=output), lambda value: models.validate(type_, value)
+    )
 
 
-def _annotate(kind: Any, notes: Sequence[Any]) -> Any:
+def _annotate(type_: Any, notes: Sequence[Any]) -> Any:
     for note in notes:
-        kind = Annotated[kind, note]
-    return kind
+        type_ = Annotated[type_, note]
+    return type_
 
 
-def _own_hints(kind: type) -> dict[str, Any]:
+def _get_field_hints(type_: type) -> dict[str, Any]:
     """The annotations of a class with fields; none for other classes, and none where a name is not known yet."""
-    fields = ("__dataclass_fields__", "__struct_fields__", "__attrs_attrs__", "__total__", "_field_defaults")
-    if not any(hasattr(kind, name) for name in fields):
+    field_markers = ("__dataclass_fields__", "__struct_fields__", "__attrs_attrs__", "__total__", "_field_defaults")
+    if not any(hasattr(type_, name) for name in field_markers):
         return {}
     try:
-        return typing.get_type_hints(kind, include_extras=True)
+        return typing.get_type_hints(type_, include_extras=True)
     except Exception:  # whatever it is, it shows again, and is said, when the schema is made
         return {}

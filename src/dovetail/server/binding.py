@@ -10,82 +10,84 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from dovetail.server.context import Context
-from dovetail.server.runner import Limited, Resolving, Revealing, Runner, may_give_coroutine
+from dovetail.server.runner import AwaitingRunner, ErrorExposingRunner, LimitedRunner, Runner, may_return_coroutine
 from dovetail.server.signature import Signature, compile_signature
 
 if TYPE_CHECKING:
-    from dovetail.server.inject import Plan
-    from dovetail.server.verbatim import Verbatim
+    from dovetail.server.inject import DependencyPlan
+    from dovetail.server.verbatim import CustomSchemaSignature
 
-_INJECTION: Final = "dovetail.server.inject"
+_DEPENDENCIES_MODULE: Final = "dovetail.server.inject"
 
 
-def bound(
+def compile_function(
     function: Callable[..., Any],
     *,
     schema: dict[str, Any] | None = None,
     lax: bool = False,
     timeout: float | None = None,
-    limit: int | None = None,
+    max_concurrency: int | None = None,
     inline: bool = False,
-    reveal: Collection[type[Exception]] = (),
-) -> "tuple[Signature | Verbatim, Runner]":
+    expose_errors: Collection[type[Exception]] = (),
+) -> "tuple[Signature | CustomSchemaSignature, Runner]":
     """How a call's arguments reach the function, and how it is run; with a schema of the author's, they are one dict.
 
     Raises:
         TypeError: a parameter can be filled neither from JSON nor by a dependency.
     """
-    plan = _plan(function)
-    runner = _runner(function, plan, timeout, inline)
-    if reveal:
-        runner = Revealing(runner, reveal)
-    if limit is not None:
-        runner = Limited(runner, limit)
-    carries = runner.takes_context
+    plan = _build_plan(function)
+    runner = _build_runner(function, plan, timeout, inline)
+    if expose_errors:
+        runner = ErrorExposingRunner(runner, expose_errors)
+    if max_concurrency is not None:
+        runner = LimitedRunner(runner, max_concurrency)
+    passes_context = runner.takes_context
     signature = compile_signature(
         function,
         context_type=Context,
         lax=lax,
-        skip=() if plan is None else plan.filled,
-        carries=carries and schema is None,
+        skip=() if plan is None else plan.filled_parameters,
+        passes_context=passes_context and schema is None,
     )
     if plan is not None:
         plan.check(signature.parameters)
-    if _yields(function):
-        from dovetail.server.streaming import gathered
+    if _is_generator(function):
+        from dovetail.server.streaming import get_collected_type
 
-        signature.returns = gathered(signature.returns)
+        signature.returns = get_collected_type(signature.returns)
     if schema is None:
         return signature, runner
-    from dovetail.server.verbatim import Verbatim
+    from dovetail.server.verbatim import CustomSchemaSignature
 
-    return Verbatim(signature, schema, carries=carries), runner
+    return CustomSchemaSignature(signature, schema, passes_context=passes_context), runner
 
 
-def _plan(function: Callable[..., Any]) -> "Plan | None":
-    if _INJECTION not in sys.modules:
+def _build_plan(function: Callable[..., Any]) -> "DependencyPlan | None":
+    if _DEPENDENCIES_MODULE not in sys.modules:
         return None  # nobody has got hold of a Depends yet
-    from dovetail.server.inject import Plan
+    from dovetail.server.inject import DependencyPlan
 
-    plan = Plan(function)
-    return plan if plan.filled else None
+    plan = DependencyPlan(function)
+    return plan if plan.filled_parameters else None
 
 
-def _runner(function: Callable[..., Any], plan: "Plan | None", timeout: float | None, inline: bool) -> Runner:
-    if _yields(function):
-        from dovetail.server.streaming import Streaming
+def _build_runner(
+    function: Callable[..., Any], plan: "DependencyPlan | None", timeout: float | None, inline: bool
+) -> Runner:
+    if _is_generator(function):
+        from dovetail.server.streaming import StreamingRunner
 
-        runner = Streaming(function, timeout=timeout, inline=inline)
+        runner = StreamingRunner(function, timeout=timeout, inline=inline)
     else:
-        kind = Resolving if may_give_coroutine(function) else Runner
-        runner = kind(function, timeout=timeout, inline=inline)
+        runner_class = AwaitingRunner if may_return_coroutine(function) else Runner
+        runner = runner_class(function, timeout=timeout, inline=inline)
     if plan is None:
         return runner
-    from dovetail.server.inject import Injecting
+    from dovetail.server.inject import DependencyRunner
 
-    return Injecting(runner, plan)
+    return DependencyRunner(runner, plan)
 
 
-def _yields(function: Callable[..., Any]) -> bool:
-    plain = inspect.unwrap(function)
-    return inspect.isasyncgenfunction(plain) or inspect.isgeneratorfunction(plain)
+def _is_generator(function: Callable[..., Any]) -> bool:
+    unwrapped = inspect.unwrap(function)
+    return inspect.isasyncgenfunction(unwrapped) or inspect.isgeneratorfunction(unwrapped)

@@ -7,111 +7,128 @@ from the schema; a signature without objects inside its arguments pays nothing.
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
-from dovetail.server.arguments import Schema, fitting
+from dovetail.server.arguments import Schema, select_matching
 
-Look = Callable[[Any], bool]  # whether a value has nothing unknown in it; of another type than it should be, it passes
+FieldCheck = Callable[
+    [Any], bool
+]  # whether a value has nothing unknown in it; of another type than it should be, it passes
 
-_REF: Final = "#/$defs/"
+_REF_PREFIX: Final = "#/$defs/"
 
 
-def closing(schema: Schema) -> Look | None:
+def compile_unknown_field_check(schema: Schema) -> FieldCheck | None:
     """The look to take at the arguments of a schema, apart from their own names; None if there is nothing to see."""
-    looks = _Looks(schema.get("$defs", {}))
-    members = looks.members(schema)
-    return None if not members else _members(members)
+    compiler = _CheckCompiler(schema.get("$defs", {}))
+    member_checks = compiler.compile_members(schema)
+    return None if not member_checks else _make_members_check(member_checks)
 
 
-class _Looks:
-    def __init__(self, shared: Schema) -> None:
-        self._shared = shared
-        self._named: dict[str, Look] = {}
+class _CheckCompiler:
+    def __init__(self, definitions: Schema) -> None:
+        self._definitions = definitions
+        self._check_by_name: dict[str, FieldCheck] = {}
 
-    def members(self, schema: Schema) -> dict[str, Look]:
-        found = {name: self.look(one) for name, one in schema.get("properties", {}).items()}
-        return {name: look for name, look in found.items() if look is not None}
+    def compile_members(self, schema: Schema) -> dict[str, FieldCheck]:
+        checks = {name: self.compile_node(member) for name, member in schema.get("properties", {}).items()}
+        return {name: check for name, check in checks.items() if check is not None}
 
-    def look(self, schema: Any) -> Look | None:
+    def compile_node(self, schema: Any) -> FieldCheck | None:
         if not isinstance(schema, dict):
             return None
         schema = cast("Schema", schema)
         if "$ref" in schema:
-            return self._reference(str(schema["$ref"]).removeprefix(_REF))
+            return self._compile_reference(str(schema["$ref"]).removeprefix(_REF_PREFIX))
         if alternatives := schema.get("anyOf") or schema.get("oneOf"):
-            return self._any(alternatives)
+            return self._compile_alternatives(alternatives)
         match schema.get("type"):
             case "object":
-                return self._object(schema)
+                return self._compile_object(schema)
             case "array":
-                return self._array(schema)
+                return self._compile_array(schema)
             case _:
                 return None
 
-    def _reference(self, name: str) -> Look:
-        if name not in self._named:
-            self._named[name] = lambda value: self._named[name](value)  # for the places where it contains itself
-            self._named[name] = self.look(self._shared.get(name, {})) or _pass
-        return self._named[name]
+    def _compile_reference(self, name: str) -> FieldCheck:
+        if name not in self._check_by_name:
+            self._check_by_name[name] = lambda value: self._check_by_name[name](
+                value
+            )  # for the places where it contains itself
+            self._check_by_name[name] = self.compile_node(self._definitions.get(name, {})) or _always_valid
+        return self._check_by_name[name]
 
-    def _any(self, schemas: list[Schema]) -> Look | None:
-        looks = [self.look(one) for one in schemas]
-        if not any(looks):
+    def _compile_alternatives(self, schemas: list[Schema]) -> FieldCheck | None:
+        checks = [self.compile_node(schema) for schema in schemas]
+        if not any(checks):
             return None
-        if len(seen := [look for look in looks if look is not None]) == 1 and _scalars(schemas) == len(schemas) - 1:
-            return seen[0]  # something or null, which is most of them
-        whole = [self._shared.get(str(one["$ref"]).removeprefix(_REF), {}) if "$ref" in one else one for one in schemas]
-        if not all("type" in one for one in whole):
+        if (
+            len(present_checks := [check for check in checks if check is not None]) == 1
+            and _count_scalars(schemas) == len(schemas) - 1
+        ):
+            return present_checks[0]  # something or null, which is most of them
+        resolved = [
+            self._definitions.get(str(schema["$ref"]).removeprefix(_REF_PREFIX), {}) if "$ref" in schema else schema
+            for schema in schemas
+        ]
+        if not all("type" in schema for schema in resolved):
             return None
-        known = {id(one): look for one, look in zip(whole, looks, strict=True)}
-        return lambda value: _one_passes([known[id(one)] for one in fitting(whole, value)], value)
+        check_by_id = {id(schema): check for schema, check in zip(resolved, checks, strict=True)}
+        return lambda value: _any_passes(
+            [check_by_id[id(schema)] for schema in select_matching(resolved, value)], value
+        )
 
-    def _object(self, schema: Schema) -> Look | None:
-        members, further = self.members(schema), self.look(schema.get("additionalProperties"))
+    def _compile_object(self, schema: Schema) -> FieldCheck | None:
+        member_checks, extra_check = self.compile_members(schema), self.compile_node(schema.get("additionalProperties"))
         names = frozenset[str](schema.get("properties", ()))
         if schema.get("additionalProperties") is False:
-            if not members:
+            if not member_checks:
                 return lambda value: type(value) is not dict or cast("Any", value).keys() <= names
-            inside = _members(members)
-            return lambda value: type(value) is not dict or (cast("Any", value).keys() <= names and inside(value))
-        if further is None:
-            return _members(members) if members else None
+            check_members = _make_members_check(member_checks)
+            return lambda value: (
+                type(value) is not dict or (cast("Any", value).keys() <= names and check_members(value))
+            )
+        if extra_check is None:
+            return _make_members_check(member_checks) if member_checks else None
         return lambda value: (
             type(value) is not dict
             or all(
-                members.get(name, _pass if name in names else further)(one)
-                for name, one in cast("dict[str, Any]", value).items()
+                member_checks.get(name, _always_valid if name in names else extra_check)(member)
+                for name, member in cast("dict[str, Any]", value).items()
             )
         )
 
-    def _array(self, schema: Schema) -> Look | None:
-        first, rest = [self.look(one) or _pass for one in schema.get("prefixItems", ())], self.look(schema.get("items"))
-        if first:
+    def _compile_array(self, schema: Schema) -> FieldCheck | None:
+        prefix_checks, item_check = (
+            [self.compile_node(item_schema) or _always_valid for item_schema in schema.get("prefixItems", ())],
+            self.compile_node(schema.get("items")),
+        )
+        if prefix_checks:
             return lambda value: (
                 type(value) is not list
-                or all(look(one) for look, one in zip(first, cast("list[Any]", value), strict=False))
+                or all(check(item) for check, item in zip(prefix_checks, cast("list[Any]", value), strict=False))
             )
-        return None if rest is None else lambda value: type(value) is not list or all(map(rest, value))
+        return None if item_check is None else lambda value: type(value) is not list or all(map(item_check, value))
 
 
-def _members(looks: Mapping[str, Look]) -> Look:
-    pairs = tuple(looks.items())
+def _make_members_check(checks: Mapping[str, FieldCheck]) -> FieldCheck:
+    pairs = tuple(checks.items())
 
-    def look(value: Any) -> bool:
+    def check_members(value: Any) -> bool:
         if type(value) is dict:
-            for name, inner in pairs:
-                if name in value and not inner(cast("dict[str, Any]", value)[name]):
+            for name, check in pairs:
+                if name in value and not check(cast("dict[str, Any]", value)[name]):
                     return False
         return True
 
-    return look
+    return check_members
 
 
-def _scalars(schemas: list[Schema]) -> int:
-    return sum(one.get("type") not in ("object", "array", None) for one in schemas)
+def _count_scalars(schemas: list[Schema]) -> int:
+    return sum(schema.get("type") not in ("object", "array", None) for schema in schemas)
 
 
-def _one_passes(looks: list[Look | None], value: Any) -> bool:
-    return not looks or any(look is None or look(value) for look in looks)
+def _any_passes(checks: list[FieldCheck | None], value: Any) -> bool:
+    return not checks or any(check is None or check(value) for check in checks)
 
 
-def _pass(_: Any) -> bool:
+def _always_valid(_: Any) -> bool:
     return True

@@ -18,31 +18,35 @@ class Completer:
         import inspect
 
         parameters = inspect.signature(function).parameters.values()
-        places = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-        if not 1 <= len(places) <= 2:
+        positional = [
+            parameter
+            for parameter in parameters
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        ]
+        if not 1 <= len(positional) <= 2:
             raise TypeError(f"{function!r}: a completion takes (value) or (value, arguments)")
-        self.takes_arguments = len(places) == 2
+        self.takes_arguments = len(positional) == 2
         self.runner = Runner(function)
 
-    def arguments(self, value: str, others: dict[str, str]) -> tuple[Any, ...]:
+    def build_arguments(self, value: str, other_arguments: dict[str, str]) -> tuple[Any, ...]:
         """What to call the function with."""
-        return (value, others) if self.takes_arguments else (value,)
+        return (value, other_arguments) if self.takes_arguments else (value,)
 
 
-def suggestions(found: Completion | Sequence[str] | None) -> Completion:
+def build_completion(result: Completion | Sequence[str] | None) -> Completion:
     """What a completer returned, cut to what one answer may hold."""
-    if isinstance(found, Completion):
-        values, total, more = found.values, found.total, found.has_more
+    if isinstance(result, Completion):
+        values, total, has_more = result.values, result.total, result.has_more
     else:
-        values = [str(one) for one in found or ()]
-        total, more = len(values), False
+        values = [str(value) for value in result or ()]
+        total, has_more = len(values), False
     if len(values) > MAX_VALUES:
         return Completion(values=list(values[:MAX_VALUES]), total=total or len(values), has_more=True)
-    return Completion(values=list(values), total=total, has_more=more)
+    return Completion(values=list(values), total=total, has_more=has_more)
 
 
-def matching(choices: Sequence[str], value: str) -> list[str]:
+def find_matching(choices: Sequence[str], value: str) -> list[str]:
     """The choices that begin with what was typed, or, failing that, contain it."""
-    typed = value.casefold()
-    starting = [one for one in choices if one.casefold().startswith(typed)]
-    return starting or [one for one in choices if typed in one.casefold()]
+    folded = value.casefold()
+    prefix_matches = [choice for choice in choices if choice.casefold().startswith(folded)]
+    return prefix_matches or [choice for choice in choices if folded in choice.casefold()]

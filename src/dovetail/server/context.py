@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from dovetail.errors import InsufficientScope, MissingCapability
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.principal import Principal
-from dovetail.server.asking import Asking, Elicit, ElicitUrl, Question, Roots, Sample
-from dovetail.wire.codec import convert, plain
+from dovetail.server.asking import Elicit, ElicitUrl, InputRequestBase, InputRequests, Roots, Sample
+from dovetail.wire.codec import convert, to_plain
 from dovetail.wire.content import SamplingContent
-from dovetail.wire.jsonrpc import Id
+from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation
-from dovetail.wire.logs import LoggingLevel, LoggingMessageParams, severity
+from dovetail.wire.logs import LoggingLevel, LoggingMessageParams, get_severity
 from dovetail.wire.progress import ProgressParams
 from dovetail.wire.revisions import DRAFT
 from dovetail.wire.roots import Root
@@ -52,17 +52,17 @@ class Headers(Mapping[str, str]):
 class Context(Generic[State]):
     """The call being served, and the caller's ear. `Context[State]` says what the lifespan yields."""
 
-    __slots__ = ("_asking", "_last_progress", "_logger", "exchange", "lifespan")
+    __slots__ = ("_input_requests", "_last_progress", "_logger", "exchange", "lifespan")
 
-    def __init__(self, exchange: Exchange, asking: Asking, logger: str, lifespan: State) -> None:
+    def __init__(self, exchange: Exchange, asking: InputRequests, logger: str, lifespan: State) -> None:
         self.exchange = exchange
         self.lifespan: State = lifespan  # what the server's lifespan yielded
-        self._asking = asking
+        self._input_requests = asking
         self._logger = logger
         self._last_progress: float | None = None
 
     @property
-    def request_id(self) -> Id:
+    def request_id(self) -> RequestId:
         """The JSON-RPC id of the request."""
         return self.exchange.id
 
@@ -111,25 +111,27 @@ class Context(Generic[State]):
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run_coroutine_threadsafe(self._within(awaited), self.exchange.task.get_loop()).result()
+            return asyncio.run_coroutine_threadsafe(
+                self._wait_within_call(awaited), self.exchange.task.get_loop()
+            ).result()
         awaited.close()
         raise RuntimeError("Context.wait is for plain functions, in threads: here, write `await`")
 
-    async def _within(self, awaited: Coroutine[Any, Any, T]) -> T:
+    async def _wait_within_call(self, awaited: Coroutine[Any, Any, T]) -> T:
         """Waits no longer than the call lasts."""
         if self.exchange.task.done():
             awaited.close()
             raise asyncio.CancelledError
-        own: Any = asyncio.current_task()
+        waiting_task: Any = asyncio.current_task()
 
-        def over(_: Any) -> None:
-            own.cancel()
+        def cancel_waiting(_: Any) -> None:
+            waiting_task.cancel()
 
-        self.exchange.task.add_done_callback(over)
+        self.exchange.task.add_done_callback(cancel_waiting)
         try:
             return await awaited
         finally:
-            self.exchange.task.remove_done_callback(over)
+            self.exchange.task.remove_done_callback(cancel_waiting)
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Tell how far the work is. Goes nowhere if the caller did not ask; a value that does not rise is left out."""
@@ -147,10 +149,10 @@ class Context(Generic[State]):
 
     async def log(self, level: LoggingLevel, data: Any, logger: str | None = None) -> None:
         """Send a log message, if the caller wants messages of this level."""
-        wanted = self.exchange.caller.level
-        if wanted is None or severity(level) < wanted:
+        min_severity = self.exchange.caller.level
+        if min_severity is None or get_severity(level) < min_severity:
             return
-        params = LoggingMessageParams(level=level, data=plain(data), logger=logger or self._logger)
+        params = LoggingMessageParams(level=level, data=to_plain(data), logger=logger or self._logger)
         await self.exchange.notify("notifications/message", params)
 
     async def debug(self, data: Any, logger: str | None = None) -> None:
@@ -181,11 +183,11 @@ class Context(Generic[State]):
             Dismissed: the user closed the question.
             MissingCapability: the client cannot ask users.
         """
-        return await self._ask_one(Elicit(message, form), key)
+        return await self._request_input(Elicit(message, form), key)
 
     async def elicit_url(self, message: str, url: str, *, key: str | None = None) -> None:
         """Ask the user to visit a page; returns when they agreed to, which is not yet when they are done there."""
-        await self._ask_one(ElicitUrl(message, url), key)
+        await self._request_input(ElicitUrl(message, url), key)
 
     async def sample(
         self,
@@ -195,19 +197,19 @@ class Context(Generic[State]):
         **options: Any,
     ) -> CreateMessageResult:
         """Have the client's model complete a message; options as for `Sample`."""
-        return await self._ask_one(Sample(messages, **options), key)
+        return await self._request_input(Sample(messages, **options), key)
 
     async def roots(self, *, key: str | None = None) -> list[Root]:
         """The directories and files the client lets the server work in."""
-        return await self._ask_one(Roots(), key)
+        return await self._request_input(Roots(), key)
 
-    async def ask_all(self, **questions: Question[Any]) -> dict[str, Any]:
+    async def ask_all(self, **questions: InputRequestBase[Any]) -> dict[str, Any]:
         """Ask several questions at once, in one round; the answers come back under the same names."""
-        return await self._asking.ask(questions)
+        return await self._input_requests.ask(questions)
 
-    async def _ask_one(self, question: Question[Any], key: str | None) -> Any:
-        key = key or self._asking.next_key()
-        return (await self._asking.ask({key: question}))[key]
+    async def _request_input(self, request: InputRequestBase[Any], key: str | None) -> Any:
+        key = key or self._input_requests.next_key()
+        return (await self._input_requests.ask({key: request}))[key]
 
     @overload
     async def once(self, key: str, function: Callable[[], Any], type: type[T]) -> T: ...
@@ -219,33 +221,33 @@ class Context(Generic[State]):
         The value must be JSON; it is remembered by the client, sealed, until the call is complete. It comes back as
         plain JSON, or as `type` if one is given.
         """
-        return await self._asking.once(key, function, type)
+        return await self._input_requests.once(key, function, type)
 
     @property
     def answers(self) -> Mapping[str, Any]:
         """What came back for the questions of an InputRequired, as sent, by key."""
-        return self._asking.remembered.answers
+        return self._input_requests.round_state.input_responses
 
     @property
     def request_state(self) -> str | None:
         """The state given with an InputRequired in the round before."""
-        return self._asking.remembered.state
+        return self._input_requests.round_state.author_state
 
     def require(self, **capabilities: Any) -> None:
         """Refuse the call unless the client declared these, e.g. `require(sampling={"tools": {}})`."""
-        wanted = {name: {} if value is True else value for name, value in capabilities.items()}
-        declared = plain(self.capabilities)
+        required = {name: {} if value is True else value for name, value in capabilities.items()}
+        declared = to_plain(self.capabilities)
         if declared.get("elicitation") == {}:
             declared["elicitation"] = {"form": {}}  # spec: elicitation#capabilities
-        missing = {name: value for name, value in wanted.items() if not _covers(declared.get(name), value)}
+        missing = {name: value for name, value in required.items() if not _covers(declared.get(name), value)}
         if missing:
-            convert(missing, ClientCapabilities, what="capabilities")
+            convert(missing, ClientCapabilities, label="capabilities")
             raise MissingCapability(missing)
 
     def require_scopes(self, *scopes: str) -> None:
         """Refuse the call unless the caller's token has these; over HTTP a client is asked to get them, all at once."""
-        held = self.principal.scopes if self.principal is not None else frozenset[str]()
-        if not held.issuperset(scopes):
+        granted = self.principal.scopes if self.principal is not None else frozenset[str]()
+        if not granted.issuperset(scopes):
             raise InsufficientScope(scopes)
 
     async def close_stream(self, retry_ms: int = 1000) -> None:
@@ -254,9 +256,9 @@ class Context(Generic[State]):
             await self.exchange.close_stream(retry_ms)
 
 
-def _covers(declared: Any, wanted: Any) -> bool:
+def _covers(declared: Any, required: Any) -> bool:
     if declared is None:
         return False
-    if not isinstance(wanted, dict):
+    if not isinstance(required, dict):
         return True
-    return all(_covers(declared.get(name), value) for name, value in wanted.items())
+    return all(_covers(declared.get(name), value) for name, value in required.items())

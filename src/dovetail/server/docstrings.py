@@ -9,19 +9,19 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-_PARAMETERS: Final = frozenset(
+_PARAMETER_HEADINGS: Final = frozenset(
     ("args", "arguments", "parameters", "params", "other parameters", "keyword args", "keyword arguments", "attributes")
 )
-_EXCEPTIONS: Final = frozenset(("raises", "raise", "exceptions", "except"))
+_EXCEPTION_HEADINGS: Final = frozenset(("raises", "raise", "exceptions", "except"))
 # Compiled by the first docstring that needs them.
-_HEADING: Final = r"([A-Z][A-Za-z ]*):\s*"
-_RULE: Final = r"-{3,}\s*"
-_ITEM: Final = r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:(?!:)\s*(.*)"
-_NUMPY_ITEM: Final = r"(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::(?!:).*)?"
-_FIELD: Final = r":(\w+)(?:\s+([^:]*))?:(?:\s+(.*)|\s*)"
-_FIELD_PARAMETERS: Final = frozenset(("param", "parameter", "arg", "argument", "key", "keyword", "ivar", "var"))
-_FIELD_SILENT: Final = frozenset(("type", "rtype", "raises", "raise", "except", "exception", "vartype"))
-_FIELD_RESULT: Final = frozenset(("return", "returns", "yield", "yields"))
+_HEADING_PATTERN: Final = r"([A-Z][A-Za-z ]*):\s*"
+_UNDERLINE_PATTERN: Final = r"-{3,}\s*"
+_ITEM_PATTERN: Final = r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:(?!:)\s*(.*)"
+_NUMPY_ITEM_PATTERN: Final = r"(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::(?!:).*)?"
+_FIELD_PATTERN: Final = r":(\w+)(?:\s+([^:]*))?:(?:\s+(.*)|\s*)"
+_PARAMETER_FIELDS: Final = frozenset(("param", "parameter", "arg", "argument", "key", "keyword", "ivar", "var"))
+_IGNORED_FIELDS: Final = frozenset(("type", "rtype", "raises", "raise", "except", "exception", "vartype"))
+_RESULT_FIELDS: Final = frozenset(("return", "returns", "yield", "yields"))
 
 
 class Docstring(NamedTuple):
@@ -31,80 +31,84 @@ class Docstring(NamedTuple):
     parameters: dict[str, str]
 
 
-def read(doc: str | None) -> Docstring:
+def parse(doc: str | None) -> Docstring:
     """A docstring taken apart; one without sections comes back as it is, without its indentation."""
     if not doc:
         return Docstring("", {})
     if "\n" not in doc:
         return Docstring(doc.strip(), {})
     lines = inspect.cleandoc(doc).splitlines()
-    kept: list[str] = []
-    found: dict[str, str] = {}
-    at = 0
-    while at < len(lines):
-        end, parameters, instead = _section(lines, at)
-        if end > at:
-            found = parameters | found
-            kept += instead
-            at = end
+    text_lines: list[str] = []
+    descriptions: dict[str, str] = {}
+    index = 0
+    while index < len(lines):
+        end, parameters, replacement = _parse_section(lines, index)
+        if end > index:
+            descriptions = parameters | descriptions
+            text_lines += replacement
+            index = end
         else:
-            kept.append(lines[at])
-            at += 1
-    text = re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip()
-    return Docstring(text, found)
+            text_lines.append(lines[index])
+            index += 1
+    text = re.sub(r"\n{3,}", "\n\n", "\n".join(text_lines)).strip()
+    return Docstring(text, descriptions)
 
 
-def _section(lines: Sequence[str], at: int) -> tuple[int, dict[str, str], list[str]]:
+def _parse_section(lines: Sequence[str], start: int) -> tuple[int, dict[str, str], list[str]]:
     """Where the section beginning here ends, its parameters, and what stays of it; if there is none, the same place."""
-    line = lines[at]
-    if at + 1 < len(lines) and re.fullmatch(_RULE, lines[at + 1]):
-        return _numpy(lines, at)
-    if (heading := re.fullmatch(_HEADING, line)) is not None:
-        return _google(lines, at, heading[1].lower())
-    if (field := re.fullmatch(_FIELD, line)) is not None:
-        return _sphinx(lines, at, field)
-    return at, {}, []
+    line = lines[start]
+    if start + 1 < len(lines) and re.fullmatch(_UNDERLINE_PATTERN, lines[start + 1]):
+        return _parse_numpy(lines, start)
+    if (heading := re.fullmatch(_HEADING_PATTERN, line)) is not None:
+        return _parse_google(lines, start, heading[1].lower())
+    if (field := re.fullmatch(_FIELD_PATTERN, line)) is not None:
+        return _parse_sphinx(lines, start, field)
+    return start, {}, []
 
 
-def _google(lines: Sequence[str], at: int, heading: str) -> tuple[int, dict[str, str], list[str]]:
-    end = _indented_end(lines, at + 1)
-    if heading in _EXCEPTIONS and end > at + 1:
+def _parse_google(lines: Sequence[str], start: int, heading: str) -> tuple[int, dict[str, str], list[str]]:
+    end = _find_indented_end(lines, start + 1)
+    if heading in _EXCEPTION_HEADINGS and end > start + 1:
         return end, {}, []
-    if heading not in _PARAMETERS:
-        return at, {}, []
-    body = inspect.cleandoc("\n".join(["", *lines[at + 1 : end]])).splitlines()
-    items = _items(body, _ITEM)
-    return (end, {match[1]: _joined(match[2], more) for match, more in items}, []) if items else (at, {}, [])
+    if heading not in _PARAMETER_HEADINGS:
+        return start, {}, []
+    body = inspect.cleandoc("\n".join(["", *lines[start + 1 : end]])).splitlines()
+    items = _parse_items(body, _ITEM_PATTERN)
+    return (
+        (end, {match[1]: _join_lines(match[2], continuation) for match, continuation in items}, [])
+        if items
+        else (start, {}, [])
+    )
 
 
-def _numpy(lines: Sequence[str], at: int) -> tuple[int, dict[str, str], list[str]]:
-    heading, end = lines[at].strip().lower(), at + 2
-    while end < len(lines) and not (end + 1 < len(lines) and re.fullmatch(_RULE, lines[end + 1])):
+def _parse_numpy(lines: Sequence[str], start: int) -> tuple[int, dict[str, str], list[str]]:
+    heading, end = lines[start].strip().lower(), start + 2
+    while end < len(lines) and not (end + 1 < len(lines) and re.fullmatch(_UNDERLINE_PATTERN, lines[end + 1])):
         end += 1
-    if heading in _EXCEPTIONS:
+    if heading in _EXCEPTION_HEADINGS:
         return end, {}, []
-    if heading not in _PARAMETERS:
-        return at, {}, []
-    found: dict[str, str] = {}
-    for match, more in _items(lines[at + 2 : end], _NUMPY_ITEM):
+    if heading not in _PARAMETER_HEADINGS:
+        return start, {}, []
+    descriptions: dict[str, str] = {}
+    for match, continuation in _parse_items(lines[start + 2 : end], _NUMPY_ITEM_PATTERN):
         for name in match[1].split(","):
-            found[name.strip(" *")] = _joined("", more)
-    return end, found, []
+            descriptions[name.strip(" *")] = _join_lines("", continuation)
+    return end, descriptions, []
 
 
-def _sphinx(lines: Sequence[str], at: int, field: re.Match[str]) -> tuple[int, dict[str, str], list[str]]:
-    end = _indented_end(lines, at + 1)
-    while end > at + 1 and not lines[end - 1].strip():
+def _parse_sphinx(lines: Sequence[str], start: int, field: re.Match[str]) -> tuple[int, dict[str, str], list[str]]:
+    end = _find_indented_end(lines, start + 1)
+    while end > start + 1 and not lines[end - 1].strip():
         end -= 1
-    role, subject, text = field[1], (field[2] or "").split(), _joined(field[3] or "", lines[at + 1 : end])
-    if role in _FIELD_PARAMETERS and subject:
+    role, subject, text = field[1], (field[2] or "").split(), _join_lines(field[3] or "", lines[start + 1 : end])
+    if role in _PARAMETER_FIELDS and subject:
         return end, {subject[-1].lstrip("*"): text}, []
-    if role in _FIELD_RESULT and text:
+    if role in _RESULT_FIELDS and text:
         return end, {}, [f"{role.capitalize().removesuffix('s')}s: {text}"]
-    return (end, {}, []) if role in _FIELD_SILENT else (at, {}, [])
+    return (end, {}, []) if role in _IGNORED_FIELDS else (start, {}, [])
 
 
-def _items(body: Sequence[str], pattern: str) -> list[tuple[re.Match[str], list[str]]]:
+def _parse_items(body: Sequence[str], pattern: str) -> list[tuple[re.Match[str], list[str]]]:
     """Lines that name something, each with the indented lines below it; none if a line at the margin names nothing."""
     items: list[tuple[re.Match[str], list[str]]] = []
     for line in body:
@@ -118,17 +122,20 @@ def _items(body: Sequence[str], pattern: str) -> list[tuple[re.Match[str], list[
     return items
 
 
-def _indented_end(lines: Sequence[str], start: int) -> int:
+def _find_indented_end(lines: Sequence[str], start: int) -> int:
     end = start
-    for place in range(start, len(lines)):
-        if lines[place].strip():
-            if not lines[place][:1].isspace():
+    for index in range(start, len(lines)):
+        if lines[index].strip():
+            if not lines[index][:1].isspace():
                 break
-            end = place + 1
+            end = index + 1
     return end
 
 
-def _joined(first: str, more: Sequence[str]) -> str:
+def _join_lines(first: str, continuation: Sequence[str]) -> str:
     """Lines as one text; an empty line separates paragraphs."""
-    paragraphs = [" ".join(part.split()) for part in "\n".join([first, *(line.strip() for line in more)]).split("\n\n")]
-    return "\n\n".join(part for part in paragraphs if part)
+    paragraphs = [
+        " ".join(paragraph.split())
+        for paragraph in "\n".join([first, *(line.strip() for line in continuation)]).split("\n\n")
+    ]
+    return "\n\n".join(paragraph for paragraph in paragraphs if paragraph)

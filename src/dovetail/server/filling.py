@@ -6,81 +6,83 @@ Whoever looks at the instance finds them there; whoever writes it out again, or 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar, cast, get_type_hints
 
-from dovetail.server.schema import reachable
+from dovetail.server.schema import iter_reachable_types
 
 
-class _Class(NamedTuple):
+class _ClassInfo(NamedTuple):
     """A class with fields: which of them have a value if unsaid, and which may hold something to fill."""
 
     fields: tuple[str, ...]
     defaults: Mapping[str, Any]
-    deep: tuple[str, ...]
+    nested_fields: tuple[str, ...]
 
 
-Classes = Mapping[type, _Class]
+ClassInfos = Mapping[type, _ClassInfo]
 
 
-def filling(types: Mapping[str, Any]) -> Callable[[Any], None] | None:
+def make_default_filler(types: Mapping[str, Any]) -> Callable[[Any], None] | None:
     """Completes what was read, member by member; None where nothing can be missing."""
-    lacking = tuple(name for name, kind in types.items() if _lacks(kind))
-    if not lacking:
+    incomplete_names = tuple(name for name, annotation in types.items() if _has_defaults(annotation))
+    if not incomplete_names:
         return None
-    classes = {one: _read(one) for name in lacking for one in _classes(types[name])}
+    classes = {
+        class_type: _inspect_class(class_type) for name in incomplete_names for class_type in _find_classes(types[name])
+    }
 
     def fill(arguments: Any) -> None:
-        for name in lacking:
-            _fill(getattr(arguments, name), classes)
+        for name in incomplete_names:
+            _fill_defaults(getattr(arguments, name), classes)
 
     return fill
 
 
-def _lacks(annotation: Any) -> bool:
-    return any(_defaults(kind) for kind in _classes(annotation))
+def _has_defaults(annotation: Any) -> bool:
+    return any(_get_defaults(class_type) for class_type in _find_classes(annotation))
 
 
-def _may_lack(annotation: Any) -> bool:
+def _may_have_defaults(annotation: Any) -> bool:
     """As a field of a class that may be generic: what stands for a type can be any."""
-    return _lacks(annotation) or any(isinstance(one, TypeVar) for one in reachable([annotation]))
+    return _has_defaults(annotation) or any(isinstance(type_, TypeVar) for type_ in iter_reachable_types([annotation]))
 
 
-def _classes(annotation: Any) -> Iterator[type]:
-    kinds = (getattr(kind, "__origin__", kind) for kind in reachable([annotation]))
-    return (kind for kind in kinds if isinstance(kind, type) and _fields(kind))
+def _find_classes(annotation: Any) -> Iterator[type]:
+    types = (getattr(type_, "__origin__", type_) for type_ in iter_reachable_types([annotation]))
+    return (type_ for type_ in types if isinstance(type_, type) and _get_fields(type_))
 
 
-def _read(kind: type) -> _Class:
-    hints = get_type_hints(kind, include_extras=True)
-    deep = tuple(name for name in _fields(kind) if _may_lack(hints.get(name, Any)))
-    return _Class(_fields(kind), _defaults(kind), deep)
+def _inspect_class(class_type: type) -> _ClassInfo:
+    hints = get_type_hints(class_type, include_extras=True)
+    nested_fields = tuple(name for name in _get_fields(class_type) if _may_have_defaults(hints.get(name, Any)))
+    return _ClassInfo(_get_fields(class_type), _get_defaults(class_type), nested_fields)
 
 
-def _defaults(kind: Any) -> dict[str, Any]:
+def _get_defaults(class_type: Any) -> dict[str, Any]:
     # With slots there is no default on the class to be found, so there msgspec sets it.
-    if not hasattr(kind, "__dataclass_fields__") or not kind.__dictoffset__:
+    if not hasattr(class_type, "__dataclass_fields__") or not class_type.__dictoffset__:
         return {}
     import dataclasses  # the author has it loaded already
 
-    fields = dataclasses.fields(kind)
+    fields = dataclasses.fields(class_type)
     return {field.name: field.default for field in fields if field.init and field.default is not dataclasses.MISSING}
 
 
-def _fields(kind: Any) -> tuple[str, ...]:
-    if hasattr(kind, "__dataclass_fields__"):
-        return tuple(kind.__dataclass_fields__)
-    named = getattr(kind, "__struct_fields__", None) or getattr(kind, "__attrs_attrs__", None) or ()
-    return tuple(getattr(one, "name", one) for one in named)
+def _get_fields(class_type: Any) -> tuple[str, ...]:
+    if hasattr(class_type, "__dataclass_fields__"):
+        return tuple(class_type.__dataclass_fields__)
+    raw_fields = getattr(class_type, "__struct_fields__", None) or getattr(class_type, "__attrs_attrs__", None) or ()
+    return tuple(getattr(raw_field, "name", raw_field) for raw_field in raw_fields)
 
 
-def _fill(value: Any, classes: Classes) -> None:
-    kind = type(value)
-    if (known := classes.get(kind)) is not None:
-        if known.defaults and len(own := value.__dict__) < len(known.fields):
-            said = {**known.defaults, **own}
-            own.clear()
-            own.update({name: said.pop(name) for name in known.fields if name in said}, **said)
-        for name in known.deep:
-            _fill(getattr(value, name, None), classes)
-    elif kind in (list, tuple, set, frozenset, dict):
-        inside = cast("dict[Any, Any]", value).values() if kind is dict else cast("Iterable[Any]", value)
-        for one in inside:
-            _fill(one, classes)
+def _fill_defaults(value: Any, classes: ClassInfos) -> None:
+    value_type = type(value)
+    if (info := classes.get(value_type)) is not None:
+        if info.defaults and len(attributes := value.__dict__) < len(info.fields):
+            values = {**info.defaults, **attributes}
+            attributes.clear()
+            attributes.update({name: values.pop(name) for name in info.fields if name in values}, **values)
+        for name in info.nested_fields:
+            _fill_defaults(getattr(value, name, None), classes)
+    elif value_type in (list, tuple, set, frozenset, dict):
+        items = cast("dict[Any, Any]", value).values() if value_type is dict else cast("Iterable[Any]", value)
+        for item in items:
+            _fill_defaults(item, classes)

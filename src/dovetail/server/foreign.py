@@ -8,54 +8,54 @@ from typing import Any, ClassVar
 from dovetail.errors import clip
 
 
-class Misfits(ValueError):
+class MismatchError(ValueError):
     """Several things are wrong with one value: each a path and a reason."""
 
-    def __init__(self, places: Sequence[tuple[tuple[str | int, ...], str]]) -> None:
-        self.places = places
-        super().__init__("; ".join(f"{way(path)}: {why}" if path else why for path, why in places))
+    def __init__(self, mismatches: Sequence[tuple[tuple[str | int, ...], str]]) -> None:
+        self.mismatches = mismatches
+        super().__init__("; ".join(f"{format_path(path)}: {reason}" if path else reason for path, reason in mismatches))
 
 
-def way(path: Iterable[str | int], root: str = "") -> str:
+def format_path(path: Iterable[str | int], root: str = "") -> str:
     """The way to a part of a value, spelled as it is everywhere: `lines[0].sku`."""
     steps = (f"[{step}]" if isinstance(step, int) else f".{clip(step, 64)}" for step in path)
     return f"{root}{''.join(steps)}".removeprefix(".")
 
 
-class Open(type):
+class ForeignTypeMeta(type):
     """Lets msgspec take whatever `read` gave back for an instance."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return True
 
 
-class Foreign(metaclass=Open):
+class ForeignType(metaclass=ForeignTypeMeta):
     """A type msgspec meets as one of the author's own, made for one annotation."""
 
     schema: ClassVar[Callable[[bool], dict[str, Any]]]  # as a result, or as an argument
     read: ClassVar[Callable[[Any], Any]]
 
 
-def foreign(schema: Callable[[bool], dict[str, Any]], read: Callable[[Any], Any]) -> type[Foreign]:
+def make_foreign_type(schema: Callable[[bool], dict[str, Any]], read: Callable[[Any], Any]) -> type[ForeignType]:
     """A new one."""
-    return Open("Foreign", (Foreign,), {"schema": staticmethod(schema), "read": staticmethod(read)})
+    return ForeignTypeMeta("ForeignType", (ForeignType,), {"schema": staticmethod(schema), "read": staticmethod(read)})
 
 
-def is_foreign(kind: Any) -> bool:
+def is_foreign_type(type_: Any) -> bool:
     """Whether a class is one of these."""
-    return type(kind) is Open
+    return type(type_) is ForeignTypeMeta
 
 
-def is_model(kind: Any) -> bool:
+def is_pydantic_type(type_: Any) -> bool:
     """Whether a class is pydantic's to read."""
-    return isinstance(kind, type) and hasattr(kind, "__pydantic_validator__")
+    return isinstance(type_, type) and hasattr(type_, "__pydantic_validator__")
 
 
-def may_be_noted() -> bool:
+def may_need_adapters() -> bool:
     """Whether anyone can have written notes that msgspec does not understand: somebody must have imported them."""
     return "pydantic" in sys.modules or "annotated_types" in sys.modules
 
 
 def needs_hook(annotation: Any) -> bool:
     """Whether msgspec alone would read this annotation wrongly."""
-    return is_foreign(annotation) or any(needs_hook(one) for one in typing.get_args(annotation))
+    return is_foreign_type(annotation) or any(needs_hook(argument) for argument in typing.get_args(annotation))

@@ -7,7 +7,7 @@ import typing
 from typing import Any
 
 
-def _underlying(function: Any) -> Any:
+def _unwrap_function(function: Any) -> Any:
     """The plain function that carries the annotations."""
     while True:
         if isinstance(function, functools.partial):
@@ -22,17 +22,17 @@ def _underlying(function: Any) -> Any:
             return function
 
 
-def where_is(function: Any) -> str:
+def describe_location(function: Any) -> str:
     """Name, file and line of a function."""
-    inner = _underlying(function)
+    inner = _unwrap_function(function)
     name = getattr(inner, "__qualname__", type(inner).__qualname__)
     code = getattr(inner, "__code__", None)
     return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
 
 
-def hints_of(function: Any, context_type: type, where: str) -> dict[str, Any]:
+def resolve_hints(function: Any, context_type: type, where: str) -> dict[str, Any]:
     """The resolved annotations of a function; TypeError, beginning with `where`, if they cannot be."""
-    inner = _underlying(function)
+    inner = _unwrap_function(function)
     if isinstance(inner, type) or not callable(inner):
         raise TypeError(f"{where}: not a function")
     try:
@@ -40,8 +40,8 @@ def hints_of(function: Any, context_type: type, where: str) -> dict[str, Any]:
             return typing.get_type_hints(inner, include_extras=True)
         except NameError:
             # A context imported only for the type checker is still the context.
-            names = {context_type.__name__: context_type}
-            return typing.get_type_hints(inner, localns=names, include_extras=True)
+            local_names = {context_type.__name__: context_type}
+            return typing.get_type_hints(inner, localns=local_names, include_extras=True)
     except NameError as exc:
         raise TypeError(f"{where}: the name `{exc.name}` in its annotations is not defined in its module") from None
     except (TypeError, SyntaxError, AttributeError) as exc:

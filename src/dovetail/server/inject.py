@@ -14,10 +14,10 @@ from typing import Annotated, Any, NamedTuple
 
 from dovetail.errors import Busy
 from dovetail.server.context import Context
-from dovetail.server.functions import hints_of, where_is
+from dovetail.server.functions import describe_location, resolve_hints
 from dovetail.server.runner import Runner
-from dovetail.server.schema import alternatives, is_a
-from dovetail.server.threads import Threads
+from dovetail.server.schema import is_subclass_of, list_alternatives
+from dovetail.server.threads import ThreadPool
 
 
 class Depends:
@@ -35,9 +35,9 @@ class Depends:
         self.shared = shared
 
 
-Replaced = Mapping[Callable[..., Any], Callable[..., Any]]
+Overrides = Mapping[Callable[..., Any], Callable[..., Any]]
 
-_REPLACED: dict[Callable[..., Any], Callable[..., Any]] = {}
+_OVERRIDES: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
 @contextlib.contextmanager
@@ -48,33 +48,33 @@ def override(dependency: Any, by: Callable[..., Any]) -> Generator[None]:
     be anything `Depends` takes; the other one and what only it depends on are not run. A function that nothing depends
     on is replaced in vain: what will depend on what is not known here.
     """
-    dependency = _meant(dependency)
-    _check_function(by, f"override takes a function that returns the value: write lambda: {by!r}")
-    before = _REPLACED.get(dependency)
-    _REPLACED[dependency] = by
+    dependency = _get_overridden_function(dependency)
+    _check_callable(by, f"override takes a function that returns the value: write lambda: {by!r}")
+    previous = _OVERRIDES.get(dependency)
+    _OVERRIDES[dependency] = by
     try:
         yield
     finally:
-        if before is None:
-            del _REPLACED[dependency]
+        if previous is None:
+            del _OVERRIDES[dependency]
         else:
-            _REPLACED[dependency] = before
+            _OVERRIDES[dependency] = previous
 
 
-def _meant(given: Any) -> Callable[..., Any]:
+def _get_overridden_function(target: Any) -> Callable[..., Any]:
     """The function to be replaced."""
-    kind = given.__value__ if type(given).__name__ == "TypeAliasType" else given
-    notes: tuple[Any, ...] = kind.__metadata__ if typing.get_origin(kind) is Annotated else (kind,)
-    for mark in notes:
-        if isinstance(mark, Depends):
-            return mark.function
-    _check_function(kind, f"override takes the function a Depends was given, not {given!r}")
-    return kind
+    annotation = target.__value__ if type(target).__name__ == "TypeAliasType" else target
+    notes: tuple[Any, ...] = annotation.__metadata__ if typing.get_origin(annotation) is Annotated else (annotation,)
+    for note in notes:
+        if isinstance(note, Depends):
+            return note.function
+    _check_callable(annotation, f"override takes the function a Depends was given, not {target!r}")
+    return annotation
 
 
-def _check_function(given: Any, text: str) -> None:
-    if not callable(given) or typing.get_origin(given) is not None:  # aliases of types can be called, too
-        raise TypeError(text)
+def _check_callable(value: Any, message: str) -> None:
+    if not callable(value) or typing.get_origin(value) is not None:  # aliases of types can be called, too
+        raise TypeError(message)
 
 
 class _Step(NamedTuple):
@@ -82,211 +82,224 @@ class _Step(NamedTuple):
 
     key: object
     call: Callable[..., Any]
-    context: str | None
+    context_parameter: str | None
     arguments: tuple[str, ...]
-    needs: Mapping[str, object]
+    dependencies: Mapping[str, object]
 
 
-class Plan:
+class DependencyPlan:
     """All that has to run before a function, in order, and which of its parameters that fills."""
 
-    def __init__(self, function: Callable[..., Any], replaced: Replaced | None = None) -> None:
+    def __init__(self, function: Callable[..., Any], overrides: Overrides | None = None) -> None:
         self._function = function
-        self._replaced: Replaced = replaced or {}
-        self._names: Collection[str] = ()
-        self._where = where_is(function)
+        self._overrides: Overrides = overrides or {}
+        self._parameter_names: Collection[str] = ()
+        self._where = describe_location(function)
         self._steps: dict[object, _Step] = {}
-        self._open: list[Callable[..., Any]] = []
-        self.filled = {name: self._add(mark) for name, mark in _marked(function, self._where).items()}
-        self._wanted = {name for step in self._steps.values() for name in step.arguments}
-        self._signature = inspect.signature(function) if self._wanted else None
+        self._resolving: list[Callable[..., Any]] = []
+        self.filled_parameters = {
+            name: self._add_step(depends) for name, depends in _find_dependencies(function, self._where).items()
+        }
+        self._used_arguments = {name for step in self._steps.values() for name in step.arguments}
+        self._signature = inspect.signature(function) if self._used_arguments else None
 
-    def check(self, names: Collection[str]) -> None:
+    def check(self, parameter_names: Collection[str]) -> None:
         """Refuse functions that want what nobody can give them; TypeError."""
-        self._names = names
+        self._parameter_names = parameter_names
         for step in self._steps.values():
             for name in step.arguments:
-                if name not in names:
+                if name not in parameter_names:
                     raise TypeError(
-                        f"{self._where}: parameter `{name}` of the dependency {where_is(step.call)} cannot be "
+                        f"{self._where}: parameter `{name}` of the dependency {describe_location(step.call)} cannot be "
                         "filled: annotate it with Context or Depends, name it like a parameter of the function, or "
                         "give it a default"
                     )
 
-    def current(self) -> "Plan":
+    def apply_overrides(self) -> "DependencyPlan":
         """This plan, or one with those dependencies replaced that are replaced now."""
-        if not _REPLACED:
+        if not _OVERRIDES:
             return self
-        plan = Plan(self._function, _REPLACED)
-        plan.check(self._names)
+        plan = DependencyPlan(self._function, _OVERRIDES)
+        plan.check(self._parameter_names)
         return plan
 
-    def _add(self, mark: Depends) -> object:
-        function = self._replaced.get(mark.function, mark.function)
-        key: object = mark.function if mark.shared else mark
-        if function in self._open:
-            raise TypeError(f"{self._where}: the dependency {where_is(function)} depends on itself")
+    def _add_step(self, depends: Depends) -> object:
+        function = self._overrides.get(depends.function, depends.function)
+        key: object = depends.function if depends.shared else depends
+        if function in self._resolving:
+            raise TypeError(f"{self._where}: the dependency {describe_location(function)} depends on itself")
         if key in self._steps:
             return key
-        self._open.append(function)
-        where = f"{self._where}: {where_is(function)}"
-        marks = _marked(function, where)
-        needs = {name: self._add(inner) for name, inner in marks.items()}
-        hints = _hints(function, where)
-        context: str | None = None
+        self._resolving.append(function)
+        where = f"{self._where}: {describe_location(function)}"
+        inner_depends = _find_dependencies(function, where)
+        dependencies = {name: self._add_step(depends) for name, depends in inner_depends.items()}
+        hints = _resolve_hints(function, where)
+        context_parameter: str | None = None
         arguments: list[str] = []
         for parameter in inspect.signature(function).parameters.values():
-            if any(is_a(kind, Context) for kind in alternatives(hints.get(parameter.name, Any))):
-                context = parameter.name
-            elif parameter.name not in needs and parameter.default is parameter.empty and not _is_rest(parameter):
+            if any(
+                is_subclass_of(alternative, Context)
+                for alternative in list_alternatives(hints.get(parameter.name, Any))
+            ):
+                context_parameter = parameter.name
+            elif (
+                parameter.name not in dependencies
+                and parameter.default is parameter.empty
+                and not _is_variadic(parameter)
+            ):
                 arguments.append(parameter.name)
-        self._open.pop()
-        self._steps[key] = _Step(key, function, context, tuple(arguments), needs)
+        self._resolving.pop()
+        self._steps[key] = _Step(key, function, context_parameter, tuple(arguments), dependencies)
         return key
 
     async def run(
         self,
         stack: AsyncExitStack,
         context: Context[Any],
-        given: Callable[[], Mapping[str, Any]],
-        threads: Threads,
+        get_arguments: Callable[[], Mapping[str, Any]],
+        thread_pool: ThreadPool,
         origin: str | None,
     ) -> dict[str, Any]:
         """The values of the parameters; what has to be cleaned up is left on the stack."""
-        arguments = given() if self._wanted else {}
+        arguments = get_arguments() if self._used_arguments else {}
         values: dict[object, Any] = {}
         for key, step in self._steps.items():
-            kwargs = {name: values[need] for name, need in step.needs.items()}
+            kwargs = {name: values[dependency_key] for name, dependency_key in step.dependencies.items()}
             kwargs |= {name: arguments[name] for name in step.arguments}
-            if step.context is not None:
-                kwargs[step.context] = context
-            values[key] = await _value(stack, step.call, kwargs, threads, origin)
-        return {name: values[key] for name, key in self.filled.items()}
+            if step.context_parameter is not None:
+                kwargs[step.context_parameter] = context
+            values[key] = await _resolve_value(stack, step.call, kwargs, thread_pool, origin)
+        return {name: values[key] for name, key in self.filled_parameters.items()}
 
-    def named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
+    def bind_names(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
         """The arguments of a call by the names of the parameters."""
         return {} if self._signature is None else self._signature.bind_partial(*args, **kwargs).arguments
 
 
-class Injecting(Runner):
+class DependencyRunner(Runner):
     """Runs a function after all it depends on; the first argument is the context."""
 
     __slots__ = ("_inner", "_plan")
 
     takes_context = True
 
-    def __init__(self, inner: Runner, plan: Plan) -> None:
+    def __init__(self, inner: Runner, plan: DependencyPlan) -> None:
         super().__init__(inner.function, timeout=inner.timeout, inline=inner.inline)
         self._inner = inner
         self._plan = plan
 
     def __call__(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], threads: Threads, origin: str | None
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], thread_pool: ThreadPool, origin: str | None
     ) -> Awaitable[Any]:
-        return self._after_all(args[0], args[1:], kwargs, threads, origin)
+        return self._run_with_dependencies(args[0], args[1:], kwargs, thread_pool, origin)
 
-    async def _after_all(
-        self, context: Any, args: tuple[Any, ...], kwargs: dict[str, Any], threads: Threads, origin: str | None
+    async def _run_with_dependencies(
+        self, context: Any, args: tuple[Any, ...], kwargs: dict[str, Any], thread_pool: ThreadPool, origin: str | None
     ) -> Any:
-        plan = self._plan.current()
+        plan = self._plan.apply_overrides()
         async with AsyncExitStack() as stack:
-            kwargs |= await plan.run(stack, context, lambda: plan.named(args, kwargs), threads, origin)
+            kwargs |= await plan.run(stack, context, lambda: plan.bind_names(args, kwargs), thread_pool, origin)
             args = (context, *args) if self._inner.takes_context else args
-            return await self._inner(args, kwargs, threads, origin)
+            return await self._inner(args, kwargs, thread_pool, origin)
 
 
-def _marked(function: Callable[..., Any], where: str) -> dict[str, Depends]:
-    hints = _hints(function, where)
-    found: dict[str, Depends] = {}
+def _find_dependencies(function: Callable[..., Any], where: str) -> dict[str, Depends]:
+    hints = _resolve_hints(function, where)
+    dependencies: dict[str, Depends] = {}
     for parameter in inspect.signature(function).parameters.values():
         hint = hints.get(parameter.name, Any)
         notes: list[Any] = [*hint.__metadata__] if typing.get_origin(hint) is Annotated else []
-        marks = [note for note in (*notes, parameter.default) if isinstance(note, Depends)]
-        if marks and _is_rest(parameter):
+        depends_notes = [note for note in (*notes, parameter.default) if isinstance(note, Depends)]
+        if depends_notes and _is_variadic(parameter):
             raise TypeError(f"{where}: parameter `{parameter.name}`: Depends fills one parameter, not many")
-        if marks:
-            found[parameter.name] = marks[0]
+        if depends_notes:
+            dependencies[parameter.name] = depends_notes[0]
         elif Depends in notes:
             raise TypeError(f"{where}: parameter `{parameter.name}`: Depends needs its function: Depends(function)")
-    return found
+    return dependencies
 
 
-def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
+def _resolve_hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
     # A class is called like its __init__.
-    return hints_of(function.__init__ if isinstance(function, type) else function, Context, where)
+    return resolve_hints(function.__init__ if isinstance(function, type) else function, Context, where)
 
 
-def _is_rest(parameter: inspect.Parameter) -> bool:
+def _is_variadic(parameter: inspect.Parameter) -> bool:
     return parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
 
 
-async def _value(
-    stack: AsyncExitStack, function: Callable[..., Any], kwargs: dict[str, Any], threads: Threads, origin: str | None
+async def _resolve_value(
+    stack: AsyncExitStack,
+    function: Callable[..., Any],
+    kwargs: dict[str, Any],
+    thread_pool: ThreadPool,
+    origin: str | None,
 ) -> Any:
-    plain = inspect.unwrap(function)
-    if inspect.isasyncgenfunction(plain):
+    unwrapped = inspect.unwrap(function)
+    if inspect.isasyncgenfunction(unwrapped):
         manager = contextlib.asynccontextmanager(function)(**kwargs)
         value = await manager.__aenter__()
-        stack.push_async_exit(_leaving(manager.__aexit__))
+        stack.push_async_exit(_make_exit_callback(manager.__aexit__))
         return value
-    if inspect.isgeneratorfunction(plain):
-        held = contextlib.contextmanager(function)(**kwargs)
-        opening = _Opening(held)
-        stack.push_async_exit(_leaving_in_thread(opening.leave, threads, origin))
-        return await threads.run(opening.enter, (), {}, origin)
-    if inspect.iscoroutinefunction(plain):
+    if inspect.isgeneratorfunction(unwrapped):
+        sync_manager = contextlib.contextmanager(function)(**kwargs)
+        threaded_manager = _ThreadedManager(sync_manager)
+        stack.push_async_exit(_make_threaded_exit_callback(threaded_manager.leave, thread_pool, origin))
+        return await thread_pool.run(threaded_manager.enter, (), {}, origin)
+    if inspect.iscoroutinefunction(unwrapped):
         return await function(**kwargs)
-    value = await threads.run(function, (), kwargs, origin)
+    value = await thread_pool.run(function, (), kwargs, origin)
     return await value if inspect.isawaitable(value) else value
 
 
-class _Opening:
+class _ThreadedManager:
     """A generator's beginning in a thread, which may go on when the call is over: then its rest follows at once."""
 
-    def __init__(self, held: contextlib.AbstractContextManager[Any]) -> None:
-        self._held = held
+    def __init__(self, manager: contextlib.AbstractContextManager[Any]) -> None:
+        self._manager = manager
         self._lock = threading.Lock()
-        self._entered = False
-        self._left: tuple[Any, ...] | None = None  # the exception of the call, if it is over
+        self._is_entered = False
+        self._exit_args: tuple[Any, ...] | None = None  # the exception of the call, if it is over
 
     def enter(self) -> Any:
         """Run it up to its value."""
-        value = self._held.__enter__()
+        value = self._manager.__enter__()
         with self._lock:
-            self._entered = True
-            left = self._left
-        if left is not None:
-            self._held.__exit__(*left)
+            self._is_entered = True
+            exit_args = self._exit_args
+        if exit_args is not None:
+            self._manager.__exit__(*exit_args)
         return value
 
     def leave(self, *exc: Any) -> None:
         """Run the rest of it, now or when it has begun."""
         with self._lock:
-            self._left = exc
-            entered = self._entered
-        if entered:
-            self._held.__exit__(*exc)
+            self._exit_args = exc
+            is_entered = self._is_entered
+        if is_entered:
+            self._manager.__exit__(*exc)
 
 
 # What a generator does about an exception of the call cannot make the call succeed: it has no result then.
 
 
-def _leaving(leave: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[bool]]:
-    async def left(*exc: Any) -> bool:
+def _make_exit_callback(leave: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[bool]]:
+    async def on_exit(*exc: Any) -> bool:
         await leave(*exc)
         return False
 
-    return left
+    return on_exit
 
 
-def _leaving_in_thread(
-    leave: Callable[..., Any], threads: Threads, origin: str | None
+def _make_threaded_exit_callback(
+    leave: Callable[..., Any], thread_pool: ThreadPool, origin: str | None
 ) -> Callable[..., Awaitable[bool]]:
-    async def left(*exc: Any) -> bool:
+    async def on_exit(*exc: Any) -> bool:
         try:
-            await threads.run(leave, exc, {}, origin)
+            await thread_pool.run(leave, exc, {}, origin)
         except Busy:
             leave(*exc)  # better late on the loop than never
         return False
 
-    return left
+    return on_exit

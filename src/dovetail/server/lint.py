@@ -8,8 +8,8 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from dovetail.protocol.profiles import AS_PUBLISHED, RULES, refusals
-from dovetail.protocol.resolving import as_object, named
+from dovetail.protocol.profiles import PROVIDER_RULES, UNMODIFIED_RULE_SETS, find_violations
+from dovetail.protocol.resolving import as_object, get_mapping
 from dovetail.server import docstrings
 from dovetail.server.tool import Tool
 from dovetail.wire import tools
@@ -18,7 +18,7 @@ from dovetail.wire.shape import Struct
 
 log = logging.getLogger("dovetail")
 
-_BYTES_A_TOKEN: Final = 4  # a rule of thumb for English and JSON; each maker counts in its own way
+_BYTES_PER_TOKEN: Final = 4  # a rule of thumb for English and JSON; each maker counts in its own way
 
 
 class Finding(Struct, frozen=True):
@@ -36,44 +36,50 @@ class ToolReport(Struct, frozen=True):
     findings: list[Finding]
 
 
-def tell(tool: Tool) -> None:
+def log_issues(tool: Tool) -> None:
     """Log what there is to say about a tool that is being registered, if there is anything."""
-    found = report(tool)
-    if found.findings:
-        texts = "; ".join(f"{one.about}: {one.text}" for one in found.findings)
-        log.warning("%s, about %d tokens: %s", tool.signature.where, found.tokens, texts)
+    tool_report = lint_tool(tool)
+    if tool_report.findings:
+        texts = "; ".join(f"{issue.about}: {issue.text}" for issue in tool_report.findings)
+        log.warning("%s, about %d tokens: %s", tool.signature.where, tool_report.tokens, texts)
 
 
-def report(tool: Tool, rules: Sequence[str] = ()) -> ToolReport:
+def lint_tool(tool: Tool, profiles: Sequence[str] = ()) -> ToolReport:
     """A tool held against some rule sets; if none is named, against those a published schema meets."""
-    found = declared(tool.declaration, rules or AS_PUBLISHED)
-    return ToolReport(found.name, found.tokens, [*found.findings, *_stray(tool)])
+    tool_report = lint_declaration(tool.declaration, profiles or UNMODIFIED_RULE_SETS)
+    return ToolReport(tool_report.name, tool_report.tokens, [*tool_report.findings, *_check_docstring(tool)])
 
 
-def declared(shown: tools.Tool, rules: Sequence[str]) -> ToolReport:
+def lint_declaration(declaration: tools.Tool, profiles: Sequence[str]) -> ToolReport:
     """A tool as it is published, of whatever server, held against some rule sets."""
-    if unknown := [one for one in rules if one not in RULES]:
-        raise ValueError(f"no rule set is called {', '.join(unknown)}; there are {', '.join(RULES)}")
-    told = {"name": shown.name, "description": shown.description or "", "input_schema": shown.input_schema}
+    if unknown := [profile for profile in profiles if profile not in PROVIDER_RULES]:
+        raise ValueError(f"no rule set is called {', '.join(unknown)}; there are {', '.join(PROVIDER_RULES)}")
+    published = {
+        "name": declaration.name,
+        "description": declaration.description or "",
+        "input_schema": declaration.input_schema,
+    }
     findings = [
-        Finding(about, text)
-        for about in rules
-        for text in refusals(about, shown.name, shown.description, shown.input_schema)
+        Finding(profile, text)
+        for profile in profiles
+        for text in find_violations(profile, declaration.name, declaration.description, declaration.input_schema)
     ]
-    return ToolReport(shown.name, -(-len(encode(told)) // _BYTES_A_TOKEN), [*findings, *_words(shown)])
+    return ToolReport(
+        declaration.name, -(-len(encode(published)) // _BYTES_PER_TOKEN), [*findings, *_check_descriptions(declaration)]
+    )
 
 
-def _words(shown: tools.Tool) -> Iterator[Finding]:
-    if not shown.description:
+def _check_descriptions(declaration: tools.Tool) -> Iterator[Finding]:
+    if not declaration.description:
         yield Finding("words", "the tool has no description")
-    for name, given in named(shown.input_schema).items():
-        schema = as_object(given)
+    for name, raw_schema in get_mapping(declaration.input_schema).items():
+        schema = as_object(raw_schema)
         if not schema.get("description") and "$ref" not in schema:
             yield Finding("words", f"`{name}` has no description")
 
 
-def _stray(tool: Tool) -> Iterator[Finding]:
+def _check_docstring(tool: Tool) -> Iterator[Finding]:
     properties = tool.declaration.input_schema.get("properties", {})
-    for name in docstrings.read(inspect.getdoc(tool.runner.function)).parameters:
+    for name in docstrings.parse(inspect.getdoc(tool.runner.function)).parameters:
         if name not in properties and name not in inspect.signature(tool.runner.function).parameters:
             yield Finding("words", f"the docstring describes `{name}`, which is no parameter")

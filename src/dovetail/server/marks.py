@@ -13,10 +13,10 @@ from dovetail.server.options import PromptOptions, ResourceOptions, ToolOptions,
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_MARK: Final = "__dovetail__"
+_REGISTRATIONS_ATTRIBUTE: Final = "__dovetail__"
 
 
-class Mark(NamedTuple):
+class Registration(NamedTuple):
     """One thing a function is to be: tool, resource or prompt, under a URI if it is a resource."""
 
     kind: str
@@ -30,7 +30,7 @@ def tool(function: F, /) -> F: ...
 def tool(called: str | None = None, /, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
 def tool(function: Any = None, /, **options: Any) -> Any:
     """Mark a function or method as a tool for `Server.add`; spellings and options as for `@app.tool`."""
-    return _marking("tool", function, options)
+    return _make_decorator("tool", function, options)
 
 
 @overload
@@ -39,7 +39,7 @@ def prompt(function: F, /) -> F: ...
 def prompt(called: str | None = None, /, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
 def prompt(function: Any = None, /, **options: Any) -> Any:
     """Mark a function or method as a prompt for `Server.add`; spellings and options as for `@app.prompt`."""
-    return _marking("prompt", function, options)
+    return _make_decorator("prompt", function, options)
 
 
 def resource(uri: str, /, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
@@ -47,62 +47,76 @@ def resource(uri: str, /, **options: Unpack[ResourceOptions]) -> Callable[[F], F
     if callable(uri):  # `@resource`, without its URI
         raise TypeError('a resource needs its URI: @resource("city://list")')
 
-    def mark(function: F) -> F:
-        return _marked(function, Mark("resource", uri, dict(options)))
+    def decorate(function: F) -> F:
+        return _register(function, Registration("resource", uri, dict(options)))
 
-    return mark
+    return decorate
 
 
-def offered(source: Any) -> Iterator[tuple[str, Callable[..., Any], Mark]]:
+def find_registrations(source: Any) -> Iterator[tuple[str, Callable[..., Any], Registration]]:
     """Each function a module, class or object offers, with its name; all public ones as tools if none is marked.
 
     Raises:
         TypeError: there is none, or a class is given whose methods need an object.
     """
-    found = [(name, one) for name, one in _functions(source) if not name.startswith("_") or hasattr(one, _MARK)]
-    marked = [(name, one, mark) for name, one in found for mark in getattr(one, _MARK, ())]
-    if not found:
+    functions = [
+        (name, function)
+        for name, function in _list_functions(source)
+        if not name.startswith("_") or hasattr(function, _REGISTRATIONS_ATTRIBUTE)
+    ]
+    registrations = [
+        (name, function, registration)
+        for name, function in functions
+        for registration in getattr(function, _REGISTRATIONS_ATTRIBUTE, ())
+    ]
+    if not functions:
         raise TypeError(f"{source!r} has no public functions to offer")
-    yield from marked or [(name, one, Mark("tool", "", {})) for name, one in found]
+    yield from registrations or [(name, function, Registration("tool", "", {})) for name, function in functions]
 
 
-def _functions(source: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
+def _list_functions(source: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
     if inspect.isroutine(source):
         yield getattr(source, "__name__", ""), source
     elif isinstance(source, ModuleType):
         yield from (
-            (name, one)
-            for name, one in vars(source).items()
-            if inspect.isfunction(one) and one.__module__ == source.__name__
+            (name, function)
+            for name, function in vars(source).items()
+            if inspect.isfunction(function) and function.__module__ == source.__name__
         )
     else:
-        yield from _methods(source)
+        yield from _list_methods(source)
 
 
-def _methods(source: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
+def _list_methods(source: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
     """In the order of their definition, the methods of parents first; properties are not touched."""
-    kinds = [kind for kind in (source if isinstance(source, type) else type(source)).__mro__ if kind is not object]
-    names = dict.fromkeys(name for kind in reversed(kinds) for name in vars(kind))
+    classes = [
+        class_type
+        for class_type in (source if isinstance(source, type) else type(source)).__mro__
+        if class_type is not object
+    ]
+    names = dict.fromkeys(name for class_type in reversed(classes) for name in vars(class_type))
     for name in names:
-        static = inspect.getattr_static(source, name, None)
-        if isinstance(static, (staticmethod, classmethod)) or inspect.isfunction(static):
-            if isinstance(source, type) and inspect.isfunction(static) and not name.startswith("_"):
+        attribute = inspect.getattr_static(source, name, None)
+        if isinstance(attribute, (staticmethod, classmethod)) or inspect.isfunction(attribute):
+            if isinstance(source, type) and inspect.isfunction(attribute) and not name.startswith("_"):
                 raise TypeError(f"{source.__qualname__}.{name} needs an object: add one, not its class")
             yield name, getattr(source, name)
 
 
-def _marking(kind: str, function: Any, options: dict[str, Any]) -> Any:
+def _make_decorator(kind: str, function: Any, options: dict[str, Any]) -> Any:
     if callable(function):
-        return _marked(function, Mark(kind, "", options))
+        return _register(function, Registration(kind, "", options))
 
-    def mark(decorated: F) -> F:
-        return _marked(decorated, Mark(kind, "", ({"name": function} if function is not None else {}) | options))
+    def decorate(decorated: F) -> F:
+        return _register(
+            decorated, Registration(kind, "", ({"name": function} if function is not None else {}) | options)
+        )
 
-    return mark
+    return decorate
 
 
-def _marked(function: F, mark: Mark) -> F:
-    check_options(mark.kind, mark.options)
+def _register(function: F, registration: Registration) -> F:
+    check_options(registration.kind, registration.options)
     target: Any = getattr(function, "__func__", function)  # under a staticmethod or classmethod
-    setattr(target, _MARK, (*getattr(target, _MARK, ()), mark))
+    setattr(target, _REGISTRATIONS_ATTRIBUTE, (*getattr(target, _REGISTRATIONS_ATTRIBUTE, ()), registration))
     return function

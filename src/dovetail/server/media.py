@@ -8,7 +8,7 @@ import io
 import os
 from typing import Any, Final
 
-from dovetail.server.schema import is_path
+from dovetail.server.schema import is_path_type
 from dovetail.wire.content import (
     Annotations,
     AudioContent,
@@ -21,9 +21,9 @@ from dovetail.wire.content import (
 Source = bytes | bytearray | memoryview | str | os.PathLike[str]
 
 _PNG_MODES: Final = ("1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA")
-BYTES: Final = (bytes, bytearray, memoryview)
-_UNKNOWN: Final = "application/octet-stream"
-_BEGINNINGS: Final = (
+BYTES_TYPES: Final = (bytes, bytearray, memoryview)
+_DEFAULT_MIME_TYPE: Final = "application/octet-stream"
+_MAGIC_PREFIXES: Final = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
     (b"GIF87a", "image/gif"),
@@ -36,8 +36,14 @@ _BEGINNINGS: Final = (
     (b"%PDF-", "application/pdf"),
     (b"PK\x03\x04", "application/zip"),
 )
-_IN_RIFF: Final = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
-_TEXTUAL: Final = ("application/json", "application/xml", "application/javascript", "application/yaml", "image/svg+xml")
+_RIFF_MIME_TYPES: Final = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
+_TEXT_MIME_TYPES: Final = (
+    "application/json",
+    "application/xml",
+    "application/javascript",
+    "application/yaml",
+    "image/svg+xml",
+)
 
 
 class Image:
@@ -51,15 +57,15 @@ class Image:
         annotations: Annotations | None = None,
         meta: dict[str, Any] | None = None,
     ) -> None:
-        self.data, name = _read(source)
-        self.mime_type = mime_type or _known(self.data, name, "image/")
+        self.data, name = _read_source(source)
+        self.mime_type = mime_type or _require_mime_type(self.data, name, "image/")
         self.annotations = annotations
         self.meta = meta
 
     def block(self) -> ContentBlock:
         """As content."""
         return ImageContent(
-            data=_base64(self.data), mime_type=self.mime_type, annotations=self.annotations, meta=self.meta
+            data=_encode_base64(self.data), mime_type=self.mime_type, annotations=self.annotations, meta=self.meta
         )
 
 
@@ -74,15 +80,15 @@ class Audio:
         annotations: Annotations | None = None,
         meta: dict[str, Any] | None = None,
     ) -> None:
-        self.data, name = _read(source)
-        self.mime_type = mime_type or _known(self.data, name, "audio/")
+        self.data, name = _read_source(source)
+        self.mime_type = mime_type or _require_mime_type(self.data, name, "audio/")
         self.annotations = annotations
         self.meta = meta
 
     def block(self) -> ContentBlock:
         """As content."""
         return AudioContent(
-            data=_base64(self.data), mime_type=self.mime_type, annotations=self.annotations, meta=self.meta
+            data=_encode_base64(self.data), mime_type=self.mime_type, annotations=self.annotations, meta=self.meta
         )
 
 
@@ -99,9 +105,9 @@ class File:
         annotations: Annotations | None = None,
         meta: dict[str, Any] | None = None,
     ) -> None:
-        self.data, own = _read(source)
-        self.name = name or own or "data"
-        self.mime_type = mime_type or _guessed(self.data, self.name) or _UNKNOWN
+        self.data, source_name = _read_source(source)
+        self.name = name or source_name or "data"
+        self.mime_type = mime_type or _guess_mime_type(self.data, self.name) or _DEFAULT_MIME_TYPE
         self.uri = uri or _file_uri(self.name)
         self.annotations = annotations
         self.meta = meta
@@ -112,39 +118,45 @@ class File:
 
     def contents(self, uri: str, mime_type: str | None = None) -> ResourceContents:
         """As the contents of a resource: text, if that is what it is."""
-        kind = mime_type or self.mime_type
-        text = _text(self.data, kind)
+        content_type = mime_type or self.mime_type
+        text = _decode_text(self.data, content_type)
         if text is not None:
-            return ResourceContents(uri=uri, mime_type=kind, text=text)
-        return ResourceContents(uri=uri, mime_type=kind, blob=_base64(self.data))
+            return ResourceContents(uri=uri, mime_type=content_type, text=text)
+        return ResourceContents(uri=uri, mime_type=content_type, blob=_encode_base64(self.data))
 
 
-MEDIA: Final = (Image, Audio, File)
+MEDIA_TYPES: Final = (Image, Audio, File)
 
 
-def is_media(kind: Any) -> bool:
+def is_media_type(type_: Any) -> bool:
     """Whether an annotation names something this module makes content of."""
-    if not isinstance(kind, type):
+    if not isinstance(type_, type):
         return False
-    return issubclass(kind, MEDIA) or is_path(kind) or _is_picture(kind) or _is_figure(kind) or _is_axes(kind)
+    return (
+        issubclass(type_, MEDIA_TYPES)
+        or is_path_type(type_)
+        or _is_pil_image_type(type_)
+        or _is_figure_type(type_)
+        or _is_axes_type(type_)
+    )
 
 
 def to_media(value: Any) -> Image | Audio | File | None:
     """A value as one of the three, if it is a path, bytes, or an object of a library that draws."""
-    if isinstance(value, MEDIA):
+    if isinstance(value, MEDIA_TYPES):
         return value
-    if isinstance(value, BYTES):
-        return _fitting(bytes(value), None)
-    if is_path(type(value)):
-        return _fitting(*_read(value))
-    if _is_picture(type(value)):
-        form = value.format if getattr(value, "format", None) in ("JPEG", "GIF", "WEBP") else "PNG"
-        shown = value if form != "PNG" or value.mode in _PNG_MODES else value.convert("RGB")
-        return Image(_saved(shown.save, format=form))
-    if _is_axes(type(value)):
+    if isinstance(value, BYTES_TYPES):
+        return _make_media(bytes(value), None)
+    if is_path_type(type(value)):
+        return _make_media(*_read_source(value))
+    if _is_pil_image_type(type(value)):
+        image_format = value.format if getattr(value, "format", None) in ("JPEG", "GIF", "WEBP") else "PNG"
+        image = value if image_format != "PNG" or value.mode in _PNG_MODES else value.convert("RGB")
+        return Image(_save_to_bytes(image.save, format=image_format))
+    if _is_axes_type(type(value)):
         value = value.figure
-    if _is_figure(type(value)):
-        return Image(_saved(value.savefig, format="png", bbox_inches="tight"))
+    if _is_figure_type(type(value)):
+        return Image(_save_to_bytes(value.savefig, format="png", bbox_inches="tight"))
     return None
 
 
@@ -155,17 +167,17 @@ def _file_uri(name: str) -> str:
     return "file:///" + quote(PurePath(name).name)
 
 
-def _fitting(data: bytes, name: str | None) -> Image | Audio | File:
-    kind = _guessed(data, name or "") or ""
-    if kind.startswith("image/") and kind != "image/svg+xml":
-        return Image(data, mime_type=kind)
-    if kind.startswith("audio/"):
-        return Audio(data, mime_type=kind)
-    return File(data, name=name, mime_type=kind or None)
+def _make_media(data: bytes, name: str | None) -> Image | Audio | File:
+    mime_type = _guess_mime_type(data, name or "") or ""
+    if mime_type.startswith("image/") and mime_type != "image/svg+xml":
+        return Image(data, mime_type=mime_type)
+    if mime_type.startswith("audio/"):
+        return Audio(data, mime_type=mime_type)
+    return File(data, name=name, mime_type=mime_type or None)
 
 
-def _read(source: Source) -> tuple[bytes, str]:
-    if isinstance(source, BYTES):
+def _read_source(source: Source) -> tuple[bytes, str]:
+    if isinstance(source, BYTES_TYPES):
         return bytes(source), ""
     from pathlib import Path
 
@@ -173,26 +185,30 @@ def _read(source: Source) -> tuple[bytes, str]:
     return path.read_bytes(), path.name
 
 
-def _known(data: bytes, name: str, family: str) -> str:
-    kind = _guessed(data, name)
-    if kind is None or not kind.startswith(family):
+def _require_mime_type(data: bytes, name: str, family: str) -> str:
+    mime_type = _guess_mime_type(data, name)
+    if mime_type is None or not mime_type.startswith(family):
         raise ValueError(f"the data does not show what kind of {family}… it is: say mime_type=")
-    return kind
+    return mime_type
 
 
-def _guessed(data: bytes, name: str) -> str | None:
-    kind = next((kind for beginning, kind in _BEGINNINGS if data.startswith(beginning)), None)
+def _guess_mime_type(data: bytes, name: str) -> str | None:
+    mime_type = next((kind for prefix, kind in _MAGIC_PREFIXES if data.startswith(prefix)), None)
     if data.startswith(b"RIFF"):
-        kind = _IN_RIFF.get(data[8:12])
-    if kind is None and name:
+        mime_type = _RIFF_MIME_TYPES.get(data[8:12])
+    if mime_type is None and name:
         import mimetypes  # only those who have files with names pay for it
 
-        kind = mimetypes.guess_type(name)[0]
-    return kind
+        mime_type = mimetypes.guess_type(name)[0]
+    return mime_type
 
 
-def _text(data: bytes, kind: str) -> str | None:
-    if not kind.startswith("text/") and kind not in _TEXTUAL and not kind.endswith(("+json", "+xml")):
+def _decode_text(data: bytes, mime_type: str) -> str | None:
+    if (
+        not mime_type.startswith("text/")
+        and mime_type not in _TEXT_MIME_TYPES
+        and not mime_type.endswith(("+json", "+xml"))
+    ):
         return None
     try:
         return data.decode()
@@ -200,23 +216,28 @@ def _text(data: bytes, kind: str) -> str | None:
         return None
 
 
-def _base64(data: bytes) -> str:
+def _encode_base64(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-def _saved(save: Any, **options: Any) -> bytes:
+def _save_to_bytes(save: Any, **options: Any) -> bytes:
     buffer = io.BytesIO()
     save(buffer, **options)
     return buffer.getvalue()
 
 
-def _is_picture(kind: type) -> bool:
-    return any(one.__module__ == "PIL.Image" and one.__name__ == "Image" for one in kind.__mro__)
+def _is_pil_image_type(type_: type) -> bool:
+    return any(class_type.__module__ == "PIL.Image" and class_type.__name__ == "Image" for class_type in type_.__mro__)
 
 
-def _is_figure(kind: type) -> bool:
-    return any(one.__module__ == "matplotlib.figure" and one.__name__ == "Figure" for one in kind.__mro__)
+def _is_figure_type(type_: type) -> bool:
+    return any(
+        class_type.__module__ == "matplotlib.figure" and class_type.__name__ == "Figure" for class_type in type_.__mro__
+    )
 
 
-def _is_axes(kind: type) -> bool:
-    return any(one.__module__.startswith("matplotlib.axes") and one.__name__ == "Axes" for one in kind.__mro__)
+def _is_axes_type(type_: type) -> bool:
+    return any(
+        class_type.__module__.startswith("matplotlib.axes") and class_type.__name__ == "Axes"
+        for class_type in type_.__mro__
+    )

@@ -10,13 +10,13 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from dovetail.errors import clip
-from dovetail.protocol.mounting import Kind
+from dovetail.protocol.mounting import ItemKind
 from dovetail.protocol.uri_key import rule_keys, uri_key, uri_readings
-from dovetail.server.options import TAGS, expect
-from dovetail.server.templates import may_stand_for
-from dovetail.server.transforms import SAME, Transform, arguments_of, checked
+from dovetail.server.options import TAGS_META_KEY, check_type
+from dovetail.server.templates import may_match_template
+from dovetail.server.transforms import IDENTITY_TRANSFORM, Transform, check_transforms, get_argument_names
 from dovetail.wire.content import EmbeddedResource, ResourceLink
-from dovetail.wire.incoming import body
+from dovetail.wire.incoming import decode_body
 from dovetail.wire.inputs import InputRequiredResult
 from dovetail.wire.methods import METHODS
 from dovetail.wire.prompts import GetPromptResult, Prompt
@@ -26,152 +26,164 @@ from dovetail.wire.tools import CallToolResult, Tool
 
 log = logging.getLogger("dovetail")
 
-_SEEN: Final = ("tools/call", "prompts/get", "resources/read")
-ASKS: Final = b'"input_required"'
-_PREFIX: Final = re.compile(r"[A-Za-z][A-Za-z0-9.-]*")
+_PARSED_METHODS: Final = ("tools/call", "prompts/get", "resources/read")
+INPUT_REQUIRED_MARKER: Final = b'"input_required"'
+_PREFIX_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9.-]*")
 
 
-class Names:
+class NameMap:
     """The names of one mount."""
 
     def __init__(self, prefix: str, transforms: Mapping[str, Transform], tags: Collection[str]) -> None:
-        expect("prefix=", prefix, str, "a text")
-        if prefix and not _PREFIX.fullmatch(prefix):
+        check_type("prefix=", prefix, str, "a text")
+        if prefix and not _PREFIX_PATTERN.fullmatch(prefix):
             raise ValueError(f"a prefix is letters, digits, dots and dashes, beginning with a letter, not {prefix!r}")
         if isinstance(tags, str):
             raise TypeError(f"tags are several: write tags=[{tags!r}]")
         self.prefix = prefix
-        self._before = {"tool": f"{prefix}_", "prompt": f"{prefix}_"} if prefix else {}
-        self._before |= {"resource": f"{prefix}+", "resource template": f"{prefix}+"} if prefix else {}
-        self._transforms = checked(transforms)
-        self._back = {change.name: inner for inner, change in transforms.items() if change.name is not None}
-        self._hidden = [inner for inner, change in transforms.items() if change.hide and "{" in inner]
+        self._prefix_by_kind = {"tool": f"{prefix}_", "prompt": f"{prefix}_"} if prefix else {}
+        self._prefix_by_kind |= {"resource": f"{prefix}+", "resource template": f"{prefix}+"} if prefix else {}
+        self._transform_by_name = check_transforms(transforms)
+        self._inner_by_new_name = {
+            transform.name: inner_name for inner_name, transform in transforms.items() if transform.name is not None
+        }
+        self._hidden_templates = [
+            inner_name for inner_name, transform in transforms.items() if transform.hide and "{" in inner_name
+        ]
         # For URIs: the same by key, and the keys at which nothing is offered, because it is hidden or has moved.
-        self._by_key = {uri_key(inner): inner for inner in self._transforms}
-        self._back_by_key = {uri_key(name): inner for name, inner in self._back.items()}
-        self._gone = frozenset(
+        self._transformed_by_key = {uri_key(inner_name): inner_name for inner_name in self._transform_by_name}
+        self._inner_by_new_key = {uri_key(name): inner_name for name, inner_name in self._inner_by_new_name.items()}
+        self._removed_keys = frozenset(
             key
-            for inner, change in transforms.items()
-            if change.hide or change.name is not None
-            for key in rule_keys(inner)
+            for inner_name, transform in transforms.items()
+            if transform.hide or transform.name is not None
+            for key in rule_keys(inner_name)
         )
         self._tags = frozenset(tags)
 
-    def of(self, inner: str, kind: Kind | None = None) -> Transform:
+    def get_transform(self, inner_name: str, kind: ItemKind | None = None) -> Transform:
         """What becomes of something."""
-        if kind == "resource" and self._transforms and inner not in self._transforms:
-            inner = self._by_key.get(uri_key(inner), inner)
-        return self._transforms.get(inner, SAME)
+        if kind == "resource" and self._transform_by_name and inner_name not in self._transform_by_name:
+            inner_name = self._transformed_by_key.get(uri_key(inner_name), inner_name)
+        return self._transform_by_name.get(inner_name, IDENTITY_TRANSFORM)
 
-    def complaints(self, declared: Mapping[Kind, Mapping[str, Any]]) -> Iterator[str]:
+    def find_problems(self, declarations_by_kind: Mapping[ItemKind, Mapping[str, Any]]) -> Iterator[str]:
         """What the transforms say that does not fit what is there, one line each."""
-        from dovetail.server.arguments import listed  # only mounts with transforms pay for it
+        from dovetail.server.arguments import format_names  # only mounts with transforms pay for it
 
-        known = {name: 0 for items in declared.values() for name in items}
-        if unknown := [inner for inner in self._transforms if inner not in known]:
-            yield f"a transform is about {listed(unknown, known)}, which is not there"
-        for inner, change in self._transforms.items():
-            found = [items[inner] for items in declared.values() if inner in items]
-            arguments = {name: 0 for one in found for name in arguments_of(one)}
-            if found and (strange := [name for name in change.arguments or () if name not in arguments]):
-                yield f"`{clip(inner)}` has no argument {listed(strange, arguments)}"
+        item_names = {name: 0 for items in declarations_by_kind.values() for name in items}
+        if unknown := [inner_name for inner_name in self._transform_by_name if inner_name not in item_names]:
+            yield f"a transform is about {format_names(unknown, item_names)}, which is not there"
+        for inner_name, transform in self._transform_by_name.items():
+            declarations = [items[inner_name] for items in declarations_by_kind.values() if inner_name in items]
+            arguments = {name: 0 for declaration in declarations for name in get_argument_names(declaration)}
+            if declarations and (
+                unknown_arguments := [name for name in transform.arguments or () if name not in arguments]
+            ):
+                yield f"`{clip(inner_name)}` has no argument {format_names(unknown_arguments, arguments)}"
             else:
-                yield from (line for one in found for line in change.complaints(one))
-        for inner in known:
-            if (other := self._stands_in(inner)) is not None:
-                yield f"`{clip(other)}` would be called `{clip(inner)}`, which is there already: rename or hide it"
+                yield from (problem for declaration in declarations for problem in transform.complaints(declaration))
+        for inner_name in item_names:
+            if (conflicting_name := self._find_conflict(inner_name)) is not None:
+                outer, inner = clip(conflicting_name), clip(inner_name)
+                yield f"`{outer}` would be called `{inner}`, which is there already: rename or hide it"
 
-    def _stands_in(self, inner: str) -> str | None:
+    def _find_conflict(self, inner_name: str) -> str | None:
         """What has taken the name of something that has not left it."""
-        change, other = self.of(inner), self._back.get(inner, inner)
-        return None if change.hide or change.name is not None or other == inner else other
+        transform, conflicting_name = (
+            self.get_transform(inner_name),
+            self._inner_by_new_name.get(inner_name, inner_name),
+        )
+        return (
+            None if transform.hide or transform.name is not None or conflicting_name == inner_name else conflicting_name
+        )
 
     @property
-    def changes(self) -> bool:
+    def has_transforms(self) -> bool:
         """Whether there are transforms."""
-        return bool(self._transforms)
+        return bool(self._transform_by_name)
 
-    def outward(self, kind: Kind, inner: str) -> str:
+    def to_outer(self, kind: ItemKind, inner_name: str) -> str:
         """What it is called here."""
-        return self._before.get(kind, "") + (self.of(inner, kind).name or inner)
+        return self._prefix_by_kind.get(kind, "") + (self.get_transform(inner_name, kind).name or inner_name)
 
-    def inward(self, kind: Kind, name: str) -> str | None:
+    def to_inner(self, kind: ItemKind, name: str) -> str | None:
         """What it is called at home; None if it cannot be from there."""
-        before = self._before.get(kind, "")
+        prefix = self._prefix_by_kind.get(kind, "")
         if kind == "resource":
-            return self._inward_uri(before, name)
-        if not name.startswith(before):
+            return self._to_inner_uri(prefix, name)
+        if not name.startswith(prefix):
             return None
-        bare = name[len(before) :]
-        inner = self._back.get(bare, bare)
-        change = self.of(inner)
-        if change.hide or (change.name is not None and change.name != bare):
+        bare_name = name[len(prefix) :]
+        inner_name = self._inner_by_new_name.get(bare_name, bare_name)
+        transform = self.get_transform(inner_name)
+        if transform.hide or (transform.name is not None and transform.name != bare_name):
             return None
-        return inner
+        return inner_name
 
-    def _inward_uri(self, before: str, uri: str) -> str | None:
+    def _to_inner_uri(self, prefix: str, uri: str) -> str | None:
         """Return what a URI is at home, in the spelling it came in unless it was renamed. None if not from there."""
-        if uri[: len(before)].lower() != before.lower():  # part of the scheme, whose case has no meaning
+        if uri[: len(prefix)].lower() != prefix.lower():  # part of the scheme, whose case has no meaning
             return None
-        bare = uri[len(before) :]
-        if not self._transforms:
-            return bare
-        moved = self._back.get(bare) or self._back_by_key.get(uri_key(bare))
-        if moved is not None:
-            return None if self._transforms[moved].hide else moved
-        return bare if self._gone.isdisjoint(uri_readings(bare)) else None
+        bare_uri = uri[len(prefix) :]
+        if not self._transform_by_name:
+            return bare_uri
+        inner_uri = self._inner_by_new_name.get(bare_uri) or self._inner_by_new_key.get(uri_key(bare_uri))
+        if inner_uri is not None:
+            return None if self._transform_by_name[inner_uri].hide else inner_uri
+        return bare_uri if self._removed_keys.isdisjoint(uri_readings(bare_uri)) else None
 
-    def matches_case(self, kind: Kind, name: str) -> bool:
+    def has_exact_prefix(self, kind: ItemKind, name: str) -> bool:
         """Return whether a name has the prefix exactly as it was given, not only in another case."""
-        return name.startswith(self._before.get(kind, ""))
+        return name.startswith(self._prefix_by_kind.get(kind, ""))
 
-    def hides(self, uri: str) -> bool:
+    def is_hidden(self, uri: str) -> bool:
         """Whether a resource of that URI is kept from being offered, or offered under another."""
-        before = self._before.get("resource", "")
-        if not self._gone or uri[: len(before)].lower() != before.lower():
+        prefix = self._prefix_by_kind.get("resource", "")
+        if not self._removed_keys or uri[: len(prefix)].lower() != prefix.lower():
             return False
-        return not self._gone.isdisjoint(uri_readings(uri[len(before) :]))
+        return not self._removed_keys.isdisjoint(uri_readings(uri[len(prefix) :]))
 
-    def covers(self, uri: str) -> bool:
+    def matches_hidden_template(self, uri: str) -> bool:
         """Whether a URI is one of a template that is hidden, so that only a resource of that URI can be meant."""
-        return any(may_stand_for(template, uri) for template in self._hidden)
+        return any(may_match_template(template, uri) for template in self._hidden_templates)
 
     @property
-    def certain(self) -> bool:
+    def is_unambiguous(self) -> bool:
         """Whether a name with this prefix can only be from there, so that nobody need be asked."""
-        return bool(self.prefix) and not self.picks
+        return bool(self.prefix) and not self.has_tag_filter
 
     @property
-    def picks(self) -> bool:
+    def has_tag_filter(self) -> bool:
         """Whether only some things are offered, by their tags."""
         return bool(self._tags)
 
-    def allows(self, declaration: Any) -> bool:
+    def is_allowed(self, declaration: Any) -> bool:
         """Whether something is offered here, by its tags."""
-        return not self._tags or not self._tags.isdisjoint(tags_of(declaration))
+        return not self._tags or not self._tags.isdisjoint(get_tags(declaration))
 
-    def shown(self, kind: Kind, declarations: Mapping[str, Any]) -> dict[str, Any]:
+    def rename_declarations(self, kind: ItemKind, declarations: Mapping[str, Any]) -> dict[str, Any]:
         """What is listed here of what is listed there."""
-        found: dict[str, Any] = {}
-        for inner, declaration in declarations.items():
-            change = self.of(inner, kind)
-            if change.hide or not self.allows(declaration) or self._stands_in(inner) is not None:
+        renamed: dict[str, Any] = {}
+        for inner_name, declaration in declarations.items():
+            transform = self.get_transform(inner_name, kind)
+            if transform.hide or not self.is_allowed(declaration) or self._find_conflict(inner_name) is not None:
                 continue
-            name = self.outward(kind, inner)
+            name = self.to_outer(kind, inner_name)
             try:
-                found[name] = _called(change.declared(declaration), name)
+                renamed[name] = _rename_declaration(transform.declared(declaration), name)
             except ValueError as exc:  # one that cannot be shown must not cost the others their list
                 log.error("%s is left out: %s", clip(name), exc)
-        return found
+        return renamed
 
 
-def tags_of(declaration: Any) -> list[str]:
+def get_tags(declaration: Any) -> list[str]:
     """The tags that something was published with."""
     meta: dict[str, Any] = getattr(declaration, "meta", None) or {}
-    return meta.get(TAGS) or []
+    return meta.get(TAGS_META_KEY) or []
 
 
-def _called(declaration: Any, name: str) -> Any:
+def _rename_declaration(declaration: Any, name: str) -> Any:
     match declaration:
         case Tool() | Prompt():
             return replace(declaration, name=name)
@@ -183,59 +195,74 @@ def _called(declaration: Any, name: str) -> Any:
             return declaration
 
 
-def relinked(result: Result | bytes, method: str, names: Names) -> Result | bytes:
+def rewrite_links(result: Result | bytes, method: str, name_map: NameMap) -> Result | bytes:
     """A result whose links are those of this server; what has none is left as it came, to the byte."""
-    if not names.prefix:
+    if not name_map.prefix:
         return result
     if isinstance(result, bytes):
-        row = METHODS[method]
-        if b'"uri"' not in result or row.result is None or ASKS in result:
+        method_spec = METHODS[method]
+        if b'"uri"' not in result or method_spec.result is None or INPUT_REQUIRED_MARKER in result:
             return result
-        result = body(result, row.result, f"the result of {method}")
+        result = decode_body(result, method_spec.result, f"the result of {method}")
     match result:
         case ReadResourceResult():
-            own = [replace(one, uri=names.outward("resource", one.uri)) for one in result.contents]
-            return replace(result, contents=own)
+            contents = [replace(content, uri=name_map.to_outer("resource", content.uri)) for content in result.contents]
+            return replace(result, contents=contents)
         case CallToolResult():
-            return replace(result, content=[_linked(one, names) for one in result.content])
+            return replace(result, content=[_rewrite_block_links(block, name_map) for block in result.content])
         case GetPromptResult():
             return replace(
-                result, messages=[replace(one, content=_linked(one.content, names)) for one in result.messages]
+                result,
+                messages=[
+                    replace(message, content=_rewrite_block_links(message.content, name_map))
+                    for message in result.messages
+                ],
             )
         case _:
             return result
 
 
-def echo_uri(result: Result | bytes, names: Names, inner: str, uri: str) -> Result | bytes:
+def restore_uri(result: Result | bytes, name_map: NameMap, inner_uri: str, uri: str) -> Result | bytes:
     """Return the result of a read with the URI as the caller spelled it, where this server would spell it otherwise."""
-    own = names.outward("resource", inner)
-    if (own == uri and (names.prefix or own == inner)) or (isinstance(result, bytes) and ASKS in result):
+    outer_uri = name_map.to_outer("resource", inner_uri)
+    if (outer_uri == uri and (name_map.prefix or outer_uri == inner_uri)) or (
+        isinstance(result, bytes) and INPUT_REQUIRED_MARKER in result
+    ):
         return result
     if isinstance(result, bytes):
-        result = body(result, ReadResourceResult, "the result of resources/read")
+        result = decode_body(result, ReadResourceResult, "the result of resources/read")
     if not isinstance(result, ReadResourceResult):
         return result
     return replace(
-        result, contents=[replace(one, uri=uri) if one.uri in (own, inner) else one for one in result.contents]
+        result,
+        contents=[
+            replace(content, uri=uri) if content.uri in (outer_uri, inner_uri) else content
+            for content in result.contents
+        ],
     )
 
 
-def opened(result: bytes, method: str) -> Result | bytes:
+def parse_result(result: bytes, method: str) -> Result | bytes:
     """What another server answered, as a value, for whoever looks at results here."""
-    row = METHODS[method]
-    if method not in _SEEN or row.result is None:
+    method_spec = METHODS[method]
+    if method not in _PARSED_METHODS or method_spec.result is None:
         return result
-    what = f"the result of {method}"
-    if ASKS in result and (asked := body(result, InputRequiredResult, what)).result_type == "input_required":
-        return asked
-    return body(result, row.result, what)
+    description = f"the result of {method}"
+    if (
+        INPUT_REQUIRED_MARKER in result
+        and (input_required := decode_body(result, InputRequiredResult, description)).result_type == "input_required"
+    ):
+        return input_required
+    return decode_body(result, method_spec.result, description)
 
 
-def _linked(block: Any, names: Names) -> Any:
+def _rewrite_block_links(block: Any, name_map: NameMap) -> Any:
     match block:
         case ResourceLink() if not block.uri.startswith(("http:", "https:")):
-            return replace(block, uri=names.outward("resource", block.uri))
+            return replace(block, uri=name_map.to_outer("resource", block.uri))
         case EmbeddedResource() if not block.resource.uri.startswith(("http:", "https:")):
-            return replace(block, resource=replace(block.resource, uri=names.outward("resource", block.resource.uri)))
+            return replace(
+                block, resource=replace(block.resource, uri=name_map.to_outer("resource", block.resource.uri))
+            )
         case _:
             return block

@@ -9,37 +9,44 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast, overload
 
 from dovetail.errors import InvalidParams
 from dovetail.protocol import topics
-from dovetail.protocol.exchange import Listener
-from dovetail.server.changes import Changes
+from dovetail.protocol.exchange import ChangeListener
+from dovetail.server.changes import Subscriptions
 from dovetail.server.complete import Completer
-from dovetail.server.options import PromptOptions, ResourceOptions, ToolOptions, check_name, check_options, expect
-from dovetail.server.paging import Pages
+from dovetail.server.options import (
+    PromptOptions,
+    ResourceOptions,
+    ToolOptions,
+    check_options,
+    check_type,
+    warn_tool_name,
+)
+from dovetail.server.paging import PageCache
 from dovetail.server.prompt import Prompt
 from dovetail.server.resource import Resource, ResourceTemplate
-from dovetail.server.signature import METHOD
+from dovetail.server.signature import METHOD_HINT
 from dovetail.server.tool import Tool
-from dovetail.wire.codec import convert, plain
+from dovetail.wire.codec import convert, to_plain
 from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
-from dovetail.wire.meta import valid_key
-from dovetail.wire.shape import Wire, replace
+from dovetail.wire.meta import is_valid_key
+from dovetail.wire.shape import WireStruct, replace
 
 if TYPE_CHECKING:  # what few servers use is loaded by those who do
-    from dovetail.server.access import Access, Predicate, Rules
+    from dovetail.server.access import AccessRule, AccessRules, Predicate
     from dovetail.server.lint import ToolReport
-    from dovetail.server.offload import Offload, Shelf
+    from dovetail.server.offload import Offload, ResultStore
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_LISTS: Final = ("tools", "resources", "prompts")
-_LIST_OF: Final = {"tool": "tools", "resource": "resources", "resource template": "resources", "prompt": "prompts"}
+_LIST_NAMES: Final = ("tools", "resources", "prompts")
+_LIST_BY_KIND: Final = {"tool": "tools", "resource": "resources", "resource template": "resources", "prompt": "prompts"}
 
 
-class Offers:
+class Registry:
     """The tools, resources, prompts and completions of one server."""
 
     def __init__(
         self,
-        pages: Pages,
+        page_cache: PageCache,
         *,
         always: Collection[str],
         experimental: dict[str, Any] | None,
@@ -49,28 +56,28 @@ class Offers:
         lint: bool,
         show_locked: bool,
     ) -> None:
-        self.changes = Changes()
-        self._changing = RLock()  # one thread at a time changes what is offered; nobody waits to read it
-        self._pages = pages
-        self._always = _known_lists(always)
+        self.changes = Subscriptions()
+        self._lock = RLock()  # one thread at a time changes what is offered; nobody waits to read it
+        self._page_cache = page_cache
+        self._declared_lists = _check_list_names(always)
         self._experimental = experimental
-        self._extensions = _known_keys(extensions)
+        self._extensions = _check_meta_keys(extensions)
         self._tools: dict[str, Tool] = {}
         self._resources: dict[str, Resource] = {}
         self._templates: dict[str, ResourceTemplate] = {}
-        self._templates_by_precision: tuple[ResourceTemplate, ...] = ()
+        self._templates_by_specificity: tuple[ResourceTemplate, ...] = ()
         self._prompts: dict[str, Prompt] = {}
         # Everything registered, in order, what is not enabled too; the registries above hold what is.
-        self._all: dict[str, dict[str, Any]] = {kind: {} for kind in _LIST_OF}
+        self._registered: dict[str, dict[str, Any]] = {kind: {} for kind in _LIST_BY_KIND}
         # What is mounted here with one of these is not offered.
         self.disabled_tags: frozenset[str] = frozenset()
         self.disabled_names: frozenset[str] = frozenset()
         self._completers: dict[tuple[str, str], Completer] = {}
-        self._profile = _known_profile(profile)
-        self._lint = lint
+        self._profile = _check_profile(profile)
+        self._is_lint_enabled = lint
         self._show_locked = show_locked
-        self._rules: Rules | None = None  # who may use what, once something is not for everyone
-        self._shelf = None if offload is None else self._keeping(offload)
+        self._access_rules: AccessRules | None = None  # who may use what, once something is not for everyone
+        self._result_store = None if offload is None else self._make_result_store(offload)
 
     @overload
     def tool(self, function: F, /) -> F: ...
@@ -83,22 +90,22 @@ class Offers:
         input_schema, output_schema, tags, version, meta, timeout, limit (calls at once), inline, reveal, scopes (a
         caller needs them all), visible (a function of the principal), enabled.
         """
-        return self._registering(function, options, self.add_tool)
+        return self._make_decorator(function, options, self.add_tool)
 
     def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
         """Register a tool; options as for the decorator."""
-        access, rest = _split("tool", options)
-        tool = Tool(function, **rest)
+        access, item_options = _split_access_options("tool", options)
+        tool = Tool(function, **item_options)
         if self._profile is not None:
-            from dovetail.protocol.profiles import fitted
+            from dovetail.protocol.profiles import fit_schema
 
-            tool.declaration = replace(tool.declaration, input_schema=fitted(self._profile, tool.signature.schema))
+            tool.declaration = replace(tool.declaration, input_schema=fit_schema(self._profile, tool.signature.schema))
         self._register("tool", tool.name, tool, access)
-        check_name(tool.name)
-        if self._lint:
-            from dovetail.server.lint import tell
+        warn_tool_name(tool.name)
+        if self._is_lint_enabled:
+            from dovetail.server.lint import log_issues
 
-            tell(tool)
+            log_issues(tool)
 
     def remove_tool(self, name: str) -> None:
         """Stop offering a tool."""
@@ -122,15 +129,15 @@ class Offers:
 
     def add_resource(self, function: Callable[..., Any], uri: str, **options: Unpack[ResourceOptions]) -> None:
         """Register a resource or a template; options as for the decorator."""
-        access, rest = _split("resource", options)
-        expect("a resource's URI", uri, str, "a text")
+        access, item_options = _split_access_options("resource", options)
+        check_type("a resource's URI", uri, str, "a text")
         if "{" in uri:
-            if rest.pop("size", None) is not None:
+            if item_options.pop("size", None) is not None:
                 raise TypeError(f"{uri} is a template, and its resources have sizes of their own: leave out size=")
-            template = ResourceTemplate(function, uri, **rest)
+            template = ResourceTemplate(function, uri, **item_options)
             self._register("resource template", uri, template, access)
         else:
-            self._register("resource", uri, Resource(function, uri, **rest), access)
+            self._register("resource", uri, Resource(function, uri, **item_options), access)
 
     def remove_resource(self, uri: str) -> None:
         """Stop offering a resource or a template."""
@@ -146,12 +153,12 @@ class Offers:
         Options: name, title, description, icons, tags, version, meta, timeout, limit (calls at once), inline, reveal,
         scopes, visible, enabled.
         """
-        return self._registering(function, options, self.add_prompt)
+        return self._make_decorator(function, options, self.add_prompt)
 
     def add_prompt(self, function: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
         """Register a prompt; options as for the decorator."""
-        access, rest = _split("prompt", options)
-        prompt = Prompt(function, **rest)
+        access, item_options = _split_access_options("prompt", options)
+        prompt = Prompt(function, **item_options)
         self._register("prompt", prompt.declaration.name, prompt, access)
 
     def remove_prompt(self, name: str) -> None:
@@ -168,42 +175,44 @@ class Offers:
 
         return register
 
-    def _check_completable(self, of: str, argument: str) -> None:
-        from dovetail.server.arguments import listed
+    def _check_completable(self, ref: str, argument: str) -> None:
+        from dovetail.server.arguments import format_names
 
-        holders = self._all["prompt"] | self._all["resource template"]
-        if of not in holders:
+        items = self._registered["prompt"] | self._registered["resource template"]
+        if ref not in items:
             raise ValueError(
-                f"no prompt or template is called {listed([of], holders)}; register it before its completions"
+                f"no prompt or template is called {format_names([ref], items)}; register it before its completions"
             )
-        names = holders[of].signature.parameters
+        names = items[ref].signature.parameters
         if argument not in names:
-            raise ValueError(f"{of} has no argument {listed([argument], names)}")
+            raise ValueError(f"{ref} has no argument {format_names([argument], names)}")
 
     def add(self, source: Any, *, prefix: str = "") -> None:
         """Offer what a module, an object or a function has: what is marked with `tool`, `resource` or `prompt`, or,
         where nothing is, every public function as a tool. A prefix goes before the names of tools and prompts.
         """
-        from dovetail.server.marks import offered
+        from dovetail.server.marks import find_registrations
 
-        add = {"tool": self.add_tool, "prompt": self.add_prompt}
-        for name, function, mark in offered(source):
-            if mark.kind == "resource":
-                self.add_resource(function, mark.uri, **cast("ResourceOptions", mark.options))
+        add_by_kind = {"tool": self.add_tool, "prompt": self.add_prompt}
+        for name, function, registration in find_registrations(source):
+            if registration.kind == "resource":
+                self.add_resource(function, registration.uri, **cast("ResourceOptions", registration.options))
             else:
-                named: Any = mark.options | {"name": prefix + (mark.options.get("name") or name)}
-                add[mark.kind](function, **named)
+                named_options: Any = registration.options | {
+                    "name": prefix + (registration.options.get("name") or name)
+                }
+                add_by_kind[registration.kind](function, **named_options)
 
     def enable(self, *names: str, tags: Collection[str] = ()) -> None:
         """Offer again what was disabled: tools and prompts by name, resources by URI, or all with one of the tags.
 
         What is mounted here is meant too, by the name it has here; a tag that nothing has changes nothing.
         """
-        self._switch(names, tags, enabled=True)
+        self._set_enabled(names, tags, enabled=True)
 
     def disable(self, *names: str, tags: Collection[str] = ()) -> None:
         """Stop offering, without forgetting, what `enable` would offer again."""
-        self._switch(names, tags, enabled=False)
+        self._set_enabled(names, tags, enabled=False)
 
     def restrict(
         self,
@@ -217,114 +226,120 @@ class Offers:
         A caller needs all the `scopes`; `visible` is a function of the principal. All rules about a thing hold, for
         what is mounted here too.
         """
-        from dovetail.server.access import access
+        from dovetail.server.access import build_access_rule
 
         if not (names or tags) or not (scopes or visible):
             raise ValueError("restrict takes names or tags=, and scopes= or visible=")
         _check_tags(tags)
-        rule = access(scopes, visible)
-        with self._changing:
-            rules = self._ruled()
+        rule = build_access_rule(scopes, visible)
+        with self._lock:
+            access_rules = self._ensure_access_rules()
             if tags:
-                rules.add_tagged(tags, rule)
+                access_rules.add_for_tags(tags, rule)
             for name in names:
-                rules.add_named(name, rule)
-            new = frozenset(names)
-            for kind, registered in self._all.items():
-                for name, one in registered.items():
-                    if not one.tags.isdisjoint(tags) or (new and not new.isdisjoint(rules.names_about(kind, name))):
-                        rules.add(kind, name, rule)
-        self.changed(*_LISTS)
+                access_rules.add_for_name(name, rule)
+            new_names = frozenset(names)
+            for kind, items in self._registered.items():
+                for name, item in items.items():
+                    if not item.tags.isdisjoint(tags) or (
+                        new_names and not new_names.isdisjoint(access_rules.find_rule_names(kind, name))
+                    ):
+                        access_rules.add(kind, name, rule)
+        self.changed(*_LIST_NAMES)
 
-    def _switch(self, names: Collection[str], tags: Collection[str], *, enabled: bool) -> None:
-        with self._changing:
-            known = self._names()
-            if unknown := [name for name in names if name not in known and not self._mounted(name)]:
-                from dovetail.server.arguments import listed
+    def _set_enabled(self, names: Collection[str], tags: Collection[str], *, enabled: bool) -> None:
+        with self._lock:
+            registered_names = self._list_names()
+            if unknown := [name for name in names if name not in registered_names and not self._may_be_mounted(name)]:
+                from dovetail.server.arguments import format_names
 
-                raise ValueError(f"nothing is called {listed(unknown, known)}")
-            other = [(kind, one) for kind, _, one in self._meant(names, tags) if one.enabled is not enabled]
-            for _, one in other:
-                one.enabled = enabled
-            kinds = dict.fromkeys(kind for kind, _ in other)
+                raise ValueError(f"nothing is called {format_names(unknown, registered_names)}")
+            changed_items = [
+                (kind, item) for kind, _, item in self._select_items(names, tags) if item.enabled is not enabled
+            ]
+            for _, item in changed_items:
+                item.enabled = enabled
+            kinds = dict.fromkeys(kind for kind, _ in changed_items)
             for kind in kinds:
-                self._refresh(kind)
+                self._refresh_enabled(kind)
             self.disabled_tags = self.disabled_tags.difference(tags) if enabled else self.disabled_tags.union(tags)
             self.disabled_names = self.disabled_names.difference(names) if enabled else self.disabled_names.union(names)
         for kind in kinds:
-            self.changed(_LIST_OF[kind])
+            self.changed(_LIST_BY_KIND[kind])
 
-    def _names(self) -> list[str]:
+    def _list_names(self) -> list[str]:
         """Everything registered here, enabled or not."""
-        return [name for registered in self._all.values() for name in registered]
+        return [name for items in self._registered.values() for name in items]
 
-    def _mounted(self, name: str) -> bool:
+    def _may_be_mounted(self, name: str) -> bool:
         """Whether something mounted here has, or may have, a name or URI."""
         return False
 
-    def _meant(self, names: Collection[str], tags: Collection[str]) -> Iterator[tuple[str, str, Any]]:
+    def _select_items(self, names: Collection[str], tags: Collection[str]) -> Iterator[tuple[str, str, Any]]:
         """What has one of the names or tags: its kind, its name or URI, and itself."""
         _check_tags(tags)
-        for kind, registered in self._all.items():
-            for name, one in registered.items():
-                if name in names or not one.tags.isdisjoint(tags):
-                    yield kind, name, one
+        for kind, items in self._registered.items():
+            for name, item in items.items():
+                if name in names or not item.tags.isdisjoint(tags):
+                    yield kind, name, item
 
-    def _keeping(self, policy: "Offload") -> "Shelf":
-        from dovetail.server.offload import TEMPLATE, Offload, Shelf
+    def _make_result_store(self, settings: "Offload") -> "ResultStore":
+        from dovetail.server.offload import RESULT_URI_TEMPLATE, Offload, ResultStore
 
-        expect("offload=", policy, Offload, "an Offload(...)")
-        shelf = Shelf(policy)
-        self.add_resource(shelf.fetch, TEMPLATE, name="result", description="A result too large to send.", inline=True)
-        return shelf
+        check_type("offload=", settings, Offload, "an Offload(...)")
+        store = ResultStore(settings)
+        self.add_resource(
+            store.fetch, RESULT_URI_TEMPLATE, name="result", description="A result too large to send.", inline=True
+        )
+        return store
 
-    def _register(self, kind: str, name: str, made: Any, access: "Access | None") -> None:
-        _check_sound(made.declaration)
-        with self._changing:
-            if name in self._all[kind]:
+    def _register(self, kind: str, name: str, item: Any, access_rule: "AccessRule | None") -> None:
+        _check_declaration(item.declaration)
+        with self._lock:
+            if name in self._registered[kind]:
                 raise ValueError(f"a {kind} called {name!r} is already registered")
-            self._all[kind][name] = made
-            if access is not None:
-                self._ruled().add(kind, name, access)
-            if self._rules is not None:
-                for rule in (self._rules.tagged(made.tags), self._rules.named(kind, name)):
+            self._registered[kind][name] = item
+            if access_rule is not None:
+                self._ensure_access_rules().add(kind, name, access_rule)
+            if self._access_rules is not None:
+                for rule in (self._access_rules.find_by_tags(item.tags), self._access_rules.find_by_name(kind, name)):
                     if rule is not None:
-                        self._rules.add(kind, name, rule)
-            if made.enabled:
-                self._offer(kind, self._registry(kind) | {name: made})
-        self.changed(_LIST_OF[kind])
+                        self._access_rules.add(kind, name, rule)
+            if item.enabled:
+                self._set_enabled_items(kind, self._get_enabled_items(kind) | {name: item})
+        self.changed(_LIST_BY_KIND[kind])
 
-    def _ruled(self) -> "Rules":
-        from dovetail.server.access import Rules
+    def _ensure_access_rules(self) -> "AccessRules":
+        from dovetail.server.access import AccessRules
 
-        if self._rules is None:
-            self._rules = Rules(show_locked=self._show_locked)
-        return self._rules
+        if self._access_rules is None:
+            self._access_rules = AccessRules(show_locked=self._show_locked)
+        return self._access_rules
 
     def _unregister(self, kind: str, name: str) -> None:
-        with self._changing:
-            if name not in self._all[kind]:
-                from dovetail.server.arguments import listed
+        with self._lock:
+            if name not in self._registered[kind]:
+                from dovetail.server.arguments import format_names
 
-                raise ValueError(f"no {kind} is called {listed([str(name)], self._all[kind])}")
-            del self._all[kind][name]
-            self._refresh(kind)
-            if self._rules is not None:
-                self._rules.drop(kind, name)  # last: nothing is offered without its rule
-        self.changed(_LIST_OF[kind])
+                raise ValueError(f"no {kind} is called {format_names([str(name)], self._registered[kind])}")
+            del self._registered[kind][name]
+            self._refresh_enabled(kind)
+            if self._access_rules is not None:
+                self._access_rules.remove(kind, name)  # last: nothing is offered without its rule
+        self.changed(_LIST_BY_KIND[kind])
 
-    def _registry(self, kind: str) -> dict[str, Any]:
+    def _get_enabled_items(self, kind: str) -> dict[str, Any]:
         if kind == "tool":
             return self._tools
         if kind == "resource":
             return self._resources
         return self._prompts if kind == "prompt" else self._templates
 
-    def _refresh(self, kind: str) -> None:
+    def _refresh_enabled(self, kind: str) -> None:
         """What is enabled is offered."""
-        self._offer(kind, {name: one for name, one in self._all[kind].items() if one.enabled})
+        self._set_enabled_items(kind, {name: item for name, item in self._registered[kind].items() if item.enabled})
 
-    def _offer(self, kind: str, enabled: dict[str, Any]) -> None:
+    def _set_enabled_items(self, kind: str, enabled: dict[str, Any]) -> None:
         """Another registry in place of the one there was, which requests at work, of any thread, keep as it is."""
         match kind:
             case "tool":
@@ -335,19 +350,21 @@ class Offers:
                 self._resources = enabled
             case _:
                 self._templates = enabled
-                by_precision = sorted(self._templates.values(), key=lambda one: one.template.specificity, reverse=True)
-                self._templates_by_precision = tuple(by_precision)
-        self._pages.clear()
+                by_specificity = sorted(
+                    self._templates.values(), key=lambda template: template.template.specificity, reverse=True
+                )
+                self._templates_by_specificity = tuple(by_specificity)
+        self._page_cache.clear()
 
-    def _registering(self, function: Any, options: dict[str, Any], add: Callable[..., None]) -> Any:
+    def _make_decorator(self, function: Any, options: dict[str, Any], add: Callable[..., None]) -> Any:
         if callable(function):
             add(function, **options)
             return function
-        _check_function(function)
-        expect("a name", function, str, "a text")
+        _check_registrable(function)
+        check_type("a name", function, str, "a text")
 
         def register(decorated: F) -> F:
-            _check_function(decorated)
+            _check_registrable(decorated)
             add(decorated, **({"name": function} if function is not None else {}) | options)
             return decorated
 
@@ -357,65 +374,65 @@ class Offers:
 
     def changed(self, *lists: str) -> None:
         """Say that the list of tools, resources or prompts is another now. From any task or thread."""
-        for name in _known_lists(lists):
-            self._pages.clear()
-            self.changes.publish(topics.LISTS[name])
+        for name in _check_list_names(lists):
+            self._page_cache.clear()
+            self.changes.publish(topics.LIST_CHANGED_METHODS[name])
 
     def updated(self, uri: str) -> None:
         """Say that a resource has new contents. From any task or thread."""
-        self.changes.publish(topics.UPDATED, uri)
+        self.changes.publish(topics.RESOURCE_UPDATED, uri)
 
     def heard(self, method: str, uri: str | None) -> None:
         """A server mounted here has changed."""
-        self._pages.clear()
+        self._page_cache.clear()
         self.changes.publish(method, uri)
 
-    def listen(self, listener: Listener) -> Callable[[], None]:
+    def listen(self, listener: ChangeListener) -> Callable[[], None]:
         """Register for changes; call what is returned to stop."""
-        return self.changes.listen(listener)
+        return self.changes.subscribe(listener)
 
     def lint(self, *rules: str) -> "list[ToolReport]":
         """What hosts and models may stumble over in the tools, and an estimate of what each costs in tokens.
 
         Checked is what OpenAI, Gemini and Anthropic take, or the rule sets named.
         """
-        from dovetail.server.lint import report
+        from dovetail.server.lint import lint_tool
 
-        return [report(tool, rules) for tool in self._tools.values()]
+        return [lint_tool(tool, rules) for tool in self._tools.values()]
 
     # What is there
 
     def capabilities(self) -> ServerCapabilities:
         """What is offered now."""
-        always = self._always
+        declared_lists = self._declared_lists
         return ServerCapabilities(
             experimental=self._experimental,
             logging={},
-            completions={} if self._completes() else None,
-            prompts=ListChangedCapability(list_changed=True) if self._prompts or "prompts" in always else None,
+            completions={} if self._has_completions() else None,
+            prompts=ListChangedCapability(list_changed=True) if self._prompts or "prompts" in declared_lists else None,
             resources=ResourcesCapability(subscribe=True, list_changed=True)
-            if self._resources or self._templates or "resources" in always
+            if self._resources or self._templates or "resources" in declared_lists
             else None,
-            tools=ListChangedCapability(list_changed=True) if self._tools or "tools" in always else None,
+            tools=ListChangedCapability(list_changed=True) if self._tools or "tools" in declared_lists else None,
             extensions=self._extensions,
         )
 
-    def _completes(self) -> bool:
+    def _has_completions(self) -> bool:
         return bool(self._completers) or any(
-            one.signature.choices for one in (*self._prompts.values(), *self._templates.values())
+            item.signature.choices for item in (*self._prompts.values(), *self._templates.values())
         )
 
 
-def _split(kind: str, options: Mapping[str, Any]) -> "tuple[Access | None, dict[str, Any]]":
+def _split_access_options(kind: str, options: Mapping[str, Any]) -> "tuple[AccessRule | None, dict[str, Any]]":
     """The rule of who may use it, None for everyone, and the other options."""
-    rest = check_options(kind, options)
-    _known_keys(rest.get("meta"))
-    scopes, visible = rest.pop("scopes", ()), rest.pop("visible", None)
+    item_options = check_options(kind, options)
+    _check_meta_keys(item_options.get("meta"))
+    scopes, visible = item_options.pop("scopes", ()), item_options.pop("visible", None)
     if not scopes and visible is None:
-        return None, rest
-    from dovetail.server.access import access
+        return None, item_options
+    from dovetail.server.access import build_access_rule
 
-    return access(scopes, visible), rest
+    return build_access_rule(scopes, visible), item_options
 
 
 def _check_tags(tags: Collection[str]) -> None:
@@ -423,20 +440,20 @@ def _check_tags(tags: Collection[str]) -> None:
         raise TypeError(f"tags are several: write tags=[{tags!r}]")
 
 
-def _check_function(given: Any) -> None:
-    if isinstance(given, classmethod | property):
-        raise TypeError(f"a {type(given).__name__} cannot be offered from the body of its class{METHOD}")
+def _check_registrable(value: Any) -> None:
+    if isinstance(value, classmethod | property):
+        raise TypeError(f"a {type(value).__name__} cannot be offered from the body of its class{METHOD_HINT}")
 
 
-def _check_sound(declaration: Wire) -> None:
+def _check_declaration(declaration: WireStruct) -> None:
     """One malformed declaration would spoil the whole list for its readers."""
     try:
-        convert(plain(declaration), type(declaration), what="declaration")
+        convert(to_plain(declaration), type(declaration), label="declaration")
     except (InvalidParams, TypeError) as exc:
         raise TypeError(f"{getattr(declaration, 'name', 'it')!r} cannot be offered: {exc}") from None
 
 
-def _known_profile(profile: str | None) -> str | None:
+def _check_profile(profile: str | None) -> str | None:
     if profile is None:
         return None
     from dovetail.protocol.profiles import PROFILES
@@ -446,15 +463,15 @@ def _known_profile(profile: str | None) -> str | None:
     return profile
 
 
-def _known_lists(names: Iterable[str]) -> frozenset[str]:
-    found = frozenset(names)
-    if not found <= set(_LISTS):
-        raise ValueError(f"expected some of {', '.join(_LISTS)}, got {', '.join(sorted(found))}")
-    return found
+def _check_list_names(names: Iterable[str]) -> frozenset[str]:
+    list_names = frozenset(names)
+    if not list_names <= set(_LIST_NAMES):
+        raise ValueError(f"expected some of {', '.join(_LIST_NAMES)}, got {', '.join(sorted(list_names))}")
+    return list_names
 
 
-def _known_keys(keyed: dict[str, Any] | None) -> dict[str, Any] | None:
-    for key in keyed or {}:
-        if not valid_key(key):
+def _check_meta_keys(meta: dict[str, Any] | None) -> dict[str, Any] | None:
+    for key in meta or {}:
+        if not is_valid_key(key):
             raise ValueError(f"{key!r} is not a valid _meta key: expected [prefix/]name")
-    return keyed
+    return meta

@@ -24,7 +24,7 @@ from dovetail.wire.content import (
 from dovetail.wire.shape import UNSET, Result, Struct, replace
 from dovetail.wire.tools import CallToolResult
 
-TEMPLATE: Final = "results://kept/{key}"
+RESULT_URI_TEMPLATE: Final = "results://kept/{key}"
 
 
 class Offload(Struct, frozen=True, kw_only=True):
@@ -37,76 +37,82 @@ class Offload(Struct, frozen=True, kw_only=True):
     memory: int = 64_000_000  # characters kept in all; beyond that the oldest go
 
 
-class Kept(Struct, frozen=True):
+class StoredResult(Struct, frozen=True):
     """One block that was kept back."""
 
-    until: float
-    size: int
+    expires_at: float
+    chars: int
     owner: Principal | None
     contents: ResourceContents
 
 
-class Shelf:
+class ResultStore:
     """What is kept."""
 
-    def __init__(self, policy: Offload) -> None:
-        self._policy = policy
-        self._kept: OrderedDict[str, Kept] = OrderedDict()
-        self._size = 0
+    def __init__(self, settings: Offload) -> None:
+        self._settings = settings
+        self._entries: OrderedDict[str, StoredResult] = OrderedDict()
+        self._total_chars = 0
 
-    def lighten(self, result: Result, owner: Principal | None, *, published: bool) -> Result:
+    def store_large_parts(self, result: Result, owner: Principal | None, *, has_output_schema: bool) -> Result:
         """The same result, with large blocks kept back for its owner.
 
         A published schema is kept: the structured value travels whole, and only its text becomes a link.
         """
         if not isinstance(result, CallToolResult) or result.is_error:
             return result
-        content = [smaller for block in result.content for smaller in self._smaller(block, owner)]
+        content = [part for block in result.content for part in self._shrink_block(block, owner)]
         if content == result.content:
             return result
-        return replace(result, content=content, structured_content=result.structured_content if published else UNSET)
+        return replace(
+            result, content=content, structured_content=result.structured_content if has_output_schema else UNSET
+        )
 
     def fetch(self, key: str, ctx: Context) -> ResourceContents:
         """What was kept under a key; ResourceNotFound when its time is over, and for everyone but its owner."""
-        self._forget()
-        kept = self._kept.get(key)
-        if kept is None or kept.owner != ctx.principal:
-            raise ResourceNotFound(TEMPLATE.replace("{key}", key))
-        return kept.contents
+        self._evict()
+        entry = self._entries.get(key)
+        if entry is None or entry.owner != ctx.principal:
+            raise ResourceNotFound(RESULT_URI_TEMPLATE.replace("{key}", key))
+        return entry.contents
 
-    def _smaller(self, block: ContentBlock, owner: Principal | None) -> list[ContentBlock]:
+    def _shrink_block(self, block: ContentBlock, owner: Principal | None) -> list[ContentBlock]:
         match block:
-            case TextContent() if len(block.text) > self._policy.text:
-                kind = "application/json" if block.text[:1] in "{[" else "text/plain"
-                link = self._keep(ResourceContents(uri="", mime_type=kind, text=block.text), len(block.text), owner)
-                rest = len(block.text) - self._policy.preview
-                told = f"{block.text[: self._policy.preview]}…\n\n[{rest} more characters at {link.uri}]"
-                return [replace(block, text=told), link]
-            case ImageContent() | AudioContent() if len(block.data) > self._policy.binary:
-                kept = ResourceContents(uri="", mime_type=block.mime_type, blob=block.data)
-                return [self._keep(kept, len(block.data), owner)]
+            case TextContent() if len(block.text) > self._settings.text:
+                mime_type = "application/json" if block.text[:1] in "{[" else "text/plain"
+                link = self._store(
+                    ResourceContents(uri="", mime_type=mime_type, text=block.text), len(block.text), owner
+                )
+                remaining_chars = len(block.text) - self._settings.preview
+                preview = (
+                    f"{block.text[: self._settings.preview]}…\n\n[{remaining_chars} more characters at {link.uri}]"
+                )
+                return [replace(block, text=preview), link]
+            case ImageContent() | AudioContent() if len(block.data) > self._settings.binary:
+                contents = ResourceContents(uri="", mime_type=block.mime_type, blob=block.data)
+                return [self._store(contents, len(block.data), owner)]
             case EmbeddedResource(resource=resource):
-                size, text = len(resource.text or resource.blob or ""), resource.text is not None
-                large = size > (self._policy.text if text else self._policy.binary)
-                return [self._keep(resource, size, owner)] if large else [block]
+                size, is_text = len(resource.text or resource.blob or ""), resource.text is not None
+                is_large = size > (self._settings.text if is_text else self._settings.binary)
+                return [self._store(resource, size, owner)] if is_large else [block]
             case _:
                 return [block]
 
-    def _keep(self, contents: ResourceContents, size: int, owner: Principal | None) -> ResourceLink:
+    def _store(self, contents: ResourceContents, size: int, owner: Principal | None) -> ResourceLink:
         key = secrets.token_urlsafe(16)
-        uri = TEMPLATE.replace("{key}", key)
-        until = time.monotonic() + self._policy.seconds
-        self._kept[key] = Kept(until, size, owner, replace(contents, uri=uri))
-        self._size += size
-        self._forget()
-        raw = size if contents.blob is None else size * 3 // 4
-        return ResourceLink(uri=uri, name="result", mime_type=contents.mime_type, size=raw)
+        uri = RESULT_URI_TEMPLATE.replace("{key}", key)
+        expires_at = time.monotonic() + self._settings.seconds
+        self._entries[key] = StoredResult(expires_at, size, owner, replace(contents, uri=uri))
+        self._total_chars += size
+        self._evict()
+        size_bytes = size if contents.blob is None else size * 3 // 4
+        return ResourceLink(uri=uri, name="result", mime_type=contents.mime_type, size=size_bytes)
 
-    def _forget(self) -> None:
+    def _evict(self) -> None:
         now = time.monotonic()
-        while self._kept:
-            key, oldest = next(iter(self._kept.items()))
-            if oldest.until > now and self._size <= self._policy.memory:
+        while self._entries:
+            key, oldest = next(iter(self._entries.items()))
+            if oldest.expires_at > now and self._total_chars <= self._settings.memory:
                 return
-            del self._kept[key]
-            self._size -= oldest.size
+            del self._entries[key]
+            self._total_chars -= oldest.chars

@@ -5,15 +5,15 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from dovetail.protocol.web import Send
-from dovetail.server.offers import Offers
-from dovetail.server.operating import MAX_REPLY, Credentials, Operating
-from dovetail.server.options import expect
-from dovetail.server.specification import Operation, base_url, operations, read
+from dovetail.protocol.web import SendRequest
+from dovetail.server.offers import Registry
+from dovetail.server.operating import MAX_RESPONSE_BYTES, Credentials, OperationCall
+from dovetail.server.options import check_type
+from dovetail.server.specification import Operation, iter_operations, parse_document, resolve_base_url
 
 log = logging.getLogger("dovetail")
 
-_HINTS: Mapping[str, dict[str, Any]] = {
+_ANNOTATIONS_BY_METHOD: Mapping[str, dict[str, Any]] = {
     "GET": {"read_only": True},
     "HEAD": {"read_only": True},
     "OPTIONS": {"read_only": True},
@@ -23,44 +23,48 @@ _HINTS: Mapping[str, dict[str, Any]] = {
 
 
 def add_operations(
-    app: Offers,
+    app: Registry,
     document: Any,
-    send: Send,
+    send: SendRequest,
     *,
-    url: str | None,
+    service_url: str | None,
     headers: Credentials,
-    home: str | None = None,
+    client_base_url: str | None = None,
     include: Callable[[Operation], bool] | str | None = None,
-    names: Mapping[str, str] | None = None,
-    output_schemas: bool = True,
-    max_reply: int = MAX_REPLY,
+    tool_names: Mapping[str, str] | None = None,
+    validate_output: bool = True,
+    max_response_bytes: int = MAX_RESPONSE_BYTES,
 ) -> None:
     """Register every operation that is to be included; the options are those of `Server.from_openapi`.
 
     home: where the author's client sends what has no address. Nothing then goes to a host that the document names: the
     client may have credentials.
     """
-    spec = read(document)
-    base = url or base_url(spec, home)
-    if base is None:
+    spec = parse_document(document)
+    resolved_url = service_url or resolve_base_url(spec, client_base_url)
+    if resolved_url is None:
         raise ValueError("the document does not say where its server is: pass url=, or a client with a base_url")
-    wanted = _wanted(include)
-    found = [*operations(spec, () if callable(headers) else headers)]
-    chosen = [one for one in found if wanted(one)]
-    called = _called([one.name for one in chosen], [one.name for one in found], names or {})
-    for operation in chosen:
+    is_included = _make_filter(include)
+    all_operations = [*iter_operations(spec, () if callable(headers) else headers)]
+    included = [operation for operation in all_operations if is_included(operation)]
+    assigned_names = _assign_names(
+        [operation.name for operation in included], [one.name for one in all_operations], tool_names or {}
+    )
+    for operation in included:
         # A schema nobody could check must not cost the other operations, nor one of results its own.
-        for output in (operation.output if output_schemas else None, None):
+        for output in (operation.output_schema if validate_output else None, None):
             try:
                 app.add_tool(
-                    Operating(operation, base, send, headers, max_reply, promises=output is not None),
-                    name=called[operation.name],
+                    OperationCall(
+                        operation, resolved_url, send, headers, max_response_bytes, promises_json=output is not None
+                    ),
+                    name=assigned_names[operation.name],
                     description=operation.description,
-                    input_schema=operation.schema,
+                    input_schema=operation.input_schema,
                     output_schema=output,
                     tags=operation.tags,
                     open_world=True,
-                    **_HINTS.get(operation.method, {}),
+                    **_ANNOTATIONS_BY_METHOD.get(operation.method, {}),
                 )
             except ValueError as exc:
                 if output is None:
@@ -70,21 +74,28 @@ def add_operations(
                 break
 
 
-def _called(chosen: list[str], operations: list[str], names: Mapping[str, str]) -> dict[str, str]:
+def _assign_names(included: list[str], operation_names: list[str], tool_names: Mapping[str, str]) -> dict[str, str]:
     """The name of the tool of each operation; ValueError for a name of none, or for two."""
-    from dovetail.server.arguments import listed
+    from dovetail.server.arguments import format_names
 
-    expect("names=", names, Mapping, "a dict from operations to names")
-    if unknown := [name for name in names if name not in operations]:
-        raise ValueError(f"names= is about {listed(unknown, operations)}, which is no operation of the document")
-    called = {name: names.get(name, name) for name in chosen}
-    for inner, name in names.items():
-        if inner in called and (other := next((one for one in chosen if one != inner and called[one] == name), None)):
-            raise ValueError(f"names= would call both `{inner}` and `{other}` `{name}`")
-    return called
+    check_type("names=", tool_names, Mapping, "a dict from operations to names")
+    if unknown := [name for name in tool_names if name not in operation_names]:
+        raise ValueError(
+            f"names= is about {format_names(unknown, operation_names)}, which is no operation of the document"
+        )
+    assigned = {name: tool_names.get(name, name) for name in included}
+    for operation_name, name in tool_names.items():
+        if operation_name in assigned and (
+            other := next(
+                (candidate for candidate in included if candidate != operation_name and assigned[candidate] == name),
+                None,
+            )
+        ):
+            raise ValueError(f"names= would call both `{operation_name}` and `{other}` `{name}`")
+    return assigned
 
 
-def _wanted(include: Any) -> Callable[[Operation], bool]:
+def _make_filter(include: Any) -> Callable[[Operation], bool]:
     if include is None:
         return lambda _: True
     if callable(include):

@@ -12,9 +12,9 @@ from dovetail.wire.tools import ToolAnnotations
 
 log = logging.getLogger("dovetail")
 
-_LONGEST: Final = 128  # characters of a tool's name
-TAGS: Final = "dovetail/tags"
-VERSION: Final = "dovetail/version"
+_MAX_TOOL_NAME_CHARS: Final = 128  # characters of a tool's name
+TAGS_META_KEY: Final = "dovetail/tags"
+VERSION_META_KEY: Final = "dovetail/version"
 
 
 class Lifetime(Struct, frozen=True):
@@ -70,33 +70,35 @@ class ResourceOptions(PromptOptions, total=False):
     cache: Lifetime | None
 
 
-_SHAPES: Final[dict[str, Any]] = {"tool": ToolOptions, "prompt": PromptOptions, "resource": ResourceOptions}
-_KEPT: Final = ": how long clients keep lists is said by Server(cache=...); dovetail.middleware.Caching keeps results"
-_ELSEWHERE: Final = {("tool", "cache"): _KEPT, ("prompt", "cache"): _KEPT}
+_OPTIONS_BY_KIND: Final[dict[str, Any]] = {"tool": ToolOptions, "prompt": PromptOptions, "resource": ResourceOptions}
+_NO_CACHE_OPTION_HINT: Final = (
+    ": how long clients keep lists is said by Server(cache=...); dovetail.middleware.Caching keeps results"
+)
+_HINT_BY_OPTION: Final = {("tool", "cache"): _NO_CACHE_OPTION_HINT, ("prompt", "cache"): _NO_CACHE_OPTION_HINT}
 
 
-_TEXT: Final = (str, "a text")
-_FLAG: Final = (bool, "True or False")
-_SCHEMA: Final = (dict, "a dict, as JSON Schema has it")
-_EXPECTED: Final[dict[str, tuple[Any, str]]] = {
-    "name": _TEXT,
-    "title": _TEXT,
-    "description": _TEXT,
-    "version": _TEXT,
-    "mime_type": _TEXT,
+_TEXT_TYPE: Final = (str, "a text")
+_FLAG_TYPE: Final = (bool, "True or False")
+_SCHEMA_TYPE: Final = (dict, "a dict, as JSON Schema has it")
+_EXPECTED_TYPES: Final[dict[str, tuple[Any, str]]] = {
+    "name": _TEXT_TYPE,
+    "title": _TEXT_TYPE,
+    "description": _TEXT_TYPE,
+    "version": _TEXT_TYPE,
+    "mime_type": _TEXT_TYPE,
     "meta": (Mapping, "a dict"),
     "timeout": ((int, float, timedelta), "a number of seconds"),
     "limit": (int, "a whole number"),
     "size": (int, "a whole number"),
     "cache": (Lifetime, "a Lifetime(...), in milliseconds"),
-    "inline": _FLAG,
-    "enabled": _FLAG,
-    "read_only": _FLAG,
-    "destructive": _FLAG,
-    "idempotent": _FLAG,
-    "open_world": _FLAG,
-    "input_schema": _SCHEMA,
-    "output_schema": _SCHEMA,
+    "inline": _FLAG_TYPE,
+    "enabled": _FLAG_TYPE,
+    "read_only": _FLAG_TYPE,
+    "destructive": _FLAG_TYPE,
+    "idempotent": _FLAG_TYPE,
+    "open_world": _FLAG_TYPE,
+    "input_schema": _SCHEMA_TYPE,
+    "output_schema": _SCHEMA_TYPE,
 }
 
 
@@ -106,80 +108,87 @@ def check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         TypeError: one of them is none, and the text has the one that may have been meant; or it is of another kind.
     """
-    known = _SHAPES[kind].__annotations__
-    if unknown := [name for name in options if name not in known]:
-        from dovetail.server.arguments import listed  # only the mistaken pay for it
+    allowed = _OPTIONS_BY_KIND[kind].__annotations__
+    if unknown := [name for name in options if name not in allowed]:
+        from dovetail.server.arguments import format_names  # only the mistaken pay for it
 
-        hint = _ELSEWHERE.get((kind, unknown[0]), "")
-        raise TypeError(f"a {kind} has no option {listed(unknown, known)}{hint}")
+        hint = _HINT_BY_OPTION.get((kind, unknown[0]), "")
+        raise TypeError(f"a {kind} has no option {format_names(unknown, allowed)}{hint}")
     for name, value in options.items():
-        if name in _EXPECTED:
-            expect(f"{name}=", value, *_EXPECTED[name])
+        if name in _EXPECTED_TYPES:
+            check_type(f"{name}=", value, *_EXPECTED_TYPES[name])
     check_icons(options.get("icons"))
-    found = dict(options)
-    if isinstance(found.get("timeout"), timedelta):
-        found["timeout"] = found["timeout"].total_seconds()
-    if isinstance(found.get("reveal"), type):
-        found["reveal"] = (found["reveal"],)
-    return found
+    normalized = dict(options)
+    if isinstance(normalized.get("timeout"), timedelta):
+        normalized["timeout"] = normalized["timeout"].total_seconds()
+    if isinstance(normalized.get("reveal"), type):
+        normalized["reveal"] = (normalized["reveal"],)
+    return normalized
 
 
 def check_icons(icons: Any) -> None:
     """TypeError unless they are icons, or not given."""
-    expect("icons=", icons, (list, tuple), "a list of Icon(...)")
-    for one in icons or ():
-        expect("icons=", one if one is not None else "None", Icon, "a list of Icon(...)")
+    check_type("icons=", icons, (list, tuple), "a list of Icon(...)")
+    for icon in icons or ():
+        check_type("icons=", icon if icon is not None else "None", Icon, "a list of Icon(...)")
 
 
-def check_name(name: str) -> None:
+def warn_tool_name(name: str) -> None:
     """Warn of a tool's name that clients may refuse. spec: tools#tool-names"""
-    plain = name.translate({ord(one): "a" for one in "_-."})
-    if len(name) > _LONGEST or not (plain.isascii() and plain.isalnum()):
+    folded = name.translate({ord(char): "a" for char in "_-."})
+    if len(name) > _MAX_TOOL_NAME_CHARS or not (folded.isascii() and folded.isalnum()):
         log.warning(
-            "the tool name %r may be refused by clients: letters, digits, _, - and ., at most %d in all", name, _LONGEST
+            "the tool name %r may be refused by clients: letters, digits, _, - and ., at most %d in all",
+            name,
+            _MAX_TOOL_NAME_CHARS,
         )
 
 
-def expect(option: str, value: Any, kind: type | tuple[type, ...], what: str) -> None:
+def check_type(option: str, value: Any, type_: type | tuple[type, ...], expected: str) -> None:
     """TypeError unless a value is of this kind, or not given."""
-    if value is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
-        raise TypeError(f"{option} must be {what}, not {value!r}")
+    if value is not None and (not isinstance(value, type_) or (isinstance(value, bool) and type_ is not bool)):
+        raise TypeError(f"{option} must be {expected}, not {value!r}")
 
 
-def published(meta: Mapping[str, Any] | None, tags: Collection[str], version: str | None) -> dict[str, Any] | None:
+def build_meta(meta: Mapping[str, Any] | None, tags: Collection[str], version: str | None) -> dict[str, Any] | None:
     """The `_meta` of a declaration: the author's, with tags and version where there are any."""
     if isinstance(tags, str):
         raise TypeError(f"tags are several: write tags=[{tags!r}]")
-    told = {TAGS: sorted(tags)} if tags else {}
-    told |= {VERSION: version} if version is not None else {}
-    return told | dict(meta or {}) or None
+    item_meta = {TAGS_META_KEY: sorted(tags)} if tags else {}
+    item_meta |= {VERSION_META_KEY: version} if version is not None else {}
+    return item_meta | dict(meta or {}) or None
 
 
-def hints(annotations: Any, **flags: bool | None) -> ToolAnnotations | None:
+def build_annotations(annotations: Any, **flags: bool | None) -> ToolAnnotations | None:
     """What a tool does to the world, by the short keywords or by a whole ToolAnnotations; they may not disagree.
 
     A mapping has the names of the specification: `{"readOnlyHint": True}`.
     """
-    annotations = _annotations(annotations)
-    said: dict[str, Any] = {f"{name}_hint": value for name, value in flags.items() if value is not None}
+    annotations = _to_tool_annotations(annotations)
+    hint_values: dict[str, Any] = {f"{name}_hint": value for name, value in flags.items() if value is not None}
     if annotations is None:
-        return ToolAnnotations(**said) if said else None
-    for name, value in said.items():
+        return ToolAnnotations(**hint_values) if hint_values else None
+    for name, value in hint_values.items():
         if getattr(annotations, name) not in (None, value):
             raise ValueError(f"{name.removesuffix('_hint')}={value} and annotations say different things")
-    kept = {name: getattr(annotations, name) for name in annotations.__struct_fields__}
-    return ToolAnnotations(**kept | said)
+    existing = {name: getattr(annotations, name) for name in annotations.__struct_fields__}
+    return ToolAnnotations(**existing | hint_values)
 
 
-def _annotations(given: Any) -> ToolAnnotations | None:
-    if given is None or isinstance(given, ToolAnnotations):
-        return given
-    if not isinstance(given, Mapping):
-        raise TypeError(f"annotations= takes ToolAnnotations, or a dict of them, not {given!r}")
-    said = cast("Mapping[str, Any]", given)
-    known = dict(zip(ToolAnnotations.__struct_encode_fields__, ToolAnnotations.__struct_fields__, strict=True))
-    if unknown := [name for name in said if name not in known]:
-        from dovetail.server.arguments import listed
+def _to_tool_annotations(annotations: Any) -> ToolAnnotations | None:
+    if annotations is None or isinstance(annotations, ToolAnnotations):
+        return annotations
+    if not isinstance(annotations, Mapping):
+        raise TypeError(f"annotations= takes ToolAnnotations, or a dict of them, not {annotations!r}")
+    values = cast("Mapping[str, Any]", annotations)
+    field_by_wire_name = dict(
+        zip(ToolAnnotations.__struct_encode_fields__, ToolAnnotations.__struct_fields__, strict=True)
+    )
+    if unknown := [name for name in values if name not in field_by_wire_name]:
+        from dovetail.server.arguments import format_names
 
-        raise TypeError(f"annotations= has no {listed(unknown, known)}; the specification has {', '.join(known)}")
-    return ToolAnnotations(**{known[name]: value for name, value in said.items()})
+        raise TypeError(
+            f"annotations= has no {format_names(unknown, field_by_wire_name)}; "
+            f"the specification has {', '.join(field_by_wire_name)}"
+        )
+    return ToolAnnotations(**{field_by_wire_name[name]: value for name, value in values.items()})

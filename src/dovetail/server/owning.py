@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dovetail.errors import MCPError, clip
 from dovetail.protocol.exchange import Exchange
-from dovetail.protocol.mounting import MISSING, Kind, Mountable
+from dovetail.protocol.mounting import NOT_FOUND_ERRORS, ItemKind, Mountable
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.uri_key import rule_keys, uri_key, uri_readings
-from dovetail.server.local import Local, Place, all_of
-from dovetail.server.naming import Names, tags_of
-from dovetail.server.templates import may_stand_for
+from dovetail.server.local import LocalServer, MountingServer, list_all_items
+from dovetail.server.naming import NameMap, get_tags
+from dovetail.server.templates import may_match_template
 
 if TYPE_CHECKING:  # loaded once something is not for everyone
-    from dovetail.server.access import Access
+    from dovetail.server.access import AccessRule
 
 log = logging.getLogger("dovetail")
 
-LIST_TIME: Final = 10.0  # seconds a mounted server may take to list what it has; the others do not wait longer
+LIST_TIMEOUT_S: Final = 10.0  # seconds a mounted server may take to list what it has; the others do not wait longer
 
 _MAX_FORGOTTEN_URIS: Final = 4096  # of resources that are gone, in the index of those that are there
 
@@ -32,28 +32,32 @@ class Mount:
     """One server mounted on another."""
 
     def __init__(
-        self, target: Mountable, names: Names, stop: Callable[[], None], access: "Access | None" = None
+        self,
+        target: Mountable,
+        name_map: NameMap,
+        stop_following: Callable[[], None],
+        access_rule: "AccessRule | None" = None,
     ) -> None:
         self.target = target
-        self.names = names
-        self.access = access  # who it is for; None is everyone
-        self.stop_following = stop
-        self.unchecked = False  # whether nobody could look yet if the transforms fit
-        self.known: dict[Kind, dict[str, Any]] = {}  # listed last; what is shown while it cannot be reached
-        self.busy = 0  # exchanges it is at
-        self.away = 0.0  # until when it is not asked whether it has something: it did not answer
-        self.resources = ResourceIndex()
-        self._silent = False
+        self.name_map = name_map
+        self.access_rule = access_rule  # who it is for; None is everyone
+        self.stop_following = stop_following
+        self.needs_transform_check = False  # whether nobody could look yet if the transforms fit
+        self.cached_items: dict[ItemKind, dict[str, Any]] = {}  # listed last; what is shown while it cannot be reached
+        self.active_exchanges = 0  # exchanges it is at
+        self.retry_at = 0.0  # until when it is not asked whether it has something: it did not answer
+        self.resource_index = ResourceIndex()
+        self._is_unavailable = False
 
-    def answered(self) -> None:
+    def mark_available(self) -> None:
         """It is there."""
-        self.away = 0.0
-        self._silent = False
+        self.retry_at = 0.0
+        self._is_unavailable = False
 
-    def silent(self, words: str, *about: Any) -> None:
+    def log_unavailable(self, message: str, *args: Any) -> None:
         """It is not there: said once, until it answers again."""
-        log.log(logging.DEBUG if self._silent else logging.WARNING, words, self.target.name, *about)
-        self._silent = True
+        log.log(logging.DEBUG if self._is_unavailable else logging.WARNING, message, self.target.name, *args)
+        self._is_unavailable = True
 
 
 class ResourceIndex:
@@ -66,236 +70,269 @@ class ResourceIndex:
     def __init__(self) -> None:
         self._state: tuple[frozenset[str], dict[str, tuple[str, ...]]] = (frozenset(), {})
 
-    def find(self, uri: str, declared: Mapping[str, Any]) -> list[str]:
+    def find(self, uri: str, declarations: Mapping[str, Any]) -> list[str]:
         """Return the URIs in a listing that one of the readings of a URI may mean."""
-        uris_at = self._uris_at(declared)
-        uris = dict.fromkeys(other for reading in uri_readings(uri) for other in uris_at.get(reading, ()))
-        return [other for other in uris if other in declared]
+        uris_by_key = self._index_uris(declarations)
+        uris = dict.fromkeys(candidate for reading in uri_readings(uri) for candidate in uris_by_key.get(reading, ()))
+        return [candidate for candidate in uris if candidate in declarations]
 
-    def has(self, uri: str, declared: Mapping[str, Any]) -> bool:
+    def has(self, uri: str, declarations: Mapping[str, Any]) -> bool:
         """Return whether a listing has a URI, in this or an equivalent spelling."""
         key = uri_key(uri)
-        return uri in declared or any(
-            other in declared and uri_key(other) == key for other in self._uris_at(declared).get(key, ())
+        return uri in declarations or any(
+            candidate in declarations and uri_key(candidate) == key
+            for candidate in self._index_uris(declarations).get(key, ())
         )
 
-    def _uris_at(self, declared: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-        known, uris_at = self._state
-        if known.issuperset(declared):
-            return uris_at
-        if len(known) > _MAX_FORGOTTEN_URIS + 2 * len(declared):
-            known, uris_at = frozenset(), {}
-        uris_at = uris_at.copy()
-        for uri in declared.keys() - known:
+    def _index_uris(self, declarations: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+        indexed_uris, uris_by_key = self._state
+        if indexed_uris.issuperset(declarations):
+            return uris_by_key
+        if len(indexed_uris) > _MAX_FORGOTTEN_URIS + 2 * len(declarations):
+            indexed_uris, uris_by_key = frozenset(), {}
+        uris_by_key = uris_by_key.copy()
+        for uri in declarations.keys() - indexed_uris:
             for key in rule_keys(uri):
-                uris_at[key] = (*uris_at.get(key, ()), uri)
-        self._state = known.union(declared), uris_at
-        return uris_at
+                uris_by_key[key] = (*uris_by_key.get(key, ()), uri)
+        self._state = indexed_uris.union(declarations), uris_by_key
+        return uris_by_key
 
 
-class Owners:
+class MountResolver:
     """The servers mounted on one, in their order, and who of them has what."""
 
-    def __init__(self, server: Place, mounts: list[Mount]) -> None:
+    def __init__(self, server: MountingServer, mounts: list[Mount]) -> None:
         self._server = server
         self._mounts = mounts
 
-    async def holds(self, kind: Kind, name: str, exchange: Exchange) -> bool:
+    async def has_item(self, kind: ItemKind, name: str, exchange: Exchange) -> bool:
         """Whether there is something of this name here."""
         return await self.find(kind, name, exchange) is not None
 
-    async def find(self, kind: Kind, name: str, exchange: Exchange) -> tuple[Mount, str] | None:
+    async def find(self, kind: ItemKind, name: str, exchange: Exchange) -> tuple[Mount, str] | None:
         """The mount that lists it for this caller, and what it is called there: the first, as in lists.
 
         One that is elsewhere is asked only if there is a choice. InsufficientScope if nobody lists it, but somebody
         would to a caller with more scopes.
         """
-        if self.is_disabled(kind, name) or not _admits(self.named(kind, name), name, exchange):
+        if self.is_disabled(kind, name) or not _is_accessible(self.find_rule_by_name(kind, name), name, exchange):
             return None
-        able = [pair for pair in self.able(kind, name) if self.lists(pair[0].access, name, exchange.caller.principal)]
-        if len(able) == 1 and able[0][0].target.distant and self._sure(*able[0], kind):
-            return await self._admitted(*able[0], kind, exchange)
-        for mount, inner in able:
-            if await self._has(mount, kind, inner, exchange):
-                return await self._admitted(mount, inner, kind, exchange)
-        for mount, inner in able if kind == "resource" else ():
-            if self._may_have(mount, inner) and await mount.target.holds(kind, inner, exchange):
+        candidates = [
+            pair
+            for pair in self.find_candidates(kind, name)
+            if self.is_listed(pair[0].access_rule, name, exchange.caller.principal)
+        ]
+        if len(candidates) == 1 and candidates[0][0].target.is_remote and self._is_certain(*candidates[0], kind):
+            return await self._check_resolved(*candidates[0], kind, exchange)
+        for mount, inner_name in candidates:
+            if await self._mount_has_item(mount, kind, inner_name, exchange):
+                return await self._check_resolved(mount, inner_name, kind, exchange)
+        for mount, inner_name in candidates if kind == "resource" else ():
+            if self._may_match_template(mount, inner_name) and await mount.target.has_item(kind, inner_name, exchange):
                 # What its templates stand for, only that server knows.
-                return await self._admitted(mount, inner, kind, exchange)
-        await self.challenge(kind, name, exchange)
+                return await self._check_resolved(mount, inner_name, kind, exchange)
+        await self.check_scopes(kind, name, exchange)
         return None
 
-    async def _admitted(self, mount: Mount, inner: str, kind: Kind, exchange: Exchange) -> tuple[Mount, str]:
+    async def _check_resolved(
+        self, mount: Mount, inner_name: str, kind: ItemKind, exchange: Exchange
+    ) -> tuple[Mount, str]:
         """What was found; InsufficientScope if it is listed to callers who lack its scopes, and this is one."""
-        _admits(mount.access, inner, exchange)
-        for one in await self._offered(mount, kind, inner, exchange) if self._restricts else ():
-            _admits(self.tagged(one), inner, exchange)
-        return mount, inner
+        _is_accessible(mount.access_rule, inner_name, exchange)
+        for declaration in await self._list_offered(mount, kind, inner_name, exchange) if self._has_tag_rules else ():
+            _is_accessible(self.find_rule_by_tags(declaration), inner_name, exchange)
+        return mount, inner_name
 
-    async def check(self, kind: Kind, name: str, exchange: Exchange) -> None:
+    async def check_access(self, kind: ItemKind, name: str, exchange: Exchange) -> None:
         """Refuse what is not there for this caller."""
-        found = await self.find(kind, name, exchange)
-        if found is None:
-            raise MISSING[kind](name)
-        if isinstance(found[0].target, Local):
-            await found[0].target.server.check(kind, found[1], exchange)
+        resolved = await self.find(kind, name, exchange)
+        if resolved is None:
+            raise NOT_FOUND_ERRORS[kind](name)
+        if isinstance(resolved[0].target, LocalServer):
+            await resolved[0].target.server.check(kind, resolved[1], exchange)
 
-    def able(self, kind: Kind, name: str) -> list[tuple[Mount, str]]:
+    def find_candidates(self, kind: ItemKind, name: str) -> list[tuple[Mount, str]]:
         """The mounts that can have it, by their names alone."""
-        pairs = ((mount, mount.names.inward(kind, name)) for mount in self._mounts)
-        found = [(mount, inner) for mount, inner in pairs if inner is not None]
-        if kind == "resource" and len(found) > 1:
-            found.sort(key=lambda pair: not pair[0].names.matches_case(kind, name))
-        return found
+        pairs = ((mount, mount.name_map.to_inner(kind, name)) for mount in self._mounts)
+        candidates = [(mount, inner_name) for mount, inner_name in pairs if inner_name is not None]
+        if kind == "resource" and len(candidates) > 1:
+            candidates.sort(key=lambda pair: not pair[0].name_map.has_exact_prefix(kind, name))
+        return candidates
 
-    def _sure(self, mount: Mount, inner: str, kind: Kind) -> bool:
-        return mount.names.certain and not self._picks and not (kind == "resource" and self._covers(mount, inner))
+    def _is_certain(self, mount: Mount, inner_name: str, kind: ItemKind) -> bool:
+        return (
+            mount.name_map.is_unambiguous
+            and not self._needs_tags
+            and not (kind == "resource" and self._matches_hidden_template(mount, inner_name))
+        )
 
-    def _covers(self, mount: Mount, inner: str) -> bool:
+    def _matches_hidden_template(self, mount: Mount, inner_uri: str) -> bool:
         """Whether a URI is one of a template that is not offered, so that only a resource of that URI can be meant."""
         disabled = self._server.disabled_names
-        uri = mount.names.outward("resource", inner) if disabled else ""
-        return mount.names.covers(inner) or any(may_stand_for(one, uri) for one in disabled if "{" in one)
+        uri = mount.name_map.to_outer("resource", inner_uri) if disabled else ""
+        return mount.name_map.matches_hidden_template(inner_uri) or any(
+            may_match_template(template, uri) for template in disabled if "{" in template
+        )
 
-    def _may_have(self, mount: Mount, inner: str) -> bool:
-        picks = mount.names.picks or self._picks or self._covers(mount, inner)
-        return mount.target.distant and not picks and _now() >= mount.away
+    def _may_match_template(self, mount: Mount, inner_uri: str) -> bool:
+        needs_tags = (
+            mount.name_map.has_tag_filter or self._needs_tags or self._matches_hidden_template(mount, inner_uri)
+        )
+        return mount.target.is_remote and not needs_tags and _now() >= mount.retry_at
 
-    async def challenge(self, kind: Kind, name: str, exchange: Exchange) -> None:
+    async def check_scopes(self, kind: ItemKind, name: str, exchange: Exchange) -> None:
         """Raise InsufficientScope if something of this name would be here for this caller, with more scopes."""
         principal = exchange.caller.principal
         self._server.challenge(kind, name, principal)
-        if self._server.rules is None and not any(isinstance(mount.target, Local) for mount in self._mounts):
+        if self._server.rules is None and not any(isinstance(mount.target, LocalServer) for mount in self._mounts):
             return
-        for mount, inner in self.able(kind, name):
-            for one in await self._offered(mount, kind, inner, exchange):
-                if _admits(mount.access, name, exchange):
-                    _admits(self.tagged(one), name, exchange)
-            if isinstance(mount.target, Local) and _sees(mount.access, name, principal):
-                await mount.target.challenge(kind, inner, exchange)
+        for mount, inner_name in self.find_candidates(kind, name):
+            for declaration in await self._list_offered(mount, kind, inner_name, exchange):
+                if _is_accessible(mount.access_rule, name, exchange):
+                    _is_accessible(self.find_rule_by_tags(declaration), name, exchange)
+            if isinstance(mount.target, LocalServer) and _is_visible(mount.access_rule, name, principal):
+                await mount.target.check_scopes(kind, inner_name, exchange)
 
-    async def _has(self, mount: Mount, kind: Kind, inner: str, exchange: Exchange) -> bool:
+    async def _mount_has_item(self, mount: Mount, kind: ItemKind, inner_name: str, exchange: Exchange) -> bool:
         """Whether a mount lists it for this caller, and it is offered here."""
-        if not mount.target.distant:
-            if not await mount.target.holds(kind, inner, exchange):
+        if not mount.target.is_remote:
+            if not await mount.target.has_item(kind, inner_name, exchange):
                 return False
-            if not mount.names.picks and not self._picks and not (kind == "resource" and self._covers(mount, inner)):
+            if (
+                not mount.name_map.has_tag_filter
+                and not self._needs_tags
+                and not (kind == "resource" and self._matches_hidden_template(mount, inner_name))
+            ):
                 return True
-        offered = await self._offered(mount, kind, inner, exchange)
-        return any(self.lists(self.tagged(one), inner, exchange.caller.principal) for one in offered)
+        declarations = await self._list_offered(mount, kind, inner_name, exchange)
+        return any(
+            self.is_listed(self.find_rule_by_tags(declaration), inner_name, exchange.caller.principal)
+            for declaration in declarations
+        )
 
-    async def _offered(self, mount: Mount, kind: Kind, inner: str, exchange: Exchange) -> list[Any]:
+    async def _list_offered(self, mount: Mount, kind: ItemKind, inner_name: str, exchange: Exchange) -> list[Any]:
         """What a name or URI stands for at a mount, of what is offered here; a distant one is given so long."""
-        if not mount.target.distant:
-            return await self._standing_for(mount, kind, inner, exchange)
-        if _now() >= mount.away:
+        if not mount.target.is_remote:
+            return await self._find_declarations(mount, kind, inner_name, exchange)
+        if _now() >= mount.retry_at:
             try:
-                async with asyncio.timeout(LIST_TIME):
+                async with asyncio.timeout(LIST_TIMEOUT_S):
                     await mount.target.start()
-                    return await self._standing_for(mount, kind, inner, exchange)
+                    return await self._find_declarations(mount, kind, inner_name, exchange)
             except (MCPError, TimeoutError) as exc:
-                mount.away = _now() + LIST_TIME
-                mount.silent("%s could not say whether it has %s: %s", clip(inner), why(exc))
-        known = _find_declared(mount, mount.known.get(kind, {}), kind, mount.names.outward(kind, inner))
-        return [one for one in known if self.enabled(one)]
+                mount.retry_at = _now() + LIST_TIMEOUT_S
+                mount.log_unavailable("%s could not say whether it has %s: %s", clip(inner_name), format_failure(exc))
+        cached_items = _find_declared(
+            mount, mount.cached_items.get(kind, {}), kind, mount.name_map.to_outer(kind, inner_name)
+        )
+        return [item for item in cached_items if self.is_enabled(item)]
 
-    async def _standing_for(self, mount: Mount, kind: Kind, inner: str, exchange: Exchange) -> list[Any]:
+    async def _find_declarations(self, mount: Mount, kind: ItemKind, inner_name: str, exchange: Exchange) -> list[Any]:
         target = mount.target
-        found = _find_declared(mount, await target.listed(kind, exchange), kind, inner)
-        if not found and kind == "resource" and not self._covers(mount, inner):
-            templates = await target.listed("resource template", exchange)
-            found = [one for uri, one in templates.items() if may_stand_for(uri, inner)]
-        return [one for one in found if mount.names.allows(one) and self.enabled(one)]
+        candidates = _find_declared(mount, await target.list_items(kind, exchange), kind, inner_name)
+        if not candidates and kind == "resource" and not self._matches_hidden_template(mount, inner_name):
+            templates = await target.list_items("resource template", exchange)
+            candidates = [candidate for uri, candidate in templates.items() if may_match_template(uri, inner_name)]
+        return [
+            candidate for candidate in candidates if mount.name_map.is_allowed(candidate) and self.is_enabled(candidate)
+        ]
 
     @property
-    def _picks(self) -> bool:
+    def _needs_tags(self) -> bool:
         """Whether tags decide here what is offered, so that they have to be known."""
-        return bool(self._server.disabled_tags) or self._restricts
+        return bool(self._server.disabled_tags) or self._has_tag_rules
 
     @property
-    def _restricts(self) -> bool:
+    def _has_tag_rules(self) -> bool:
         """Whether tags decide here who may use something."""
-        return self._server.rules is not None and self._server.rules.by_tag
+        return self._server.rules is not None and self._server.rules.has_tag_rules
 
-    def audible(self, uri: str, principal: Principal | None) -> bool:
+    def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
         """Whether a caller may hear of a resource that is mounted; where tags decide, they are not known here."""
-        if self.is_disabled("resource", uri) or not self.lists(self.named("resource", uri), uri, principal):
+        if self.is_disabled("resource", uri) or not self.is_listed(
+            self.find_rule_by_name("resource", uri), uri, principal
+        ):
             return False
-        able = self.able("resource", uri)
-        for mount, inner in able:
+        candidates = self.find_candidates("resource", uri)
+        for mount, inner_uri in candidates:
             target = mount.target
-            if self._restricts or not self.lists(mount.access, uri, principal):
+            if self._has_tag_rules or not self.is_listed(mount.access_rule, uri, principal):
                 continue
-            if self._covers(mount, inner) and not (
-                isinstance(target, Local) and mount.resources.has(inner, all_of(target, "resource") or {})
+            if self._matches_hidden_template(mount, inner_uri) and not (
+                isinstance(target, LocalServer)
+                and mount.resource_index.has(inner_uri, list_all_items(target, "resource") or {})
             ):
                 continue
-            if target.audible(inner, principal):
+            if target.can_receive_updates(inner_uri, principal):
                 return True
-        return not able and self._server.rules is None and not self._hides(uri)
+        return not candidates and self._server.rules is None and not self._is_hidden(uri)
 
-    def _hides(self, uri: str) -> bool:
+    def _is_hidden(self, uri: str) -> bool:
         """Whether a transform keeps this from being offered."""
-        return any(mount.names.hides(uri) for mount in self._mounts)
+        return any(mount.name_map.is_hidden(uri) for mount in self._mounts)
 
     # What this server says about it
 
-    def lists(self, access: "Access | None", name: str, principal: Principal | None) -> bool:
-        return access is None or self._server.rules is None or self._server.rules.lists(access, name, principal)
+    def is_listed(self, access_rule: "AccessRule | None", name: str, principal: Principal | None) -> bool:
+        return (
+            access_rule is None
+            or self._server.rules is None
+            or self._server.rules.is_listed_by_rule(access_rule, name, principal)
+        )
 
-    def enabled(self, declaration: Any) -> bool:
+    def is_enabled(self, declaration: Any) -> bool:
         """Whether something is offered here, by its tags."""
-        return self._server.disabled_tags.isdisjoint(tags_of(declaration))
+        return self._server.disabled_tags.isdisjoint(get_tags(declaration))
 
-    def tagged(self, declaration: Any) -> "Access | None":
+    def find_rule_by_tags(self, declaration: Any) -> "AccessRule | None":
         """The rule of this server about something with such tags."""
-        return None if self._server.rules is None else self._server.rules.tagged(tags_of(declaration))
+        return None if self._server.rules is None else self._server.rules.find_by_tags(get_tags(declaration))
 
-    def named(self, kind: Kind, name: str) -> "Access | None":
+    def find_rule_by_name(self, kind: ItemKind, name: str) -> "AccessRule | None":
         """The rule of this server about something of such a name."""
-        return None if self._server.rules is None else self._server.rules.named(kind, name)
+        return None if self._server.rules is None else self._server.rules.find_by_name(kind, name)
 
-    def is_disabled(self, kind: Kind, name: str) -> bool:
+    def is_disabled(self, kind: ItemKind, name: str) -> bool:
         """Return whether a name, or a URI in any spelling, is disabled here."""
         names = self._server.disabled_names
         if kind != "resource" or not names:
             return name in names
-        return not _all_rule_keys(names).isdisjoint(uri_readings(name))
+        return not _collect_rule_keys(names).isdisjoint(uri_readings(name))
 
 
 @lru_cache(16)
-def _all_rule_keys(names: frozenset[str]) -> frozenset[str]:
+def _collect_rule_keys(names: frozenset[str]) -> frozenset[str]:
     return frozenset(key for name in names for key in rule_keys(name))
 
 
-def _find_declared(mount: Mount, declared: Mapping[str, Any], kind: Kind, name: str) -> list[Any]:
+def _find_declared(mount: Mount, declarations: Mapping[str, Any], kind: ItemKind, name: str) -> list[Any]:
     """Return the item of a name. For a URI that is not listed, return what one of its readings may mean."""
-    found = declared.get(name)
-    if found is not None or kind != "resource":
-        return [] if found is None else [found]
-    return [declared[uri] for uri in mount.resources.find(name, declared)]
+    declaration = declarations.get(name)
+    if declaration is not None or kind != "resource":
+        return [] if declaration is None else [declaration]
+    return [declarations[uri] for uri in mount.resource_index.find(name, declarations)]
 
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def why(exc: MCPError | TimeoutError) -> str:
+def format_failure(exc: MCPError | TimeoutError) -> str:
     """Why a server did not answer."""
-    return str(exc) or f"no answer within {LIST_TIME:g} s"
+    return str(exc) or f"no answer within {LIST_TIMEOUT_S:g} s"
 
 
-def _admits(access: "Access | None", name: str, exchange: Exchange) -> bool:
-    if access is None:
+def _is_accessible(access_rule: "AccessRule | None", name: str, exchange: Exchange) -> bool:
+    if access_rule is None:
         return True
-    from dovetail.server.access import admitted
+    from dovetail.server.access import is_accessible
 
-    return admitted(access, name, exchange.caller.principal)
+    return is_accessible(access_rule, name, exchange.caller.principal)
 
 
-def _sees(access: "Access | None", name: str, principal: Principal | None) -> bool:
-    if access is None:
+def _is_visible(access_rule: "AccessRule | None", name: str, principal: Principal | None) -> bool:
+    if access_rule is None:
         return True
-    from dovetail.server.access import visible_to
+    from dovetail.server.access import is_visible_to
 
-    return visible_to(access, name, principal)
+    return is_visible_to(access_rule, name, principal)

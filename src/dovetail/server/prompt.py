@@ -3,9 +3,9 @@
 from collections.abc import Callable, Collection
 from typing import Any
 
-from dovetail.server.binding import bound
-from dovetail.server.options import published
-from dovetail.server.runner import describe, own_name
+from dovetail.server.binding import compile_function
+from dovetail.server.options import build_meta
+from dovetail.server.runner import get_description, get_function_name
 from dovetail.wire import prompts as wire
 from dovetail.wire.codec import encode
 from dovetail.wire.content import Icon
@@ -34,39 +34,39 @@ class Prompt:
         enabled: bool = True,
     ) -> None:
         # Prompt arguments are strings on the wire: they are read as what the annotation says.
-        self.signature, self.runner = bound(
-            function, lax=True, timeout=timeout, limit=limit, inline=inline, reveal=reveal
+        self.signature, self.runner = compile_function(
+            function, lax=True, timeout=timeout, max_concurrency=limit, inline=inline, expose_errors=reveal
         )
         self.declaration = wire.Prompt(
-            name=name or own_name(function),
+            name=name or get_function_name(function),
             title=title,
-            description=description if description is not None else describe(function),
+            description=description if description is not None else get_description(function),
             icons=icons,
-            arguments=self._arguments() or None,
-            meta=published(meta, tags, version),
+            arguments=self._build_arguments() or None,
+            meta=build_meta(meta, tags, version),
         )
         self.tags = frozenset(tags)
         self.version = version
         self.enabled = enabled
 
-    def _arguments(self) -> list[wire.PromptArgument]:
+    def _build_arguments(self) -> list[wire.PromptArgument]:
         properties: dict[str, Any] = self.signature.schema.get("properties", {})
         return [
             wire.PromptArgument(
                 name=name,
                 title=properties[name].get("title"),
-                description=_told(properties[name]),
+                description=_describe_argument(properties[name]),
                 required=name not in self.signature.defaults,
             )
             for name in self.signature.parameters
         ]
 
 
-def _told(schema: dict[str, Any]) -> str | None:
+def _describe_argument(schema: dict[str, Any]) -> str | None:
     """What is said of an argument; how to write one that is no text but a list, say."""
-    said: str | None = schema.get("description")
-    kinds = {one.get("type") for one in schema.get("anyOf", [schema])}
-    if kinds.isdisjoint(("array", "object")) or "string" in kinds:
-        return said
-    form = {key: value for key, value in schema.items() if key not in ("description", "default")}
-    return f"{said + ' ' if said else ''}As JSON text: {encode(form).decode()}"
+    description: str | None = schema.get("description")
+    type_names = {alternative.get("type") for alternative in schema.get("anyOf", [schema])}
+    if type_names.isdisjoint(("array", "object")) or "string" in type_names:
+        return description
+    bare_schema = {key: value for key, value in schema.items() if key not in ("description", "default")}
+    return f"{description + ' ' if description else ''}As JSON text: {encode(bare_schema).decode()}"

@@ -6,21 +6,21 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from dovetail.protocol.uri_key import uri_key
-from dovetail.server.binding import bound
-from dovetail.server.options import Lifetime, published
-from dovetail.server.runner import describe, own_name
+from dovetail.server.binding import compile_function
+from dovetail.server.options import Lifetime, build_meta
+from dovetail.server.runner import get_description, get_function_name
 from dovetail.wire import resources as wire
 from dovetail.wire.content import Annotations, Icon
 
 log = logging.getLogger("dovetail")
 
-_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|\{")
+_SCHEME_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|\{")
 
 
 class Resource:
     """One fixed URI."""
 
-    __slots__ = ("declaration", "enabled", "key", "lifetime", "runner", "signature", "tags", "version")
+    __slots__ = ("cache_hint", "declaration", "enabled", "key", "runner", "signature", "tags", "version")
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class Resource:
         enabled: bool = True,
     ) -> None:
         _check_uri(uri)
-        self.signature, self.runner = bound(
-            function, lax=True, timeout=timeout, limit=limit, inline=inline, reveal=reveal
+        self.signature, self.runner = compile_function(
+            function, lax=True, timeout=timeout, max_concurrency=limit, inline=inline, expose_errors=reveal
         )
         if self.signature.parameters:
             raise TypeError(
@@ -54,17 +54,17 @@ class Resource:
                 f"it also takes {', '.join(self.signature.parameters)}"
             )
         self.key = uri_key(uri)
-        self.lifetime = cache
+        self.cache_hint = cache
         self.declaration = wire.Resource(
             uri=uri,
-            name=name or own_name(function, uri),
+            name=name or get_function_name(function, uri),
             title=title,
-            description=description if description is not None else describe(function),
+            description=description if description is not None else get_description(function),
             mime_type=mime_type,
             size=size,
             icons=icons,
             annotations=annotations,
-            meta=published(meta, tags, version),
+            meta=build_meta(meta, tags, version),
         )
         self.tags = frozenset(tags)
         self.version = version
@@ -74,7 +74,7 @@ class Resource:
 class ResourceTemplate:
     """A family of URIs; its variables are the function's parameters."""
 
-    __slots__ = ("declaration", "enabled", "lifetime", "runner", "signature", "tags", "template", "version")
+    __slots__ = ("cache_hint", "declaration", "enabled", "runner", "signature", "tags", "template", "version")
 
     def __init__(
         self,
@@ -97,41 +97,41 @@ class ResourceTemplate:
         reveal: Collection[type[Exception]] = (),
         enabled: bool = True,
     ) -> None:
-        from dovetail.server.templates import Template  # only servers with templates pay for it
+        from dovetail.server.templates import URITemplate  # only servers with templates pay for it
 
         _check_uri(uri)
-        self.template = Template(uri)
-        self.signature, self.runner = bound(
-            function, lax=True, timeout=timeout, limit=limit, inline=inline, reveal=reveal
+        self.template = URITemplate(uri)
+        self.signature, self.runner = compile_function(
+            function, lax=True, timeout=timeout, max_concurrency=limit, inline=inline, expose_errors=reveal
         )
         variables, parameters = set(self.template.variables), set(self.signature.parameters)
-        closed = self.signature.schema.get("additionalProperties") is False
-        if (closed and variables - parameters) or parameters - variables - self.signature.defaults.keys():
+        is_closed = self.signature.schema.get("additionalProperties") is False
+        if (is_closed and variables - parameters) or parameters - variables - self.signature.defaults.keys():
             raise TypeError(
                 f"{self.signature.where}: the variables of {uri} ({', '.join(self.template.variables)}) and the "
                 f"function's parameters ({', '.join(self.signature.parameters)}) do not agree"
             )
-        _check_lists(uri, self.template.lists, self.signature.schema["properties"])
-        self.lifetime = cache
+        _warn_list_variables(uri, self.template.lists, self.signature.schema["properties"])
+        self.cache_hint = cache
         self.declaration = wire.ResourceTemplate(
             uri_template=uri,
-            name=name or own_name(function, uri),
+            name=name or get_function_name(function, uri),
             title=title,
-            description=description if description is not None else describe(function),
+            description=description if description is not None else get_description(function),
             mime_type=mime_type,
             icons=icons,
             annotations=annotations,
-            meta=published(meta, tags, version),
+            meta=build_meta(meta, tags, version),
         )
         self.tags = frozenset(tags)
         self.version = version
         self.enabled = enabled
 
 
-def _check_lists(uri: str, lists: Collection[str], rules: Mapping[str, Any]) -> None:
+def _warn_list_variables(uri: str, list_variables: Collection[str], properties: Mapping[str, Any]) -> None:
     """Warn of a list of values where one text is wanted, as whoever wants several segments of a path may write it."""
-    for name in lists:
-        if rules.get(name, {}).get("type") == "string":
+    for name in list_variables:
+        if properties.get(name, {}).get("type") == "string":
             log.warning(
                 "%s: {%s*} is a list of values, and `%s` takes one text: write {+%s} for one that may hold slashes",
                 *(uri, name, name, name),
@@ -139,5 +139,5 @@ def _check_lists(uri: str, lists: Collection[str], rules: Mapping[str, Any]) -> 
 
 
 def _check_uri(uri: str) -> None:
-    if not _SCHEME.match(uri):
+    if not _SCHEME_PATTERN.match(uri):
         raise ValueError(f"{uri!r} is no URI: it begins with a scheme, as `notes://today` does")

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from dovetail.errors import MCPError, ToolError
 from dovetail.server import docstrings
-from dovetail.server.threads import Threads
+from dovetail.server.threads import ThreadPool
 
 
 class Runner:
@@ -31,114 +31,116 @@ class Runner:
         self.timeout = timeout
 
     def __call__(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], threads: Threads, origin: str | None
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], thread_pool: ThreadPool, origin: str | None
     ) -> Awaitable[Any]:
         """Its value, to be awaited. Not a coroutine itself: that would be one more between caller and author."""
         if self.is_async:
             return self.function(*args, **kwargs)
-        return self._at_once(args, kwargs) if self.inline else threads.run(self.function, args, kwargs, origin)
+        return self._call_inline(args, kwargs) if self.inline else thread_pool.run(self.function, args, kwargs, origin)
 
-    async def _at_once(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def _call_inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self.function(*args, **kwargs)
 
 
-class Resolving(Runner):
+class AwaitingRunner(Runner):
     """Runs a plain function that stands around a coroutine function, as decorators do, and awaits what it gives."""
 
     __slots__ = ()
 
     def __call__(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], threads: Threads, origin: str | None
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], thread_pool: ThreadPool, origin: str | None
     ) -> Awaitable[Any]:
-        return self._resolved(super().__call__(args, kwargs, threads, origin))
+        return self._await_result(super().__call__(args, kwargs, thread_pool, origin))
 
-    async def _resolved(self, given: Awaitable[Any]) -> Any:
-        value = await given
+    async def _await_result(self, awaitable: Awaitable[Any]) -> Any:
+        value = await awaitable
         return await value if inspect.isawaitable(value) else value
 
 
-class Limited(Runner):
+class LimitedRunner(Runner):
     """Runs a function a few times at once; further calls wait for their turn, within their time."""
 
-    __slots__ = ("_inner", "_limit", "_places", "takes_context")
+    __slots__ = ("_inner", "_max_concurrency", "_semaphores", "takes_context")
 
-    def __init__(self, inner: Runner, limit: int) -> None:
-        if limit < 1:
-            raise ValueError(f"limit must be at least 1, not {limit}")
+    def __init__(self, inner: Runner, max_concurrency: int) -> None:
+        if max_concurrency < 1:
+            raise ValueError(f"limit must be at least 1, not {max_concurrency}")
         super().__init__(inner.function, timeout=inner.timeout, inline=inner.inline)
         self.takes_context = inner.takes_context
         self._inner = inner
-        self._limit = limit
-        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+        self._max_concurrency = max_concurrency
+        self._semaphores: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     def __call__(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], threads: Threads, origin: str | None
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], thread_pool: ThreadPool, origin: str | None
     ) -> Awaitable[Any]:
-        return self._in_turn(args, kwargs, threads, origin)
+        return self._run_limited(args, kwargs, thread_pool, origin)
 
-    async def _in_turn(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], threads: Threads, origin: str | None
+    async def _run_limited(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], thread_pool: ThreadPool, origin: str | None
     ) -> Any:
         loop = asyncio.get_running_loop()
-        async with self._places.setdefault(loop, asyncio.Semaphore(self._limit)):
-            return await self._inner(args, kwargs, threads, origin)
+        async with self._semaphores.setdefault(loop, asyncio.Semaphore(self._max_concurrency)):
+            return await self._inner(args, kwargs, thread_pool, origin)
 
 
-class Revealing(Runner):
+class ErrorExposingRunner(Runner):
     """Runs a function some of whose exceptions are meant for the caller: their text is told instead of masked."""
 
-    __slots__ = ("_inner", "_kinds", "takes_context")
+    __slots__ = ("_exposed_types", "_inner", "takes_context")
 
-    def __init__(self, inner: Runner, kinds: Collection[type[Exception]]) -> None:
-        if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"reveal takes classes of exceptions, not {kinds!r}")
+    def __init__(self, inner: Runner, exception_types: Collection[type[Exception]]) -> None:
+        if not all(isinstance(type_, type) and issubclass(type_, Exception) for type_ in exception_types):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"reveal takes classes of exceptions, not {exception_types!r}")
         super().__init__(inner.function, timeout=inner.timeout, inline=inner.inline)
         self.takes_context = inner.takes_context
         self._inner = inner
-        self._kinds = tuple(kinds)
+        self._exposed_types = tuple(exception_types)
 
     def __call__(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], threads: Threads, origin: str | None
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], thread_pool: ThreadPool, origin: str | None
     ) -> Awaitable[Any]:
-        return self._told(args, kwargs, threads, origin)
+        return self._run_exposing(args, kwargs, thread_pool, origin)
 
-    async def _told(self, args: tuple[Any, ...], kwargs: dict[str, Any], threads: Threads, origin: str | None) -> Any:
+    async def _run_exposing(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], thread_pool: ThreadPool, origin: str | None
+    ) -> Any:
         try:
-            return await self._inner(args, kwargs, threads, origin)
+            return await self._inner(args, kwargs, thread_pool, origin)
         except MCPError:
             raise  # speaks for itself
-        except self._kinds as exc:
+        except self._exposed_types as exc:
             raise ToolError(str(exc) or type(exc).__name__) from exc
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    function = _inner(function)
+    function = _unwrap_partial(function)
     return inspect.iscoroutinefunction(function) or (
         not inspect.isroutine(function) and inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
     )
 
 
-def may_give_coroutine(function: Callable[..., Any]) -> bool:
+def may_return_coroutine(function: Callable[..., Any]) -> bool:
     """Whether a plain function says that it stands for a coroutine function."""
-    return not _is_async(function) and _is_async(inspect.unwrap(_inner(function)))
+    return not _is_async(function) and _is_async(inspect.unwrap(_unwrap_partial(function)))
 
 
-def describe(function: Callable[..., Any]) -> str | None:
+def get_description(function: Callable[..., Any]) -> str | None:
     """The function's own words about itself, without those about its parameters."""
-    return docstrings.read(inspect.getdoc(_inner(function))).text or None
+    return docstrings.parse(inspect.getdoc(_unwrap_partial(function))).text or None
 
 
-def own_name(function: Callable[..., Any], otherwise: str | None = None) -> str:
+def get_function_name(function: Callable[..., Any], default: str | None = None) -> str:
     """The function's own name; if it has none, the other one, or TypeError where there is no other."""
     name: str | None = getattr(function, "__name__", None)
     if name is None or not name.isidentifier():  # such as <lambda>
-        name = otherwise
+        name = default
     if name is None:
         raise TypeError(f"a {type(function).__name__} without a name of its own needs name=")
     return name
 
 
-def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
+def _unwrap_partial(function: Callable[..., Any]) -> Callable[..., Any]:
     while isinstance(function, functools.partial):
         function = function.func
     return function

@@ -18,77 +18,79 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from dovetail.errors import clip
-from dovetail.server.foreign import Foreign, Misfits, is_foreign, is_model, way
+from dovetail.server.foreign import ForeignType, MismatchError, format_path, is_foreign_type, is_pydantic_type
 from dovetail.wire.codec import encode
 
-MAX_REASON: Final = 200
+MAX_REASON_CHARS: Final = 200
 
 # Compiled by the first argument that does not fit.
-_PLACE: Final = r" - at (`key` in )?`\$([^`]*)`$"
-_ECHO: Final = r"Invalid (?:enum )?value (?=['\"\d-])"
-_TABLES: Final = frozenset(("pandas", "polars", "numpy"))
-_MAY_HOLD_FLOATS: Final = frozenset((float, dict, list, tuple))
-UNIONS: Final = (types.UnionType, vars(typing)["Union"])  # `|` makes either, by its operands
+_LOCATION_PATTERN: Final = r" - at (`key` in )?`\$([^`]*)`$"
+_ECHO_PATTERN: Final = r"Invalid (?:enum )?value (?=['\"\d-])"
+_TABLE_LIBRARIES: Final = frozenset(("pandas", "polars", "numpy"))
+_FLOAT_CONTAINER_TYPES: Final = frozenset((float, dict, list, tuple))
+UNION_ORIGINS: Final = (types.UnionType, vars(typing)["Union"])  # `|` makes either, by its operands
 
 
-def schemas_of(kinds: Sequence[Any], *, output: bool = False) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def build_schemas(annotations: Sequence[Any], *, output: bool = False) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The JSON Schemas of some annotations, written out in full, and the recursive types they refer to.
 
     Raises:
         TypeError: one of them has no JSON form; the text says why in one line.
     """
-    from dovetail.server.shapes import Shapes  # what it takes to look at types is loaded by the first who do
+    from dovetail.server.shapes import SchemaWriter  # what it takes to look at types is loaded by the first who do
 
     try:
-        nodes = msgspec.inspect.multi_type_info(kinds)
-        shapes = Shapes(functools.partial(_schema_hook, output=output), [*_orders(kinds)], output=output)
-        return [shapes.write(node) for node in nodes], shapes.shared
+        nodes = msgspec.inspect.multi_type_info(annotations)
+        writer = SchemaWriter(
+            functools.partial(_build_custom_schema, output=output), [*_find_literal_values(annotations)], output=output
+        )
+        return [writer.write(node) for node in nodes], writer.definitions
     except NameError as exc:
         raise TypeError(f"the name `{exc.name}` in its annotations is not defined in its module") from None
     except TypeError as exc:
-        raise TypeError(why_not(exc)) from None
+        raise TypeError(format_type_error(exc)) from None
 
 
-def schema_of(kind: Any, *, output: bool = False) -> dict[str, Any]:
+def build_schema(annotation: Any, *, output: bool = False) -> dict[str, Any]:
     """The JSON Schema of one annotation, as an argument or as a result; its root is never a bare reference.
 
     Raises:
         TypeError: it has no JSON form.
     """
-    (schema,), shared = schemas_of([kind], output=output)
+    (schema,), definitions = build_schemas([annotation], output=output)
     if "$ref" in schema:
         name: str = schema["$ref"].rpartition("/")[2]
-        schema = shared[name] | {key: value for key, value in schema.items() if key != "$ref"}
-    return {**schema, "$defs": shared} if shared else schema
+        schema = definitions[name] | {key: value for key, value in schema.items() if key != "$ref"}
+    return {**schema, "$defs": definitions} if definitions else schema
 
 
-def read_as(kind: Any, value: Any, *, lax: bool = False) -> Any:
+def convert_value(annotation: Any, value: Any, *, lax: bool = False) -> Any:
     """JSON as a value of the annotated type; instances of it are trusted.
 
     Raises:
         ValueError: it does not fit; the text says where and why, without quoting values.
     """
     try:
-        return msgspec.convert(value, kind, strict=not lax, dec_hook=_decode)
+        return msgspec.convert(value, annotation, strict=not lax, dec_hook=_decode_hook)
     except (msgspec.ValidationError, RecursionError):
         pass
     try:
-        return read_closely(kind, value, strict=not lax)
+        return convert_leniently(annotation, value, strict=not lax)
     except msgspec.ValidationError as exc:
-        raise ValueError(reason(exc)) from None
+        raise ValueError(format_reason(exc)) from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
-def read_hooked(kind: Any, value: Any, *, strict: bool) -> Any:
+def convert_with_hook(annotation: Any, value: Any, *, strict: bool) -> Any:
     """The way to read types msgspec does not know by itself: raises what msgspec raises."""
-    return msgspec.convert(value, kind, strict=strict, dec_hook=_decode)
+    return msgspec.convert(value, annotation, strict=strict, dec_hook=_decode_hook)
 
 
-def read_closely(kind: Any, value: Any, *, strict: bool) -> Any:
+def convert_leniently(annotation: Any, value: Any, *, strict: bool) -> Any:
     """The dear way to read, for what the cheap way refused: raises what msgspec raises."""
     # JSON spells every key as text and may spell an integer as 3.0.
-    return msgspec.convert(_whole(value), kind, strict=strict, str_keys=True, dec_hook=_decode)
+    return msgspec.convert(_normalize_integers(value), annotation, strict=strict, str_keys=True, dec_hook=_decode_hook)
 
 
 def to_json(value: Any) -> tuple[Any, bytes]:
@@ -99,11 +101,11 @@ def to_json(value: Any) -> tuple[Any, bytes]:
         ValueError: the value has none: NaN, a cycle, half a surrogate pair, keys that are not text.
     """
     try:
-        data = msgspec.to_builtins(value, str_keys=True, enc_hook=_encode)
+        data = msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_hook)
         text = encode(data)
         # msgspec writes null for what is not a number, so without a null there is nothing to look for.
-        if b"null" in text and type(data) in _MAY_HOLD_FLOATS and (found := _not_a_number(data)):
-            raise ValueError(f"not JSON: {found}")
+        if b"null" in text and type(data) in _FLOAT_CONTAINER_TYPES and (problem := _find_non_finite(data)):
+            raise ValueError(f"not JSON: {problem}")
     except RecursionError:
         raise ValueError("not JSON: the value contains itself, or is nested too deeply") from None
     except UnicodeEncodeError:
@@ -115,13 +117,13 @@ def to_json(value: Any) -> tuple[Any, bytes]:
     return data, text
 
 
-def default_factories(kind: type) -> dict[str, Callable[[], Any]]:
+def get_default_factories(class_type: type) -> dict[str, Callable[[], Any]]:
     """The fields of a class whose default is made anew each time, by their name on the wire; no schema shows them."""
-    fields: Sequence[msgspec.inspect.Field] = getattr(msgspec.inspect.type_info(kind), "fields", ())
+    fields: Sequence[msgspec.inspect.Field] = getattr(msgspec.inspect.type_info(class_type), "fields", ())
     return {field.encode_name: field.default_factory for field in fields if callable(field.default_factory)}
 
 
-def peel(annotation: Any) -> Any:
+def unwrap_annotation(annotation: Any) -> Any:
     """The annotation without what is said about it: no Annotated, Required, NewType or alias around it."""
     while True:
         if typing.get_origin(annotation) is Annotated:
@@ -136,97 +138,99 @@ def peel(annotation: Any) -> Any:
             return types.NoneType if annotation is None else annotation
 
 
-def alternatives(annotation: Any) -> list[Any]:
+def list_alternatives(annotation: Any) -> list[Any]:
     """The members of a union, peeled; the peeled annotation itself if it is none."""
-    kind = peel(annotation)
-    if typing.get_origin(kind) not in UNIONS:
-        return [kind]
-    return [found for member in typing.get_args(kind) for found in alternatives(member)]
+    unwrapped = unwrap_annotation(annotation)
+    if typing.get_origin(unwrapped) not in UNION_ORIGINS:
+        return [unwrapped]
+    return [alternative for member in typing.get_args(unwrapped) for alternative in list_alternatives(member)]
 
 
-def usual(annotation: Any) -> Any:
+def normalize_annotation(annotation: Any) -> Any:
     """An argument's annotation in words msgspec has: an Iterable is a list, an alias what it stands for."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation is Iterable or origin is Iterable:
-        return list[usual(arguments[0])] if arguments else list
+        return list[normalize_annotation(arguments[0])] if arguments else list
     if (type(annotation).__module__, type(annotation).__name__) == ("typing_extensions", "TypeAliasType"):
-        return usual(annotation.__value__)
+        return normalize_annotation(annotation.__value__)
     if origin is Annotated:
-        inner = usual(arguments[0])
+        inner = normalize_annotation(arguments[0])
         return annotation if inner is arguments[0] else Annotated[(inner, *annotation.__metadata__)]
-    if origin in UNIONS:
-        members = [usual(one) for one in arguments]
-        same = all(new is old for new, old in zip(members, arguments, strict=True))
-        return annotation if same else functools.reduce(operator.or_, members)
+    if origin in UNION_ORIGINS:
+        members = [normalize_annotation(argument) for argument in arguments]
+        is_unchanged = all(new is old for new, old in zip(members, arguments, strict=True))
+        return annotation if is_unchanged else functools.reduce(operator.or_, members)
     return annotation
 
 
-def is_a(kind: Any, parent: type) -> bool:
+def is_subclass_of(annotation: Any, parent: type) -> bool:
     """Whether the annotation is this class, one below it, or either of them with parameters."""
-    kind = typing.get_origin(kind) or kind
-    return isinstance(kind, type) and issubclass(kind, parent)
+    annotation = typing.get_origin(annotation) or annotation
+    return isinstance(annotation, type) and issubclass(annotation, parent)
 
 
-def is_path(kind: Any) -> bool:
+def is_path_type(annotation: Any) -> bool:
     """Whether the annotation names a path. Whoever has one has loaded the module, which brings a dozen others."""
     pathlib = sys.modules.get("pathlib")
-    return pathlib is not None and is_a(kind, pathlib.PurePath)
+    return pathlib is not None and is_subclass_of(annotation, pathlib.PurePath)
 
 
-def reason(exc: msgspec.ValidationError, root: str = "", options: Collection[str] = ()) -> str:
+def format_reason(exc: msgspec.ValidationError, root: str = "", options: Collection[str] = ()) -> str:
     """One line: where and why. Never the value, which may be long or secret."""
     text = str(exc)
-    place = re.search(_PLACE, text)
-    why = text[: place.start()] if place else text
-    path = place[2] if place else ""
-    if re.match(_ECHO, why):
-        listed = ", ".join(f"`{option}`" for option in options)
-        why = f"expected one of {listed}" if listed and not path else "not one of the allowed values"
-    why = clip(why[:1].lower() + why[1:], MAX_REASON)
+    location = re.search(_LOCATION_PATTERN, text)
+    text_without_path = text[: location.start()] if location else text
+    path = location[2] if location else ""
+    if re.match(_ECHO_PATTERN, text_without_path):
+        option_list = ", ".join(f"`{option}`" for option in options)
+        text_without_path = (
+            f"expected one of {option_list}" if option_list and not path else "not one of the allowed values"
+        )
+    text_without_path = clip(text_without_path[:1].lower() + text_without_path[1:], MAX_REASON_CHARS)
     path = f"{root}{path}".removeprefix(".")
     if not path:
-        return why
-    return f"a key of `{path}`: {why}" if place and place[1] else f"`{path}`: {why}"
+        return text_without_path
+    return f"a key of `{path}`: {text_without_path}" if location and location[1] else f"`{path}`: {text_without_path}"
 
 
-def reasons(exc: Misfits, place: str) -> Iterator[str]:
+def format_reasons(exc: MismatchError, prefix: str) -> Iterator[str]:
     """One line for each thing wrong; `place` is the reason of the whole, which begins with where it stands."""
-    root = place[1:].partition("`")[0] if place.startswith("`") else ""
-    for path, why in exc.places:
-        where = way(path, root)
-        text = clip(why[:1].lower() + why[1:], MAX_REASON)
-        yield f"`{where}`: {text}" if where else text
+    root = prefix[1:].partition("`")[0] if prefix.startswith("`") else ""
+    for path, reason in exc.mismatches:
+        full_path = format_path(path, root)
+        text = clip(reason[:1].lower() + reason[1:], MAX_REASON_CHARS)
+        yield f"`{full_path}`: {text}" if full_path else text
 
 
-def _schema_hook(kind: type, *, output: bool) -> dict[str, Any]:
-    if is_foreign(kind):
-        return typing.cast("type[Foreign]", kind).schema(output)
-    if is_path(kind):
+def _build_custom_schema(type_: type, *, output: bool) -> dict[str, Any]:
+    if is_foreign_type(type_):
+        return typing.cast("type[ForeignType]", type_).schema(output)
+    if is_path_type(type_):
         return {"type": "string"}
-    if is_model(kind):
+    if is_pydantic_type(type_):
         from dovetail.server import models  # the author has it loaded already
 
-        return models.schema(kind, output=output)
-    raise TypeError(f"the type `{kind.__qualname__}` has no JSON form")
+        return models.build_schema(type_, output=output)
+    raise TypeError(f"the type `{type_.__qualname__}` has no JSON form")
 
 
-def _decode(kind: type, value: Any) -> Any:
-    if is_foreign(kind):
-        return typing.cast("type[Foreign]", kind).read(value)
-    if isinstance(value, kind):
+def _decode_hook(type_: type, value: Any) -> Any:
+    if is_foreign_type(type_):
+        return typing.cast("type[ForeignType]", type_).read(value)
+    if isinstance(value, type_):
         return value
-    if is_model(kind):
+    if is_pydantic_type(type_):
         from dovetail.server import models
 
-        return models.read(kind, value)
-    if is_path(kind) and isinstance(value, str):
-        return kind(value)
-    raise ValueError(f"Expected `{kind.__name__}`, got `{type(value).__name__}`")
+        return models.validate(type_, value)
+    if is_path_type(type_) and isinstance(value, str):
+        return type_(value)
+    raise ValueError(f"Expected `{type_.__name__}`, got `{type(value).__name__}`")
 
 
-def _encode(value: Any) -> Any:
+def _encode_hook(value: Any) -> Any:
     match value:
-        case _ if is_path(type(value)):
+        case _ if is_path_type(type(value)):
             return str(value)
         case str():
             return str.__str__(value)
@@ -234,19 +238,19 @@ def _encode(value: Any) -> Any:
             return int(value)
         case float():
             return float(value)
-        case _ if is_table(type(value)):
-            return _rows(value)
-        case _ if is_model(type(value)) or type(value).__module__.startswith("pydantic."):
+        case _ if is_table_type(type(value)):
+            return _table_to_json(value)
+        case _ if is_pydantic_type(type(value)) or type(value).__module__.startswith("pydantic."):
             from dovetail.server import models
 
             return models.dump(value)
         case _ if hasattr(value, "__await__"):
-            raise TypeError(_not_awaited(value))
+            raise TypeError(_format_not_awaited(value))
         case _:
             raise TypeError(f"a value of type `{type(value).__qualname__}` has no JSON form")
 
 
-def _not_awaited(value: Any) -> str:
+def _format_not_awaited(value: Any) -> str:
     name = getattr(value, "__qualname__", type(value).__qualname__)
     if hasattr(value, "close"):
         value.close()  # or Python complains of it once more, later and elsewhere
@@ -255,12 +259,12 @@ def _not_awaited(value: Any) -> str:
     )
 
 
-def is_table(kind: Any) -> bool:
+def is_table_type(type_: Any) -> bool:
     """Whether a class is a frame, series or array of pandas, polars or numpy; told by name, never imported."""
-    return isinstance(kind, type) and kind.__module__.partition(".")[0] in _TABLES
+    return isinstance(type_, type) and type_.__module__.partition(".")[0] in _TABLE_LIBRARIES
 
 
-def _rows(value: Any) -> Any:
+def _table_to_json(value: Any) -> Any:
     """A frame as a list of records, anything with a dimension less as a list or a number."""
     # Their own writers say null for what is missing.
     if hasattr(value, "iloc"):
@@ -273,55 +277,55 @@ def _rows(value: Any) -> Any:
     return str(value)
 
 
-def _whole(value: Any) -> Any:
+def _normalize_integers(value: Any) -> Any:
     match value:
         case float() if value.is_integer():
             return int(value)
         case list():
-            return [_whole(item) for item in typing.cast("list[Any]", value)]
+            return [_normalize_integers(item) for item in typing.cast("list[Any]", value)]
         case dict():
-            return {key: _whole(item) for key, item in typing.cast("dict[Any, Any]", value).items()}
+            return {key: _normalize_integers(item) for key, item in typing.cast("dict[Any, Any]", value).items()}
         case _:
             return value
 
 
-def _not_a_number(data: Any, /) -> str:
+def _find_non_finite(data: Any, /) -> str:
     """Where the first float is that JSON cannot write, as "NaN at $.path"; empty if there is none."""
     if isinstance(data, float):
         return "" if math.isfinite(data) else f"{'NaN' if math.isnan(data) else 'Infinity'} at $"
     pairs: Iterable[tuple[Any, Any]] = data.items() if isinstance(data, dict) else enumerate(data)
     for key, item in pairs:
-        if type(item) in _MAY_HOLD_FLOATS and (found := _not_a_number(item)):
+        if type(item) in _FLOAT_CONTAINER_TYPES and (location := _find_non_finite(item)):
             step = f".{key}" if isinstance(data, dict) else f"[{key}]"
-            return found.replace("$", f"${step}", 1)
+            return location.replace("$", f"${step}", 1)
     return ""
 
 
-def reachable(kinds: Sequence[Any]) -> Iterator[Any]:
+def iter_reachable_types(annotations: Sequence[Any]) -> Iterator[Any]:
     """Some annotations and all that stand in them, in classes with fields too; peeled, each once."""
-    met: set[int] = set()
-    todo = list(kinds)
-    while todo:
-        kind = peel(todo.pop(0))
-        if id(kind) in met:
+    seen_ids: set[int] = set()
+    pending = list(annotations)
+    while pending:
+        annotation = unwrap_annotation(pending.pop(0))
+        if id(annotation) in seen_ids:
             continue
-        met.add(id(kind))
-        yield kind
-        home = typing.get_origin(kind) or kind
-        if isinstance(home, type) and not is_model(home):
+        seen_ids.add(id(annotation))
+        yield annotation
+        origin = typing.get_origin(annotation) or annotation
+        if isinstance(origin, type) and not is_pydantic_type(origin):
             with contextlib.suppress(Exception):  # what cannot be read here is told when the schema is made
-                todo += typing.get_type_hints(home, include_extras=True).values()
-        todo += typing.get_args(kind) if typing.get_origin(kind) is not typing.Literal else ()
+                pending += typing.get_type_hints(origin, include_extras=True).values()
+        pending += typing.get_args(annotation) if typing.get_origin(annotation) is not typing.Literal else ()
 
 
-def _orders(kinds: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+def _find_literal_values(annotations: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
     """The values of every Literal as their author wrote them, which msgspec does not remember."""
-    for kind in reachable(kinds):
-        if typing.get_origin(kind) is typing.Literal:
-            yield typing.get_args(kind)
+    for annotation in iter_reachable_types(annotations):
+        if typing.get_origin(annotation) is typing.Literal:
+            yield typing.get_args(annotation)
 
 
-def why_not(exc: TypeError) -> str:
+def format_type_error(exc: TypeError) -> str:
     """Why an annotation has no JSON form, in one line."""
     text = str(exc).splitlines()[-1]
     if text.startswith("unhashable"):

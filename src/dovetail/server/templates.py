@@ -12,25 +12,25 @@ from typing import Final, NamedTuple, cast
 from urllib.parse import quote
 
 from dovetail.errors import clip
-from dovetail.protocol.uri_key import MAX_URI, UNRESERVED, fold_site, uri_readings
+from dovetail.protocol.uri_key import MAX_URI_CHARS, UNRESERVED, fold_site, uri_readings
 
 Value = str | int | float | Sequence[str] | Mapping[str, str] | None
 
-MAX_TEMPLATE: Final = 2048
+MAX_TEMPLATE_CHARS: Final = 2048
 _MAX_CACHED_CHARS: Final = 512  # so that long templates of other servers do not fill the memory
 
 _RESERVED: Final = ":/?#[]@!$&'()*+,;="
-_NAME: Final = re.compile(r"(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2})+(?:\.(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2})+)*")
-_PREFIX: Final = re.compile(r"[1-9][0-9]{0,3}")
-_NOT_LITERAL: Final = re.compile(r"[\x00-\x20\x7f<>\"\\^`|\ud800-\udfff]|%(?![0-9A-Fa-f]{2})")
-_NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
-_TRIPLETS: Final = re.compile(r"((?:%[0-9A-Fa-f]{2})+)")
-_UNSAFE: Final = re.compile(r"[\\\x00]")
-_DRIVE: Final = re.compile(r"[A-Za-z]:(?:/|\Z)")
+_NAME_PATTERN: Final = re.compile(r"(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2})+(?:\.(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2})+)*")
+_PREFIX_PATTERN: Final = re.compile(r"[1-9][0-9]{0,3}")
+_NON_LITERAL_PATTERN: Final = re.compile(r"[\x00-\x20\x7f<>\"\\^`|\ud800-\udfff]|%(?![0-9A-Fa-f]{2})")
+_NON_ASCII_PATTERN: Final = re.compile(r"[^\x00-\x7f]+")
+_ESCAPES_PATTERN: Final = re.compile(r"((?:%[0-9A-Fa-f]{2})+)")
+_UNSAFE_PATTERN: Final = re.compile(r"[\\\x00]")
+_DRIVE_PATTERN: Final = re.compile(r"[A-Za-z]:(?:/|\Z)")
 # Private characters stand for the bytes a URI has escaped; a private character of its own counts as its bytes.
 # An escape of an unreserved character means the character (RFC 3986, section 2.3).
-_TO_ATOMS: Final = {byte: 0xE000 + byte for byte in range(256) if byte not in UNRESERVED}
-_FROM_ATOMS: Final = {atom: byte for byte, atom in _TO_ATOMS.items()}
+_ATOM_BY_BYTE: Final = {byte: 0xE000 + byte for byte in range(256) if byte not in UNRESERVED}
+_BYTE_BY_ATOM: Final = {atom: byte for byte, atom in _ATOM_BY_BYTE.items()}
 
 
 class _Operator(NamedTuple):
@@ -77,32 +77,32 @@ class _Slot(NamedTuple):
     read: Callable[[str], str | None]
 
     @property
-    def spans(self) -> bool:
+    def can_span_segments(self) -> bool:
         return "/" not in self.forbidden
 
-    def value(self, raw: str) -> str | list[str] | None:
+    def read_value(self, raw: str) -> str | list[str] | None:
         if any(character in raw for character in self.forbidden):
             return None
         if self.separator is None:
             return self.read(raw)
-        return _all_read(self.read, raw.split(self.separator))
+        return _read_all(self.read, raw.split(self.separator))
 
 
-def may_stand_for(template: str, uri: str) -> bool:
+def may_match_template(template: str, uri: str) -> bool:
     """Return whether a template matches a URI in any of its readings, for rules that deny or hide."""
     compiled = (_compile if len(template) <= _MAX_CACHED_CHARS else _compile.__wrapped__)(template)
     return compiled is not None and any(map(compiled.may_match, uri_readings(uri)))
 
 
 @lru_cache(4096)
-def _compile(template: str) -> "Template | None":
+def _compile(template: str) -> "URITemplate | None":
     try:
-        return Template(template)
+        return URITemplate(template)
     except ValueError:
         return None
 
 
-def may_start(uri: str, starts: str | tuple[str, ...]) -> bool:
+def may_match_start(uri: str, starts: str | tuple[str, ...]) -> bool:
     """Return whether a URI may match a template with one of these starts. This is much cheaper than to match it."""
     return uri.lower().startswith(starts) or "%" in uri or not uri.isascii()
 
@@ -116,7 +116,7 @@ def expand(text: str, values: Mapping[str, Value]) -> str:
     return _expand(_parse(text), values)
 
 
-class Template:
+class URITemplate:
     """A template that can be matched.
 
     Every variable outside query and fragment must be there and not be empty. Where a separator may also occur in
@@ -131,12 +131,12 @@ class Template:
     """
 
     __slots__ = (
-        "_fragment",
-        "_left",
-        "_pairs",
+        "_fixed_pair_count",
+        "_fragment_slot",
+        "_left_literals",
         "_parts",
-        "_query",
-        "_right",
+        "_query_names",
+        "_right_literals",
         "_slots",
         "lists",
         "required",
@@ -149,22 +149,22 @@ class Template:
     def __init__(self, text: str) -> None:
         self.text = text
         self._parts = _parse(text)
-        variables = _variables(text, self._parts)
-        main, query, fragment = _regions(text, self._parts)
+        variables = _collect_variables(text, self._parts)
+        main, query, fragment = _split_regions(text, self._parts)
         literals, self._slots = _flatten(text, main)
-        self._left, self._right = _halves(text, literals, self._slots)
-        self.start = self._left[0].lower()
-        self._pairs = _fixed_pairs(literals)
-        self._query = frozenset(variable.name for variable in query)
-        self._fragment = None if fragment is None else _slot("#", fragment, "")
+        self._left_literals, self._right_literals = _split_literals(text, literals, self._slots)
+        self.start = self._left_literals[0].lower()
+        self._fixed_pair_count = _count_fixed_pairs(literals)
+        self._query_names = frozenset(variable.name for variable in query)
+        self._fragment_slot = None if fragment is None else _make_slot("#", fragment, "")
         self.variables = tuple(variable.name for variable in variables)
         self.required = tuple(slot.name for slot in self._slots)
         self.lists = frozenset(variable.name for variable in variables if variable.explode)
-        spanning = sum(slot.spans for slot in self._slots)
+        spanning = sum(slot.can_span_segments for slot in self._slots)
         self.specificity = (sum(map(len, literals)), -spanning, -len(variables))
 
     def __repr__(self) -> str:
-        return f"Template({self.text!r})"
+        return f"URITemplate({self.text!r})"
 
     def expand(self, values: Mapping[str, Value]) -> str:
         """The URI for these values; undefined variables leave no trace."""
@@ -172,10 +172,10 @@ class Template:
 
     def match(self, uri: str) -> dict[str, str | list[str]] | None:
         """The values that make this URI, percent-decoded once, or None."""
-        if len(uri) > MAX_URI or not (uri.startswith(self._left[0]) or may_start(uri, self.start)):
+        if len(uri) > MAX_URI_CHARS or not (uri.startswith(self._left_literals[0]) or may_match_start(uri, self.start)):
             return None
         try:
-            text = _atoms(uri)
+            text = _to_atoms(uri)
         except UnicodeEncodeError:
             return None
         text, fragment = self._split_fragment(text)
@@ -183,53 +183,55 @@ class Template:
         gaps = self._find_gaps(text)
         if gaps is None:
             return None
-        found = {slot.name: slot.value(text[start:end]) for slot, (start, end) in zip(self._slots, gaps, strict=True)}
-        found |= self._read_query(pairs)
-        if self._fragment is not None and fragment is not None:
-            found[self._fragment.name] = self._fragment.value(fragment)
-        return None if None in found.values() else cast("dict[str, str | list[str]]", found)
+        values = {
+            slot.name: slot.read_value(text[start:end]) for slot, (start, end) in zip(self._slots, gaps, strict=True)
+        }
+        values |= self._read_query(pairs)
+        if self._fragment_slot is not None and fragment is not None:
+            values[self._fragment_slot.name] = self._fragment_slot.read_value(fragment)
+        return None if None in values.values() else cast("dict[str, str | list[str]]", values)
 
     def may_match(self, uri: str) -> bool:
         """Return whether a rule about this template is about a URI. A URI that is too long to match counts."""
-        return len(uri) > MAX_URI or self.match(uri) is not None
+        return len(uri) > MAX_URI_CHARS or self.match(uri) is not None
 
     def _split_fragment(self, text: str) -> tuple[str, str | None]:
-        if self._fragment is None:
+        if self._fragment_slot is None:
             return text, None
         text, mark, fragment = text.partition("#")
         return text, fragment if mark else None
 
     def _split_query(self, text: str) -> tuple[str, list[str]]:
         path, mark, query = text.partition("?")
-        if not self._query or not mark:
+        if not self._query_names or not mark:
             return text, []
         pairs = query.split("&")
-        fixed = f"?{'&'.join(pairs[: self._pairs])}" if self._pairs else ""
-        return path + fixed, pairs[self._pairs :]
+        fixed = f"?{'&'.join(pairs[: self._fixed_pair_count])}" if self._fixed_pair_count else ""
+        return path + fixed, pairs[self._fixed_pair_count :]
 
     def _read_query(self, pairs: list[str]) -> dict[str, str | list[str] | None]:
-        given: dict[str, list[str]] = {}
+        raws_by_name: dict[str, list[str]] = {}
         for pair in pairs:
             name, _, raw = pair.partition("=")
-            given.setdefault(name, []).append(raw)
-        return {name: self._read_parameter(name, raws) for name, raws in given.items()}
+            raws_by_name.setdefault(name, []).append(raw)
+        return {name: self._read_parameter(name, raws) for name, raws in raws_by_name.items()}
 
     def _read_parameter(self, name: str, raws: list[str]) -> str | list[str] | None:
         # An unknown name or a single value given twice is refused: two readers could take two meanings.
-        if name not in self._query or (len(raws) > 1 and name not in self.lists):
+        if name not in self._query_names or (len(raws) > 1 and name not in self.lists):
             return None
-        values = _all_read(_read_parameter, raws)
+        values = _read_all(_read_parameter, raws)
         return values if values is None or name in self.lists else values[0]
 
     def _find_gaps(self, text: str) -> list[tuple[int, int]] | None:
         """Where each slot's text starts and ends."""
         folded = fold_site(text)
         if not self._slots:
-            return [] if folded == self._left[0] else None
+            return [] if folded == self._left_literals[0] else None
         # No literal after a part with slashes can stand in the host, so there the case counts.
-        spanned = self._slots[len(self._left) - 1].spans
-        left = _find_literals(self._left, folded)
-        right = _find_literals(self._right, (text if spanned else folded)[::-1])
+        ends_in_span = self._slots[len(self._left_literals) - 1].can_span_segments
+        left = _find_literals(self._left_literals, folded)
+        right = _find_literals(self._right_literals, (text if ends_in_span else folded)[::-1])
         if left is None or right is None or left[-1][1] + right[-1][1] >= len(text):
             return None
         ends = left + [(len(text) - end, len(text) - start) for start, end in reversed(right)]
@@ -244,29 +246,29 @@ def _find_literals(literals: Sequence[str], text: str) -> list[tuple[int, int]] 
     """
     if not text.startswith(literals[0]):
         return None
-    places = [(0, len(literals[0]))]
+    positions = [(0, len(literals[0]))]
     for literal in literals[1:]:
-        start = text.find(literal, places[-1][1] + 1)
+        start = text.find(literal, positions[-1][1] + 1)
         if start < 0:
             return None
-        places.append((start, start + len(literal)))
-    return places
+        positions.append((start, start + len(literal)))
+    return positions
 
 
-def _fault(text: str, reason: str) -> ValueError:
+def _make_error(text: str, reason: str) -> ValueError:
     return ValueError(f"URI template '{clip(text)}': {reason}")
 
 
 def _parse(text: str) -> list[str | _Expression]:
-    if len(text) > MAX_TEMPLATE:
-        raise _fault(text, f"longer than {MAX_TEMPLATE} characters")
+    if len(text) > MAX_TEMPLATE_CHARS:
+        raise _make_error(text, f"longer than {MAX_TEMPLATE_CHARS} characters")
     parts: list[str | _Expression] = []
     for index, piece in enumerate(text.split("{")):
         body, closed, literal = piece.partition("}") if index else ("", "", piece)
         if index and not closed:
-            raise _fault(text, "a '{' is never closed")
+            raise _make_error(text, "a '{' is never closed")
         if "}" in literal:
-            raise _fault(text, "a '}' closes nothing")
+            raise _make_error(text, "a '}' closes nothing")
         if index:
             parts.append(_parse_expression(text, body))
         if literal:
@@ -275,14 +277,14 @@ def _parse(text: str) -> list[str | _Expression]:
 
 
 def _parse_literal(text: str, literal: str) -> str:
-    if found := _NOT_LITERAL.search(literal):
-        raise _fault(text, f"{found[0]!a} must be percent-encoded")
+    if invalid := _NON_LITERAL_PATTERN.search(literal):
+        raise _make_error(text, f"{invalid[0]!a} must be percent-encoded")
     return _to_ascii(literal)
 
 
 def _parse_expression(text: str, body: str) -> _Expression:
     if body[:1] in tuple("=,!@|"):
-        raise _fault(text, f"the operator '{body[0]}' is reserved")
+        raise _make_error(text, f"the operator '{body[0]}' is reserved")
     symbol = body[:1] if body[:1] in _OPERATORS else ""
     names = body[len(symbol) :].split(",")
     return _Expression(symbol, tuple(_parse_variable(text, name) for name in names))
@@ -290,30 +292,30 @@ def _parse_expression(text: str, body: str) -> _Expression:
 
 def _parse_variable(text: str, specification: str) -> _Variable:
     name, colon, length = specification.removesuffix("*").partition(":")
-    if not _NAME.fullmatch(name):
-        raise _fault(text, f"'{clip(name, 64)}' is not a variable name")
+    if not _NAME_PATTERN.fullmatch(name):
+        raise _make_error(text, f"'{clip(name, 64)}' is not a variable name")
     explode = specification.endswith("*")
-    if colon and (explode or not _PREFIX.fullmatch(length)):
-        raise _fault(text, f"the prefix of '{clip(name, 64)}' is not a number from 1 to 9999")
+    if colon and (explode or not _PREFIX_PATTERN.fullmatch(length)):
+        raise _make_error(text, f"the prefix of '{clip(name, 64)}' is not a number from 1 to 9999")
     return _Variable(name, explode, int(length) if colon else None)
 
 
-def _variables(text: str, parts: Sequence[str | _Expression]) -> list[_Variable]:
+def _collect_variables(text: str, parts: Sequence[str | _Expression]) -> list[_Variable]:
     """All variables, each of which must be readable back and stand only once."""
-    found: dict[str, _Variable] = {}
+    variables: dict[str, _Variable] = {}
     for part in parts:
         for variable in part.variables if isinstance(part, _Expression) else ():
-            if variable.name in found:
-                raise _fault(text, f"the variable '{variable.name}' stands twice")
+            if variable.name in variables:
+                raise _make_error(text, f"the variable '{variable.name}' stands twice")
             if "%" in variable.name:
-                raise _fault(text, f"the escaped name '{variable.name}' cannot name a parameter")
+                raise _make_error(text, f"the escaped name '{variable.name}' cannot name a parameter")
             if variable.prefix is not None:
-                raise _fault(text, f"a prefix of '{variable.name}' cannot be matched, the rest is lost")
-            found[variable.name] = variable
-    return list(found.values())
+                raise _make_error(text, f"a prefix of '{variable.name}' cannot be matched, the rest is lost")
+            variables[variable.name] = variable
+    return list(variables.values())
 
 
-def _regions(
+def _split_regions(
     text: str, parts: Sequence[str | _Expression]
 ) -> tuple[list[str | _Expression], list[_Variable], _Variable | None]:
     """The parts before the query expressions, the variables in these, and the variable of the fragment."""
@@ -323,19 +325,19 @@ def _regions(
     for part in parts:
         symbol = part.symbol if isinstance(part, _Expression) else ""
         if fragment is not None:
-            raise _fault(text, "nothing may follow the fragment")
+            raise _make_error(text, "nothing may follow the fragment")
         if isinstance(part, _Expression) and symbol == "#":
-            fragment = _only(text, part)
+            fragment = _require_single_variable(text, part)
         elif isinstance(part, _Expression) and symbol in ("?", "&"):
             if (symbol == "?") == (bool(query) or _contains(main, "?")):
-                raise _fault(text, "{?…} begins a query and {&…} continues one")
+                raise _make_error(text, "{?…} begins a query and {&…} continues one")
             query.extend(part.variables)
         elif query:
-            raise _fault(text, "only {&…} and {#…} may follow a query expression")
+            raise _make_error(text, "only {&…} and {#…} may follow a query expression")
         else:
             main.append(part)
     if fragment is not None and _contains(main, "#"):
-        raise _fault(text, "the fragment begins twice")
+        raise _make_error(text, "the fragment begins twice")
     return main, query, fragment
 
 
@@ -343,10 +345,12 @@ def _contains(parts: Sequence[str | _Expression], character: str) -> bool:
     return any(isinstance(part, str) and character in part for part in parts)
 
 
-def _only(text: str, expression: _Expression) -> _Variable:
+def _require_single_variable(text: str, expression: _Expression) -> _Variable:
     variable, *others = expression.variables
     if others:
-        raise _fault(text, f"'{variable.name}' and '{others[0].name}' may contain a comma and cannot be told apart")
+        raise _make_error(
+            text, f"'{variable.name}' and '{others[0].name}' may contain a comma and cannot be told apart"
+        )
     return variable
 
 
@@ -360,20 +364,20 @@ def _flatten(text: str, parts: Sequence[str | _Expression]) -> tuple[list[str], 
             continue
         operator = part.operator
         if operator.reserved:
-            _only(text, part)
+            _require_single_variable(text, part)
         for index, variable in enumerate(part.variables):
             literals[-1] += operator.separator if index else operator.first
             literals[-1] += f"{variable.name}=" if operator.named else ""
             if slots and not literals[-1]:
-                raise _fault(text, f"'{slots[-1].name}' and '{variable.name}' touch and cannot be told apart")
+                raise _make_error(text, f"'{slots[-1].name}' and '{variable.name}' touch and cannot be told apart")
             if "?" in literals[-1]:
                 forbidden = "/?#&"
-            slots.append(_slot(part.symbol, variable, forbidden))
+            slots.append(_make_slot(part.symbol, variable, forbidden))
             literals.append("")
-    return [_atoms(literal) for literal in literals], slots
+    return [_to_atoms(literal) for literal in literals], slots
 
 
-def _slot(symbol: str, variable: _Variable, forbidden: str) -> _Slot:
+def _make_slot(symbol: str, variable: _Variable, forbidden: str) -> _Slot:
     operator = _OPERATORS[symbol]
     separator = operator.separator + (f"{variable.name}=" if operator.named else "") if variable.explode else None
     if operator.reserved:
@@ -383,12 +387,12 @@ def _slot(symbol: str, variable: _Variable, forbidden: str) -> _Slot:
     return _Slot(variable.name, forbidden, separator, _read_name)
 
 
-def _halves(text: str, literals: Sequence[str], slots: Sequence[_Slot]) -> tuple[list[str], list[str]]:
+def _split_literals(text: str, literals: Sequence[str], slots: Sequence[_Slot]) -> tuple[list[str], list[str]]:
     """The literals up to the slot that takes what is left, and those after it as seen in a mirror."""
-    spanning = [index for index, slot in enumerate(slots) if slot.spans]
+    spanning = [index for index, slot in enumerate(slots) if slot.can_span_segments]
     if len(spanning) > 1:
         names = " and ".join(f"'{slots[index].name}'" for index in spanning[:2])
-        raise _fault(text, f"{names} may both contain '/' and cannot be told apart")
+        raise _make_error(text, f"{names} may both contain '/' and cannot be told apart")
     middle = spanning[0] if spanning else max(len(slots) - 1, 0)
     _check_lists(text, literals, slots, middle)
     folded = _fold_literals(literals, slots)
@@ -403,23 +407,23 @@ def _check_lists(text: str, literals: Sequence[str], slots: Sequence[_Slot], mid
         on_left = index < middle and literals[index + 1].startswith(slot.separator)
         on_right = index > middle and literals[index].endswith(slot.separator)
         if on_left or on_right:
-            raise _fault(text, f"where the list '{slot.name}' ends cannot be told")
+            raise _make_error(text, f"where the list '{slot.name}' ends cannot be told")
 
 
 def _fold_literals(literals: Sequence[str], slots: Sequence[_Slot]) -> list[str]:
-    marks = ["/" if slot.spans else "x" for slot in slots]
+    marks = ["/" if slot.can_span_segments else "x" for slot in slots]
     folded = fold_site("".join(literal + mark for literal, mark in zip(literals, [*marks, ""], strict=True)))
     ends = list(accumulate(len(literal) + 1 for literal in literals))
     return [folded[end - 1 - len(literal) : end - 1] for literal, end in zip(literals, ends, strict=True)]
 
 
-def _fixed_pairs(literals: Sequence[str]) -> int:
+def _count_fixed_pairs(literals: Sequence[str]) -> int:
     """How many pairs of a query are part of the template's own text, before {&…} continues it."""
     _, mark, query = "".join(literals).partition("?")
     return query.count("&") + 1 if mark else 0
 
 
-def _all_read(read: Callable[[str], str | None], raws: Sequence[str]) -> list[str] | None:
+def _read_all(read: Callable[[str], str | None], raws: Sequence[str]) -> list[str] | None:
     values = [read(raw) for raw in raws]
     return None if None in values else cast("list[str]", values)
 
@@ -431,7 +435,7 @@ def _read_name(raw: str) -> str | None:
 
 def _read_path(raw: str) -> str | None:
     value = _decode(raw)
-    if value is None or _UNSAFE.search(value) or value.startswith("/") or _DRIVE.match(value):
+    if value is None or _UNSAFE_PATTERN.search(value) or value.startswith("/") or _DRIVE_PATTERN.match(value):
         return None
     return None if any(segment in (".", "..") for segment in value.split("/")) else value
 
@@ -441,19 +445,19 @@ def _read_parameter(raw: str) -> str | None:
 
 
 def _to_ascii(text: str) -> str:
-    return _NOT_ASCII.sub(lambda found: quote(found[0], safe=""), text)
+    return _NON_ASCII_PATTERN.sub(lambda match: quote(match[0], safe=""), text)
 
 
-def _atoms(text: str) -> str:
+def _to_atoms(text: str) -> str:
     """Each escaped byte as one character, so that no search or cut can fall inside an escape."""
     if text.isascii() and "%" not in text:
         return text
-    text = _NOT_ASCII.sub(lambda found: _as_atoms(found[0].encode()), text)
-    return _TRIPLETS.sub(lambda found: _as_atoms(bytes.fromhex(found[0].replace("%", ""))), text)
+    text = _NON_ASCII_PATTERN.sub(lambda match: _bytes_to_atoms(match[0].encode()), text)
+    return _ESCAPES_PATTERN.sub(lambda match: _bytes_to_atoms(bytes.fromhex(match[0].replace("%", ""))), text)
 
 
-def _as_atoms(raw: bytes) -> str:
-    return raw.decode("latin-1").translate(_TO_ATOMS)
+def _bytes_to_atoms(raw: bytes) -> str:
+    return raw.decode("latin-1").translate(_ATOM_BY_BYTE)
 
 
 def _decode(atoms: str) -> str | None:
@@ -461,7 +465,7 @@ def _decode(atoms: str) -> str | None:
     if "%" in atoms:
         return None
     try:
-        return atoms if atoms.isascii() else atoms.translate(_FROM_ATOMS).encode("latin-1").decode()
+        return atoms if atoms.isascii() else atoms.translate(_BYTE_BY_ATOM).encode("latin-1").decode()
     except UnicodeDecodeError:
         return None
 
@@ -484,26 +488,26 @@ def _expand_expression(expression: _Expression, values: Mapping[str, Value]) -> 
 def _expand_variable(operator: _Operator, variable: _Variable, value: Value) -> str:
     encode = _encode_reserved if operator.reserved else _encode
     if isinstance(value, str) or not isinstance(value, Sequence | Mapping):
-        return _named(operator, variable.name, encode(str(value)[: variable.prefix]))
+        return _format_named(operator, variable.name, encode(str(value)[: variable.prefix]))
     if variable.prefix is not None:
         raise ValueError(f"'{variable.name}' is a list or a mapping and has no prefix")
     if isinstance(value, Mapping):
         pairs = [(encode(name), encode(item)) for name, item in value.items()]
         if variable.explode:
-            return operator.separator.join(_paired(operator, name, item) for name, item in pairs)
+            return operator.separator.join(_format_pair(operator, name, item) for name, item in pairs)
         items = [text for pair in pairs for text in pair]
     else:
         items = [encode(item) for item in value]
         if variable.explode:
-            return operator.separator.join(_named(operator, variable.name, item) for item in items)
-    return _named(operator, variable.name, ",".join(items))
+            return operator.separator.join(_format_named(operator, variable.name, item) for item in items)
+    return _format_named(operator, variable.name, ",".join(items))
 
 
-def _named(operator: _Operator, name: str, text: str) -> str:
-    return _paired(operator, name, text) if operator.named else text
+def _format_named(operator: _Operator, name: str, text: str) -> str:
+    return _format_pair(operator, name, text) if operator.named else text
 
 
-def _paired(operator: _Operator, name: str, text: str) -> str:
+def _format_pair(operator: _Operator, name: str, text: str) -> str:
     return f"{name}={text}" if text or not operator.named else name + operator.if_empty
 
 
@@ -512,5 +516,5 @@ def _encode(text: str) -> str:
 
 
 def _encode_reserved(text: str) -> str:
-    pieces = _TRIPLETS.split(text)
+    pieces = _ESCAPES_PATTERN.split(text)
     return "".join(piece if index % 2 else quote(piece, safe=_RESERVED) for index, piece in enumerate(pieces))

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from dovetail.protocol.downgrade import is_wrapped
-from dovetail.protocol.headers import HeaderPath, header_paths
-from dovetail.server.binding import bound
-from dovetail.server.content import compile_output, output_of
-from dovetail.server.options import hints, published
-from dovetail.server.runner import describe, own_name
+from dovetail.protocol.headers import HeaderPath, compile_header_paths
+from dovetail.server.binding import compile_function
+from dovetail.server.content import build_output, compile_output
+from dovetail.server.options import build_annotations, build_meta
+from dovetail.server.runner import get_description, get_function_name
 from dovetail.wire import tools as wire
 from dovetail.wire.content import Icon, TextContent
 from dovetail.wire.tools import CallToolResult, ToolAnnotations
@@ -46,8 +46,8 @@ class Tool:
         reveal: Collection[type[Exception]] = (),
         enabled: bool = True,
     ) -> None:
-        self.signature, self.runner = bound(
-            function, schema=input_schema, timeout=timeout, limit=limit, inline=inline, reveal=reveal
+        self.signature, self.runner = compile_function(
+            function, schema=input_schema, timeout=timeout, max_concurrency=limit, inline=inline, expose_errors=reveal
         )
         where = self.signature.where
         if output_schema is None:
@@ -55,27 +55,27 @@ class Tool:
         else:
             from dovetail.server.verbatim import compile_schema
 
-            self.output = output_of(output_schema, compile_schema(output_schema, where))
+            self.output = build_output(output_schema, compile_schema(output_schema, where))
         self.declaration = wire.Tool(
-            name=name or own_name(function),
+            name=name or get_function_name(function),
             title=title,
-            description=description if description is not None else describe(function),
+            description=description if description is not None else get_description(function),
             icons=icons,
             input_schema=self.signature.schema,
             output_schema=self.output.schema,
-            annotations=hints(
+            annotations=build_annotations(
                 annotations,
                 read_only=read_only,
                 destructive=destructive,
                 idempotent=idempotent,
                 open_world=open_world,
             ),
-            meta=published(meta, tags, version),
+            meta=build_meta(meta, tags, version),
         )
         self.tags = frozenset(tags)
         self.version = version
         self.enabled = enabled
-        self.headers: tuple[HeaderPath, ...] = header_paths(self.signature.schema)
+        self.headers: tuple[HeaderPath, ...] = compile_header_paths(self.signature.schema)
         self.wraps: bool = is_wrapped(self.output.schema)
 
     @property
@@ -84,6 +84,6 @@ class Tool:
         return self.declaration.name
 
 
-def error_result(text: str) -> CallToolResult:
+def build_error_result(text: str) -> CallToolResult:
     """A failure the model reads."""
     return CallToolResult(content=[TextContent(text=text)], is_error=True)

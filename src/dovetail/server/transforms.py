@@ -30,45 +30,55 @@ class Transform(Struct, frozen=True, kw_only=True):
     arguments: Mapping[str, Argument] | None = None
 
     @property
-    def _changes(self) -> Mapping[str, Argument]:
+    def _argument_transforms(self) -> Mapping[str, Argument]:
         return self.arguments or {}
 
     def declared(self, declaration: Any) -> Any:
         """The declaration as it is shown; its name is given elsewhere."""
-        changes: dict[str, Any] = {}
+        updates: dict[str, Any] = {}
         if self.title is not None:
-            changes["title"] = self.title
+            updates["title"] = self.title
         if self.description is not None:
-            changes["description"] = self.description
-        if self._changes and isinstance(declaration, Tool):
-            changes["input_schema"] = self._schema(declaration.name, declaration.input_schema)
-        if self._changes and isinstance(declaration, Prompt):
-            shown = [one for given in declaration.arguments or () if (one := self._shown(given))]
-            self._check_apart(declaration.name, [one.name for one in shown])
-            changes["arguments"] = shown or None
-        return replace(declaration, **changes) if changes else declaration
+            updates["description"] = self.description
+        if self._argument_transforms and isinstance(declaration, Tool):
+            updates["input_schema"] = self._transform_schema(declaration.name, declaration.input_schema)
+        if self._argument_transforms and isinstance(declaration, Prompt):
+            arguments = [
+                transformed
+                for argument in declaration.arguments or ()
+                if (transformed := self._transform_argument(argument))
+            ]
+            self._check_unique_names(declaration.name, [argument.name for argument in arguments])
+            updates["arguments"] = arguments or None
+        return replace(declaration, **updates) if updates else declaration
 
-    def _schema(self, tool: str, schema: dict[str, Any]) -> dict[str, Any]:
+    def _transform_schema(self, tool_name: str, schema: dict[str, Any]) -> dict[str, Any]:
         properties: dict[str, Any] = schema.get("properties") or {}
-        if unknown := self._changes.keys() - properties.keys():
-            raise ValueError(f"the tool {tool!r} has no argument {', '.join(sorted(unknown))}")
-        self._check_apart(tool, [new for name in properties if (new := self.word(name)) is not None])
-        shown: dict[str, Any] = {}
+        if unknown := self._argument_transforms.keys() - properties.keys():
+            raise ValueError(f"the tool {tool_name!r} has no argument {', '.join(sorted(unknown))}")
+        self._check_unique_names(
+            tool_name, [new_name for name in properties if (new_name := self.word(name)) is not None]
+        )
+        new_properties: dict[str, Any] = {}
         required: list[str] = []
-        for name, rule in properties.items():
-            change = self._changes.get(name, _SAME)
-            if change.value is not UNSET:
+        for name, property_schema in properties.items():
+            transform = self._argument_transforms.get(name, _IDENTITY_ARGUMENT)
+            if transform.value is not UNSET:
                 continue
-            new = change.name or name
-            shown[new] = rule if change.description is None else {**rule, "description": change.description}
+            new_name = transform.name or name
+            new_properties[new_name] = (
+                property_schema
+                if transform.description is None
+                else {**property_schema, "description": transform.description}
+            )
             if name in (schema.get("required") or ()):
-                required.append(new)
-        rest = {name: value for name, value in schema.items() if name not in ("properties", "required")}
-        return rest | {"properties": shown} | ({"required": required} if required else {})
+                required.append(new_name)
+        other_keywords = {name: value for name, value in schema.items() if name not in ("properties", "required")}
+        return other_keywords | {"properties": new_properties} | ({"required": required} if required else {})
 
-    def _check_apart(self, of: str, names: list[str]) -> None:
-        if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-            raise ValueError(f"`{clip(of)}` would have two arguments called `{clip(twice[0])}`")
+    def _check_unique_names(self, item_name: str, names: list[str]) -> None:
+        if duplicates := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+            raise ValueError(f"`{clip(item_name)}` would have two arguments called `{clip(duplicates[0])}`")
 
     def complaints(self, declaration: Any) -> Iterator[str]:
         """What is said of arguments that something has, and cannot be, one line each."""
@@ -76,64 +86,83 @@ class Transform(Struct, frozen=True, kw_only=True):
             self.declared(declaration)
         except ValueError as exc:
             yield str(exc)
-        fixed = {name: change.value for name, change in self._changes.items() if change.value is not UNSET}
-        if not fixed or not isinstance(declaration, Tool):
+        fixed_values = {
+            name: transform.value
+            for name, transform in self._argument_transforms.items()
+            if transform.value is not UNSET
+        }
+        if not fixed_values or not isinstance(declaration, Tool):
             return
-        from dovetail.server.arguments import mended, misfits
+        from dovetail.server.arguments import find_mismatches, repair_arguments
         from dovetail.server.schema import to_json
 
         schema = declaration.input_schema
-        for name, value in fixed.items():
-            rule: dict[str, Any] = schema["properties"][name]
-            shared: dict[str, Any] = schema.get("$defs") or {}
-            read = mended(rule | {"$defs": shared}, to_json(value)[0])
-            yield from (f"`{clip(declaration.name)}`: {line}" for line in misfits(rule, read, shared, name))
+        for name, value in fixed_values.items():
+            property_schema: dict[str, Any] = schema["properties"][name]
+            definitions: dict[str, Any] = schema.get("$defs") or {}
+            repaired = repair_arguments(property_schema | {"$defs": definitions}, to_json(value)[0])
+            yield from (
+                f"`{clip(declaration.name)}`: {mismatch}"
+                for mismatch in find_mismatches(property_schema, repaired, definitions, name)
+            )
 
-    def _shown(self, given: PromptArgument) -> PromptArgument | None:
-        change = self._changes.get(given.name, _SAME)
-        if change.value is not UNSET:
+    def _transform_argument(self, argument: PromptArgument) -> PromptArgument | None:
+        transform = self._argument_transforms.get(argument.name, _IDENTITY_ARGUMENT)
+        if transform.value is not UNSET:
             return None
-        return replace(given, name=change.name or given.name, description=change.description or given.description)
+        return replace(
+            argument, name=transform.name or argument.name, description=transform.description or argument.description
+        )
 
     def inward(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """A call's arguments as they are at home; ToolError for one that is not the caller's to give."""
-        if not self._changes:
+        if not self._argument_transforms:
             return dict(arguments)
-        back = {change.name or name: name for name, change in self._changes.items() if change.value is UNSET}
-        gone = self._changes.keys() - back.keys()
-        if foreign := [name for name in arguments if name in gone]:
-            raise ToolError(f"Invalid arguments. Unknown: {', '.join(self._unknown(name) for name in foreign)}.")
-        fixed = {name: change.value for name, change in self._changes.items() if change.value is not UNSET}
-        return {back.get(name, name): value for name, value in arguments.items()} | fixed
+        inner_names = {
+            transform.name or name: name
+            for name, transform in self._argument_transforms.items()
+            if transform.value is UNSET
+        }
+        removed_names = self._argument_transforms.keys() - inner_names.keys()
+        if unknown_names := [name for name in arguments if name in removed_names]:
+            raise ToolError(
+                f"Invalid arguments. Unknown: {', '.join(self._format_unknown(name) for name in unknown_names)}."
+            )
+        fixed_values = {
+            name: transform.value
+            for name, transform in self._argument_transforms.items()
+            if transform.value is not UNSET
+        }
+        return {inner_names.get(name, name): value for name, value in arguments.items()} | fixed_values
 
-    def _unknown(self, name: str) -> str:
+    def _format_unknown(self, name: str) -> str:
         """An argument that has left its name, and the name it has, unless it is kept from the caller."""
-        change = self._changes[name]
+        transform = self._argument_transforms[name]
         return f"`{clip(name)}`" + (
-            f" (it is called `{clip(change.name)}`)" if change.value is UNSET and change.name else ""
+            f" (it is called `{clip(transform.name)}`)" if transform.value is UNSET and transform.name else ""
         )
 
     def word(self, name: str) -> str | None:
         """What an argument is called here; None for one that is fixed, of which a caller knows nothing."""
-        change = self._changes.get(name, _SAME)
-        return None if change.value is not UNSET else change.name or name
+        transform = self._argument_transforms.get(name, _IDENTITY_ARGUMENT)
+        return None if transform.value is not UNSET else transform.name or name
 
     def inner_argument(self, name: str) -> str:
         """What an argument is called at home."""
-        for inner, change in self._changes.items():
-            if change.name == name:
-                return inner
+        for inner_name, transform in self._argument_transforms.items():
+            if transform.name == name:
+                return inner_name
         return name
 
 
-def arguments_of(declaration: Any) -> list[str]:
+def get_argument_names(declaration: Any) -> list[str]:
     """What a tool or a prompt takes."""
     if isinstance(declaration, Tool):
         return [*(declaration.input_schema.get("properties") or {})]
-    return [one.name for one in declaration.arguments or ()] if isinstance(declaration, Prompt) else []
+    return [argument.name for argument in declaration.arguments or ()] if isinstance(declaration, Prompt) else []
 
 
-def checked(transforms: Any) -> dict[str, Transform]:
+def check_transforms(transforms: Any) -> dict[str, Transform]:
     """What was given as transforms, if it can be that.
 
     Raises:
@@ -142,20 +171,24 @@ def checked(transforms: Any) -> dict[str, Transform]:
     """
     if not isinstance(transforms, Mapping):
         raise TypeError('transforms are by name: transforms={"search": Transform(...)}')
-    found: dict[str, Transform] = {}
-    names: dict[str, str] = {}
-    for inner, change in cast("Mapping[str, Any]", transforms).items():
-        if not isinstance(change, Transform):
-            raise TypeError(f"the transform of {inner!r} must be a Transform(...), not {type(change).__name__}")
-        for name, argument in cast("Mapping[str, Any]", change.arguments or {}).items():
+    valid_transforms: dict[str, Transform] = {}
+    inner_by_new_name: dict[str, str] = {}
+    for inner_name, transform in cast("Mapping[str, Any]", transforms).items():
+        if not isinstance(transform, Transform):
+            raise TypeError(f"the transform of {inner_name!r} must be a Transform(...), not {type(transform).__name__}")
+        for name, argument in cast("Mapping[str, Any]", transform.arguments or {}).items():
             if not isinstance(argument, Argument):
-                kind = type(argument).__name__
-                raise TypeError(f"the argument {name!r} in the transform of {inner!r} must be an Argument, not {kind}")
-        if change.name is not None and names.setdefault(change.name, inner) != inner:
-            raise ValueError(f"{names[change.name]!r} and {inner!r} would both be called {change.name!r}")
-        found[inner] = change
-    return found
+                type_name = type(argument).__name__
+                raise TypeError(
+                    f"the argument {name!r} in the transform of {inner_name!r} must be an Argument, not {type_name}"
+                )
+        if transform.name is not None and inner_by_new_name.setdefault(transform.name, inner_name) != inner_name:
+            raise ValueError(
+                f"{inner_by_new_name[transform.name]!r} and {inner_name!r} would both be called {transform.name!r}"
+            )
+        valid_transforms[inner_name] = transform
+    return valid_transforms
 
 
-_SAME = Argument()
-SAME = Transform()
+_IDENTITY_ARGUMENT = Argument()
+IDENTITY_TRANSFORM = Transform()

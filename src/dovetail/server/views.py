@@ -11,9 +11,9 @@ from dovetail.errors import MethodNotFound, ResourceNotFound
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.uri_key import uri_key, uri_readings
-from dovetail.server.offers import Offers
-from dovetail.server.options import Lifetime, expect
-from dovetail.server.paging import Kept, Pages
+from dovetail.server.offers import Registry
+from dovetail.server.options import Lifetime, check_type
+from dovetail.server.paging import CachedPages, PageCache
 from dovetail.server.resource import Resource, ResourceTemplate
 from dovetail.wire.methods import METHODS
 from dovetail.wire.prompts import ListPromptsResult
@@ -22,125 +22,142 @@ from dovetail.wire.shape import Result
 from dovetail.wire.tools import ListToolsResult
 
 if TYPE_CHECKING:
-    from dovetail.protocol.mounting import Kind
-    from dovetail.server.access import Rules, Sight
+    from dovetail.protocol.mounting import ItemKind
+    from dovetail.server.access import AccessRules, VisibilitySnapshot
 
-_LIFETIMES: Final = "a Lifetime(...), in milliseconds, or a dict of them by method"
+_EXPECTED_CACHE_HINTS: Final = "a Lifetime(...), in milliseconds, or a dict of them by method"
 
 
-class Views(Offers):
+class Visibility(Registry):
     """The offers of one server, seen by its callers."""
 
-    def __init__(self, pages: Pages, *, cache: Lifetime | Mapping[str, Lifetime] | None, **offers: Any) -> None:
-        super().__init__(pages, **offers)
-        self._lifetimes = _lifetimes(cache)
+    def __init__(
+        self, page_cache: PageCache, *, cache_hints: Lifetime | Mapping[str, Lifetime] | None, **registry_options: Any
+    ) -> None:
+        super().__init__(page_cache, **registry_options)
+        self._cache_hints = _check_cache_hints(cache_hints)
         # The resources last indexed by key, and the index. Its value is None where several resources have one key.
-        self._keyed: tuple[Mapping[str, Resource], dict[str, Resource | None]] = ({}, {})
+        self._resource_index: tuple[Mapping[str, Resource], dict[str, Resource | None]] = ({}, {})
 
-    def own(self, kind: "Kind", exchange: Exchange) -> dict[str, Any]:
+    def own(self, kind: "ItemKind", exchange: Exchange) -> dict[str, Any]:
         """What is registered here, by name or URI, as this caller is shown it; nothing that is mounted."""
-        _, items, sight = self._view(kind)
-        hidden = () if sight is None else sight.hidden(exchange.caller.principal)[1]
-        return {name: one.declaration for name, one in items.items() if name not in hidden}
+        _, items, snapshot = self._get_view(kind)
+        hidden = () if snapshot is None else snapshot.find_hidden(exchange.caller.principal)[1]
+        return {name: item.declaration for name, item in items.items() if name not in hidden}
 
-    def declared(self, kind: "Kind") -> dict[str, Any]:
+    def declared(self, kind: "ItemKind") -> dict[str, Any]:
         """What is registered here, by name or URI, whoever asks and enabled or not."""
-        return {name: one.declaration for name, one in self._all[kind].copy().items()}
+        return {name: item.declaration for name, item in self._registered[kind].copy().items()}
 
-    def has(self, kind: "Kind", name: str, principal: Principal | None) -> bool:
+    def has(self, kind: "ItemKind", name: str, principal: Principal | None) -> bool:
         """Whether something registered here under a name is listed for this caller, or a URI leads to it."""
-        rules = self._rules
+        access_rules = self._access_rules
         if kind != "resource":
-            return name in self._registry(kind) and (rules is None or rules.shows(kind, name, principal))
+            return name in self._get_enabled_items(kind) and (
+                access_rules is None or access_rules.is_listed(kind, name, principal)
+            )
         try:
-            fixed = self._fixed(name)
+            resource = self._find_fixed_resource(name)
         except ResourceNotFound:
             return False
-        if fixed is not None and (rules is None or rules.shows(*key(fixed), principal)):
+        if resource is not None and (
+            access_rules is None or access_rules.is_listed(*get_item_key(resource), principal)
+        ):
             return True
         return any(
-            one.template.match(name) is not None and (rules is None or rules.shows(*key(one), principal))
-            for one in self._templates_by_precision
+            template.template.match(name) is not None
+            and (access_rules is None or access_rules.is_listed(*get_item_key(template), principal))
+            for template in self._templates_by_specificity
         )
 
-    def challenge(self, kind: "Kind", name: str, principal: Principal | None) -> None:
+    def challenge(self, kind: "ItemKind", name: str, principal: Principal | None) -> None:
         """Raise InsufficientScope if something registered here would be there for this caller, with more scopes."""
-        if self._rules is None:
+        if self._access_rules is None:
             return
         if kind == "resource":
             with contextlib.suppress(ResourceNotFound):
-                self._resource_at(name, principal)
-        elif name in self._registry(kind):
-            self._rules.check(kind, name, principal)
+                self._find_resource(name, principal)
+        elif name in self._get_enabled_items(kind):
+            self._access_rules.check(kind, name, principal)
 
-    def _view(self, kind: "Kind") -> "tuple[Kept, Mapping[str, Any], Sight | None]":
+    def _get_view(self, kind: "ItemKind") -> "tuple[CachedPages, Mapping[str, Any], VisibilitySnapshot | None]":
         """What is registered, who is shown which, and the pages made of just that, whatever other threads change."""
-        if self._rules is not None and self._rules.unproven:
-            self._prove(self._rules)
+        if self._access_rules is not None and self._access_rules.has_unchecked_names:
+            self._warn_unused_rules(self._access_rules)
         while True:
-            kept = self._pages.kept
-            items = self._registry(kind)
-            if self._rules is not None and kind not in kept.sights:
-                kept.sights[kind] = self._rules.sight(kind, items)
-            if kept is self._pages.kept:
-                return kept, items, kept.sights.get(kind)
+            cached_pages = self._page_cache.current
+            items = self._get_enabled_items(kind)
+            if self._access_rules is not None and kind not in cached_pages.visibility_by_kind:
+                cached_pages.visibility_by_kind[kind] = self._access_rules.take_snapshot(kind, items)
+            if cached_pages is self._page_cache.current:
+                return cached_pages, items, cached_pages.visibility_by_kind.get(kind)
 
-    def _prove(self, rules: "Rules") -> None:
+    def _warn_unused_rules(self, access_rules: "AccessRules") -> None:
         """Say once what rules are about nothing; whoever knows what is mounted does."""
 
     # Whether something is there
 
-    def _there(self, exchange: Exchange, kind: "Kind", name: str) -> bool:
+    def _is_available(self, exchange: Exchange, kind: "ItemKind", name: str) -> bool:
         """Whether something is there for this caller; InsufficientScope if it takes more scopes."""
-        return self._rules is None or self._permits(self._rules, kind, name, exchange.caller.principal)
+        return self._access_rules is None or self._is_permitted(
+            self._access_rules, kind, name, exchange.caller.principal
+        )
 
-    def _permits(self, rules: "Rules", kind: "Kind", name: str, principal: Principal | None) -> bool:
-        if rules.unproven:
-            self._prove(rules)
+    def _is_permitted(
+        self, access_rules: "AccessRules", kind: "ItemKind", name: str, principal: Principal | None
+    ) -> bool:
+        if access_rules.has_unchecked_names:
+            self._warn_unused_rules(access_rules)
         # What another thread has taken away meanwhile has no rule any more, and is not there any more.
-        return rules.check(kind, name, principal) and name in self._registry(kind)
+        return access_rules.check(kind, name, principal) and name in self._get_enabled_items(kind)
 
-    def _resource_at(self, uri: str, principal: Principal | None) -> tuple[Resource | ResourceTemplate, dict[str, Any]]:
-        rules = self._rules
-        fixed = self._fixed(uri)
-        if fixed is not None:
+    def _find_resource(
+        self, uri: str, principal: Principal | None
+    ) -> tuple[Resource | ResourceTemplate, dict[str, Any]]:
+        access_rules = self._access_rules
+        resource = self._find_fixed_resource(uri)
+        if resource is not None:
             # Whom it is hidden from does not get at its address by a template either.
-            if rules is None or self._permits(rules, "resource", fixed.declaration.uri, principal):
-                return fixed, {}
+            if access_rules is None or self._is_permitted(
+                access_rules, "resource", resource.declaration.uri, principal
+            ):
+                return resource, {}
             raise ResourceNotFound(uri)
-        if rules is not None and not rules.lets(uri, principal):
+        if access_rules is not None and not access_rules.is_uri_allowed(uri, principal):
             raise ResourceNotFound(uri)
-        for template in self._templates_by_precision:
-            found = template.template.match(uri)
-            if rules is not None and not self._permits_template(rules, template, uri, found, principal):
+        for template in self._templates_by_specificity:
+            variables = template.template.match(uri)
+            if access_rules is not None and not self._is_template_permitted(
+                access_rules, template, uri, variables, principal
+            ):
                 continue
-            if found is not None:
-                return template, found
+            if variables is not None:
+                return template, variables
         raise ResourceNotFound(uri)
 
-    def _fixed(self, uri: str) -> Resource | None:
+    def _find_fixed_resource(self, uri: str) -> Resource | None:
         """Return the resource that is registered under a URI, in this or another spelling.
 
         Raises:
             ResourceNotFound: several have another spelling of this URI.
         """
         resources = self._resources
-        found = resources.get(uri)
-        if found is not None or not resources:
-            return found
-        known, index = self._keyed
-        if known is not resources:
-            index = _by_key(resources)
-            self._keyed = resources, index
-        canonical = uri_key(uri)
-        found = index.get(canonical)
-        if found is None and canonical in index:
+        resource = resources.get(uri)
+        if resource is not None or not resources:
+            return resource
+        indexed, index = self._resource_index
+        if indexed is not resources:
+            index = _index_by_key(resources)
+            self._resource_index = resources, index
+        key_of_uri = uri_key(uri)
+        resource = index.get(key_of_uri)
+        if resource is None and key_of_uri in index:
             raise ResourceNotFound(uri)
-        return found
+        return resource
 
-    def _permits_template(
+    def _is_template_permitted(
         self,
-        rules: "Rules",
+        access_rules: "AccessRules",
         template: ResourceTemplate,
         uri: str,
         variables: dict[str, Any] | None,
@@ -151,88 +168,93 @@ class Views(Offers):
         Raises:
             InsufficientScope: it would be, with more scopes.
         """
-        name = key(template)
+        item_key = get_item_key(template)
         if variables is None:
-            may_match = rules.about(*name) and any(map(template.template.may_match, uri_readings(uri)))
-            return may_match and self._permits(rules, *name, principal)
-        if not self._permits(rules, *name, principal):
+            may_match = access_rules.has_rule(*item_key) and any(map(template.template.may_match, uri_readings(uri)))
+            return may_match and self._is_permitted(access_rules, *item_key, principal)
+        if not self._is_permitted(access_rules, *item_key, principal):
             return False
         # The values may tell more than the text: {+path} decodes slashes, a query may have any order.
         expanded = template.template.expand(variables)
-        return expanded == uri or rules.lets(expanded, principal)
+        return expanded == uri or access_rules.is_uri_allowed(expanded, principal)
 
-    def _is_ruled(
-        self, rules: "Rules", resource: Resource | ResourceTemplate, uri: str, variables: dict[str, Any]
+    def _is_restricted(
+        self, access_rules: "AccessRules", resource: Resource | ResourceTemplate, uri: str, variables: dict[str, Any]
     ) -> bool:
         """Return whether not everyone may read a URI, which leads to this resource with these variables."""
-        if rules.about(*key(resource)):
+        if access_rules.has_rule(*get_item_key(resource)):
             return True
         if isinstance(resource, Resource):
             return False
-        return any(rules.at(one) is not None for one in {uri, resource.template.expand(variables)})
+        return any(
+            access_rules.find_by_uri(candidate_uri) is not None
+            for candidate_uri in {uri, resource.template.expand(variables)}
+        )
 
     # Lists
 
     async def _list_tools(self, exchange: Exchange) -> bytes:
-        self._check_offered(exchange, "tools", self._tools)
-        return self._page(exchange, "tool", "tools", ListToolsResult)
+        self._check_supported(exchange, "tools", self._tools)
+        return self._list_page(exchange, "tool", "tools", ListToolsResult)
 
     async def _list_resources(self, exchange: Exchange) -> bytes:
-        self._check_offered(exchange, "resources", self._resources or self._templates)
-        return self._page(exchange, "resource", "resources", ListResourcesResult)
+        self._check_supported(exchange, "resources", self._resources or self._templates)
+        return self._list_page(exchange, "resource", "resources", ListResourcesResult)
 
     async def _list_templates(self, exchange: Exchange) -> bytes:
-        self._check_offered(exchange, "resources", self._resources or self._templates)
-        return self._page(exchange, "resource template", "resource_templates", ListResourceTemplatesResult)
+        self._check_supported(exchange, "resources", self._resources or self._templates)
+        return self._list_page(exchange, "resource template", "resource_templates", ListResourceTemplatesResult)
 
     async def _list_prompts(self, exchange: Exchange) -> bytes:
-        self._check_offered(exchange, "prompts", self._prompts)
-        return self._page(exchange, "prompt", "prompts", ListPromptsResult)
+        self._check_supported(exchange, "prompts", self._prompts)
+        return self._list_page(exchange, "prompt", "prompts", ListPromptsResult)
 
-    def _page(self, exchange: Exchange, kind: "Kind", field: str, shape: type[Result]) -> bytes:
-        kept, items, sight = self._view(kind)
-        life = self._lifetime(exchange.method)
-        if sight is None:
-            return self._pages.page(kept, exchange, items, field, shape, life)
-        seen, hidden = sight.hidden(exchange.caller.principal)
-        return self._pages.page(kept, exchange, items, field, shape, Lifetime(life.ttl_ms), seen, hidden)
+    def _list_page(self, exchange: Exchange, kind: "ItemKind", field: str, result_type: type[Result]) -> bytes:
+        cached_pages, items, snapshot = self._get_view(kind)
+        cache_hint = self._get_cache_hint(exchange.method)
+        if snapshot is None:
+            return self._page_cache.get_page(cached_pages, exchange, items, field, result_type, cache_hint)
+        variant, hidden = snapshot.find_hidden(exchange.caller.principal)
+        return self._page_cache.get_page(
+            cached_pages, exchange, items, field, result_type, Lifetime(cache_hint.ttl_ms), variant, hidden
+        )
 
-    def page_of(self, exchange: Exchange, items: Mapping[str, Any], field: str, shape: type[Result]) -> Result:
+    def page_of(self, exchange: Exchange, items: Mapping[str, Any], field: str, result_type: type[Result]) -> Result:
         """One page of a list put together for one caller, and so not to be shared."""
-        life = Lifetime(self._lifetime(exchange.method).ttl_ms)
-        return self._pages.made(exchange, items, field, shape, life)
+        cache_hint = Lifetime(self._get_cache_hint(exchange.method).ttl_ms)
+        return self._page_cache.build_uncached_page(exchange, items, field, result_type, cache_hint)
 
-    def _lifetime(self, method: str) -> Lifetime:
-        return self._lifetimes.get(method) or self._lifetimes[""]
+    def _get_cache_hint(self, method: str) -> Lifetime:
+        return self._cache_hints.get(method) or self._cache_hints[""]
 
-    def _check_offered(self, exchange: Exchange, name: str, registered: Mapping[str, Any]) -> None:
-        if not registered and name not in self._always:
+    def _check_supported(self, exchange: Exchange, list_name: str, items: Mapping[str, Any]) -> None:
+        if not items and list_name not in self._declared_lists:
             raise MethodNotFound(exchange.method)
 
 
-def key(resource: Resource | ResourceTemplate) -> tuple["Kind", str]:
+def get_item_key(resource: Resource | ResourceTemplate) -> tuple["ItemKind", str]:
     if isinstance(resource, Resource):
         return "resource", resource.declaration.uri
     return "resource template", resource.declaration.uri_template
 
 
-def _by_key(resources: Mapping[str, Resource]) -> dict[str, Resource | None]:
+def _index_by_key(resources: Mapping[str, Resource]) -> dict[str, Resource | None]:
     """Index resources by key. Where several have one key, each is found by its exact URI only."""
-    found: dict[str, Resource | None] = {}
+    index: dict[str, Resource | None] = {}
     for resource in resources.values():
-        found[resource.key] = None if resource.key in found else resource
-    return found
+        index[resource.key] = None if resource.key in index else resource
+    return index
 
 
-def _lifetimes(cache: Lifetime | Mapping[str, Lifetime] | None) -> dict[str, Lifetime]:
-    if isinstance(cache, Lifetime):
-        return {"": cache}
-    expect("cache=", cache, Mapping, _LIFETIMES)
-    for one in (cache or {}).values():
-        expect("cache=", one, Lifetime, _LIFETIMES)
-    known = [name for name, row in METHODS.items() if row.cacheable]
-    if unknown := [name for name in cache or () if name and name not in known]:
+def _check_cache_hints(cache_hints: Lifetime | Mapping[str, Lifetime] | None) -> dict[str, Lifetime]:
+    if isinstance(cache_hints, Lifetime):
+        return {"": cache_hints}
+    check_type("cache=", cache_hints, Mapping, _EXPECTED_CACHE_HINTS)
+    for cache_hint in (cache_hints or {}).values():
+        check_type("cache=", cache_hint, Lifetime, _EXPECTED_CACHE_HINTS)
+    cacheable_methods = [name for name, row in METHODS.items() if row.is_cacheable]
+    if unknown := [name for name in cache_hints or () if name and name not in cacheable_methods]:
         raise ValueError(
-            f"nothing of {', '.join(unknown)} is kept; cache= has Lifetimes for some of {', '.join(known)}"
+            f"nothing of {', '.join(unknown)} is kept; cache= has Lifetimes for some of {', '.join(cacheable_methods)}"
         )
-    return {"": Lifetime()} | dict(cache or {})
+    return {"": Lifetime()} | dict(cache_hints or {})

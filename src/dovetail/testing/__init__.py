@@ -5,7 +5,7 @@ Needs no test framework; `dovetail.testing.plugin` is what pytest loads. Each na
 
 from typing import TYPE_CHECKING
 
-from dovetail.exports import on_demand
+from dovetail.exports import create_lazy_loader
 
 if TYPE_CHECKING:
     from dovetail.server.inject import override as override
@@ -30,4 +30,4 @@ _HOMES = {
 
 __all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
 
-__getattr__, __dir__ = on_demand(__name__, _HOMES)
+__getattr__, __dir__ = create_lazy_loader(__name__, _HOMES)

@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
-from dovetail.connect import Way
+from dovetail.connect import ResolvedTarget
 from dovetail.errors import Disconnected
-from dovetail.protocol.recording import To
-from dovetail.testing.faults import Fault, Faults, corrupted
-from dovetail.testing.spotting import Http, Lines, Piece, Spotter
-from dovetail.transports.memory import Memory
+from dovetail.protocol.recording import Receiver
+from dovetail.testing.faults import Fault, Faults, corrupt_message
+from dovetail.testing.spotting import HTTPMessageSplitter, LineMessageSplitter, MessageSplitter, Piece
+from dovetail.transports.memory import MemoryClient
 
-_RELAY = Path(__file__).with_name("relay.py")
-_CHUNK = 65536
-_LINE = 1 << 30  # readers are only asked for what is there
+_RELAY_SCRIPT = Path(__file__).with_name("relay.py")
+_CHUNK_BYTES = 65536
+_STREAM_LIMIT_BYTES = 1 << 30  # readers are only asked for what is there
 
 
 class Backend(Protocol):
@@ -39,16 +39,16 @@ class Backend(Protocol):
         ...
 
 
-class Cut(Exception):
+class ConnectionCut(Exception):
     """The connection is not to go on."""
 
 
 @asynccontextmanager
-async def between(faults: Faults, target: Any, backend: Backend | None) -> AsyncGenerator[Any]:
+async def insert_faults(faults: Faults, target: Any, backend: Backend | None) -> AsyncGenerator[Any]:
     """Stand before a target; what to connect to instead. What went wrong in a fault itself is raised in the end."""
     try:
-        async with _standing(faults, target, backend) as instead:
-            yield instead
+        async with _open_proxy(faults, target, backend) as proxied_target:
+            yield proxied_target
     except Exception:
         faults.tell()
         raise
@@ -56,9 +56,9 @@ async def between(faults: Faults, target: Any, backend: Backend | None) -> Async
 
 
 @asynccontextmanager
-async def _standing(faults: Faults, target: Any, backend: Backend | None) -> AsyncGenerator[Any]:
+async def _open_proxy(faults: Faults, target: Any, backend: Backend | None) -> AsyncGenerator[Any]:
     if callable(getattr(target, "link", None)):
-        yield Way(str(target.name), None, lambda: Intercepted(target, faults))
+        yield ResolvedTarget(str(target.name), None, lambda: FaultyMemoryClient(target, faults))
     elif isinstance(target, str) and target.startswith(("http://", "unix:", "tcp:")):
         proxy = SocketProxy(faults, target, backend)
         try:
@@ -69,97 +69,97 @@ async def _standing(faults: Faults, target: Any, backend: Backend | None) -> Asy
         with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
             proxy = PipeProxy(faults, os.path.join(folder, "relay"))
             try:
-                yield proxy.open([str(word) for word in target])
+                yield proxy.open([str(argument) for argument in target])
             finally:
                 await proxy.close()
     else:
         raise TypeError(f"faults can be put before a Server, a command, or a plain address, not {target!r}")
 
 
-async def weather(faults: Faults, to: To, piece: Piece, kill: Callable[[Fault], Awaitable[None]]) -> bytes:
+async def apply_faults(faults: Faults, to: Receiver, piece: Piece, kill: Callable[[Fault], Awaitable[None]]) -> bytes:
     """What becomes of a piece on its way; Cut if it goes no further, as where a fault itself goes wrong."""
     if piece.message is None:
         return piece.data
     try:
-        return await _befallen(faults, to, piece.data, piece.message, kill)
-    except Cut:
+        return await _apply_due_faults(faults, to, piece.data, piece.message, kill)
+    except ConnectionCut:
         raise
     except Exception as exc:
         faults.failed(exc)
-        raise Cut from exc
+        raise ConnectionCut from exc
 
 
-async def _befallen(
-    faults: Faults, to: To, data: bytes, message: bytes, kill: Callable[[Fault], Awaitable[None]]
+async def _apply_due_faults(
+    faults: Faults, to: Receiver, data: bytes, message: bytes, kill: Callable[[Fault], Awaitable[None]]
 ) -> bytes:
     for fault in faults.due(to, message):
         match fault.action:
             case "delay":
                 await asyncio.sleep(fault.seconds)
             case "corrupt":
-                data = corrupted(data, message)
+                data = corrupt_message(data, message)
             case "drop":
-                raise Cut
+                raise ConnectionCut
             case "kill":
                 await kill(fault)
-                raise Cut
+                raise ConnectionCut
     return data
 
 
-class End(NamedTuple):
+class StreamPair(NamedTuple):
     """One end of a connection, as streams."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
 
-class Crossing:
+class ProxiedConnection:
     """One connection, passed on piece by piece in both directions."""
 
     def __init__(
         self,
         faults: Faults,
-        spotter: Callable[[], Spotter],
-        near: End,
-        far: End,
+        create_splitter: Callable[[], MessageSplitter],
+        client_side: StreamPair,
+        server_side: StreamPair,
         kill: Callable[[Fault], Awaitable[None]],
     ) -> None:
         self._faults = faults
-        self._spotter = spotter
-        self._near, self._far = near, far
+        self._create_splitter = create_splitter
+        self._client_side, self._server_side = client_side, server_side
         self._kill = kill
 
     async def run(self) -> None:
         """Until both ends are closed, or it is cut."""
         loop = asyncio.get_running_loop()
-        ways = [
-            loop.create_task(self._pass_on(self._near.reader, self._far.writer, "server")),
-            loop.create_task(self._pass_on(self._far.reader, self._near.writer, "client")),
+        tasks = [
+            loop.create_task(self._forward(self._client_side.reader, self._server_side.writer, "server")),
+            loop.create_task(self._forward(self._server_side.reader, self._client_side.writer, "client")),
         ]
         try:
-            await asyncio.wait(ways)
+            await asyncio.wait(tasks)
         finally:
-            for one in ways:
-                one.cancel()
-            self.cut()
+            for task in tasks:
+                task.cancel()
+            self.abort()
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to: To) -> None:
-        spotter = self._spotter()
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to: Receiver) -> None:
+        splitter = self._create_splitter()
         try:
-            while data := await reader.read(_CHUNK):
-                for piece in spotter.feed(data):
-                    writer.write(await weather(self._faults, to, piece, self._kill))
+            while data := await reader.read(_CHUNK_BYTES):
+                for piece in splitter.feed(data):
+                    writer.write(await apply_faults(self._faults, to, piece, self._kill))
                 await writer.drain()
-            writer.write(spotter.held)
+            writer.write(splitter.buffer)
             writer.close()
-        except (Cut, OSError):
-            self.cut()
+        except (ConnectionCut, OSError):
+            self.abort()
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """End it without another word."""
-        for end in (self._near, self._far):
-            if not end.writer.is_closing():
-                end.writer.transport.abort()
+        for side in (self._client_side, self._server_side):
+            if not side.writer.is_closing():
+                side.writer.transport.abort()
 
 
 # Sockets
@@ -175,9 +175,11 @@ class SocketProxy:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._path: str | None = None
         self._port = 0
-        self._spotter: Callable[[], Spotter] = Http if target.startswith("http:") else Lines
-        self._door: asyncio.Server | None = None
-        self._crossings: dict[asyncio.Task[None], Crossing | None] = {}
+        self._create_splitter: Callable[[], MessageSplitter] = (
+            HTTPMessageSplitter if target.startswith("http:") else LineMessageSplitter
+        )
+        self._listener: asyncio.Server | None = None
+        self._connections: dict[asyncio.Task[None], ProxiedConnection | None] = {}
 
     async def open(self) -> str:
         """Begin to listen; the address for the client."""
@@ -191,59 +193,61 @@ class SocketProxy:
 
     async def _listen(self) -> None:
         if self._path is not None:
-            self._door = await asyncio.start_unix_server(self._accept, self._path)
+            self._listener = await asyncio.start_unix_server(self._accept, self._path)
         else:
-            self._door = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
-            self._port = self._door.sockets[0].getsockname()[1]
+            self._listener = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
+            self._port = self._listener.sockets[0].getsockname()[1]
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.get_running_loop().create_task(self._cross(End(reader, writer)))
-        self._crossings[task] = None
-        task.add_done_callback(self._crossings.pop)
+        task = asyncio.get_running_loop().create_task(self._proxy_connection(StreamPair(reader, writer)))
+        self._connections[task] = None
+        task.add_done_callback(self._connections.pop)
 
-    async def _cross(self, near: End) -> None:
+    async def _proxy_connection(self, client_side: StreamPair) -> None:
         try:
-            far = await self._reach()
+            server_side = await self._connect_server()
         except OSError:
-            near.writer.transport.abort()
+            client_side.writer.transport.abort()
             return
-        crossing = Crossing(self._faults, self._spotter, near, far, self._kill)
+        connection = ProxiedConnection(self._faults, self._create_splitter, client_side, server_side, self._kill)
         task = asyncio.current_task()
         assert task is not None
-        self._crossings[task] = crossing
-        await crossing.run()
+        self._connections[task] = connection
+        await connection.run()
 
-    async def _reach(self) -> End:
+    async def _connect_server(self) -> StreamPair:
         if self._path is not None:
-            return End(*await asyncio.open_unix_connection(self._target.removeprefix("unix:").removeprefix("//")))
+            return StreamPair(
+                *await asyncio.open_unix_connection(self._target.removeprefix("unix:").removeprefix("//"))
+            )
         parts = urlsplit(self._target)
-        return End(*await asyncio.open_connection(parts.hostname, parts.port or 80))
+        return StreamPair(*await asyncio.open_connection(parts.hostname, parts.port or 80))
 
     async def _kill(self, fault: Fault) -> None:
         if self._backend is None:
             raise RuntimeError("only a server that the test started itself can be killed")
         if not fault.restart:
-            self._shut()
+            self._stop_listening()
         await self._backend.stop()
         if fault.restart:
             # It is back before its clients see that it was gone: when they may try again is not left to luck.
             await self._backend.start()
-            self._cut()
+            self._abort_connections()
 
-    def _shut(self) -> None:
-        if self._door is not None:
-            self._door.close()
-        self._cut()
+    def _stop_listening(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        self._abort_connections()
 
-    def _cut(self) -> None:
-        for crossing in self._crossings.values():
-            if crossing is not None:
-                crossing.cut()
+    def _abort_connections(self) -> None:
+        for connection in self._connections.values():
+            if connection is not None:
+                connection.abort()
 
     async def close(self) -> None:
         """Stop listening, and cut what goes on."""
-        self._shut()
-        tasks = [*self._crossings]
+        self._stop_listening()
+        tasks = [*self._connections]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -261,41 +265,41 @@ class PipeProxy:
     def __init__(self, faults: Faults, path: str) -> None:
         self._faults = faults
         self._path = path
-        self._door = socket.socket(socket.AF_UNIX)
+        self._listener = socket.socket(socket.AF_UNIX)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def open(self, command: list[str]) -> list[str]:
         """Wait for relays; the command for the client."""
-        self._door.bind(self._path)
-        self._door.listen()
-        self._door.setblocking(False)
+        self._listener.bind(self._path)
+        self._listener.listen()
+        self._listener.setblocking(False)
         self._spawn(self._accept())
-        return [sys.executable, "-I", "-S", str(_RELAY), self._path, *command]
+        return [sys.executable, "-I", "-S", str(_RELAY_SCRIPT), self._path, *command]
 
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+    def _spawn(self, coroutine: Any) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            line, _ = await loop.sock_accept(self._door)
-            self._spawn(self._serve(line))
+            connection, _ = await loop.sock_accept(self._listener)
+            self._spawn(self._serve(connection))
 
-    async def _serve(self, line: socket.socket) -> None:
-        with line:
-            await _readable(line)
-            told, descriptors, _, _ = socket.recv_fds(line, 64, 4)
-        pid = int(told)
+    async def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            await _wait_readable(connection)
+            pid_text, descriptors, _, _ = socket.recv_fds(connection, 64, 4)
+        pid = int(pid_text)
         source, sink, server_in, server_out = descriptors
-        near = await _piped(source, sink)
-        far = await _piped(server_out, server_in)
+        client_side = await _open_pipes(source, sink)
+        server_side = await _open_pipes(server_out, server_in)
 
         async def kill(_: Fault) -> None:
             os.kill(pid, signal.SIGKILL)
 
-        await Crossing(self._faults, Lines, near, far, kill).run()
+        await ProxiedConnection(self._faults, LineMessageSplitter, client_side, server_side, kill).run()
 
     async def close(self) -> None:
         """Take no more relays, and cut what goes on."""
@@ -304,28 +308,28 @@ class PipeProxy:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        self._door.close()
+        self._listener.close()
 
 
-async def _readable(line: socket.socket) -> None:
+async def _wait_readable(connection: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
-    loop.add_reader(line, ready.set_result, None)
+    loop.add_reader(connection, ready.set_result, None)
     try:
         await ready
     finally:
-        loop.remove_reader(line)
+        loop.remove_reader(connection)
 
 
-async def _piped(source: int, sink: int) -> End:
+async def _open_pipes(source: int, sink: int) -> StreamPair:
     loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=_LINE)
+    reader = asyncio.StreamReader(limit=_STREAM_LIMIT_BYTES)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(source, "rb", 0))
-    transport, protocol = await loop.connect_write_pipe(_Flow, os.fdopen(sink, "wb", 0))
-    return End(reader, asyncio.StreamWriter(transport, protocol, None, loop))
+    transport, protocol = await loop.connect_write_pipe(_WriteOnlyProtocol, os.fdopen(sink, "wb", 0))
+    return StreamPair(reader, asyncio.StreamWriter(transport, protocol, None, loop))
 
 
-class _Flow(asyncio.streams.FlowControlMixin):
+class _WriteOnlyProtocol(asyncio.streams.FlowControlMixin):
     """A pipe that is only written to."""
 
     async def _get_close_waiter(self, stream: asyncio.StreamWriter) -> None:
@@ -335,27 +339,30 @@ class _Flow(asyncio.streams.FlowControlMixin):
 # Memory
 
 
-class Intercepted(Memory):
+class FaultyMemoryClient(MemoryClient):
     """A connection in memory on which messages wait their turn, so that faults can happen to them."""
 
     def __init__(self, server: Any, faults: Faults) -> None:
         super().__init__(server.link, server.start, server.stop)
         self._faults = faults
-        self._queues: dict[To, asyncio.Queue[bytes]] = {"server": asyncio.Queue(), "client": asyncio.Queue()}
+        self._queues: dict[Receiver, asyncio.Queue[bytes]] = {"server": asyncio.Queue(), "client": asyncio.Queue()}
         self._tasks: list[asyncio.Task[None]] = []
 
     async def connect(self) -> None:
         """Make the server's end, with something before it."""
         await super().connect()
-        ways: dict[To, Callable[[bytes], None]] = {"server": super().write, "client": super().take}
-        self._tasks += [self._loop.create_task(self._deliver(to, deliver)) for to, deliver in ways.items()]
+        receivers: dict[Receiver, Callable[[bytes], None]] = {
+            "server": super().write,
+            "client": super().receive_message,
+        }
+        self._tasks += [self._loop.create_task(self._deliver(to, receiver)) for to, receiver in receivers.items()]
 
-    async def _deliver(self, to: To, deliver: Callable[[bytes], None]) -> None:
+    async def _deliver(self, to: Receiver, receiver: Callable[[bytes], None]) -> None:
         while True:
             data = await self._queues[to].get()
             try:
-                deliver(await weather(self._faults, to, Piece(data, data), self._kill))
-            except Cut:
+                receiver(await apply_faults(self._faults, to, Piece(data, data), self._kill))
+            except ConnectionCut:
                 self.end(Disconnected("the connection was lost"))
                 await self.disconnect()
                 return
@@ -367,7 +374,7 @@ class Intercepted(Memory):
         """Hand a message on."""
         self._queues["server"].put_nowait(data)
 
-    def take(self, data: bytes) -> None:
+    def receive_message(self, data: bytes) -> None:
         """Take a message of the server's."""
         self._queues["client"].put_nowait(data)
 

@@ -8,12 +8,12 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-from dovetail.protocol.recording import To
+from dovetail.protocol.recording import Receiver
 
 Action: TypeAlias = Literal["drop", "delay", "corrupt", "kill"]
-When: TypeAlias = Callable[[dict[str, Any]], bool]
+MessagePredicate: TypeAlias = Callable[[dict[str, Any]], bool]
 
-EVER: Final = 1 << 62
+UNLIMITED: Final = 1 << 62
 
 
 class Fault:
@@ -23,17 +23,17 @@ class Fault:
         self,
         action: Action,
         *,
-        to: To,
+        to: Receiver,
         nth: int,
         times: int,
         method: str | None,
-        when: When | None,
+        when: MessagePredicate | None,
         seconds: float = 0.0,
         restart: bool = True,
     ) -> None:
         if nth < 1 or times < 1:
             raise ValueError("nth and times count from 1")
-        if to not in get_args(To):
+        if to not in get_args(Receiver):
             raise ValueError(f"to must be 'server' or 'client', not {to!r}")
         self.action: Action = action
         self.seconds = seconds
@@ -41,19 +41,19 @@ class Fault:
         self.count = 0
         self._to = to
         self._nth = nth
-        self._times = times
+        self._max_count = times
         self._method = method
         self._when = when
-        self._seen = 0
+        self._match_count = 0
 
-    def befalls(self, to: To, message: dict[str, Any], method: str | None) -> bool:
+    def befalls(self, to: Receiver, message: dict[str, Any], method: str | None) -> bool:
         """Whether it happens to this message; `method` is that of the request, also where this is its answer."""
         if to != self._to or (self._method is not None and method != self._method):
             return False
         if self._when is not None and not self._when(message):
             return False
-        self._seen += 1
-        if self._seen < self._nth or self.count >= self._times:
+        self._match_count += 1
+        if self._match_count < self._nth or self.count >= self._max_count:
             return False
         self.count += 1
         return True
@@ -68,11 +68,17 @@ class Faults:
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []
-        self._methods: dict[tuple[To, Any], str] = {}  # of requests, by whom they go to and their id
+        self._methods: dict[tuple[Receiver, Any], str] = {}  # of requests, by whom they go to and their id
         self._failure: Exception | None = None
 
     def drop(
-        self, *, to: To = "client", method: str | None = None, when: When | None = None, nth: int = 1, times: int = 1
+        self,
+        *,
+        to: Receiver = "client",
+        method: str | None = None,
+        when: MessagePredicate | None = None,
+        nth: int = 1,
+        times: int = 1,
     ) -> Fault:
         """Close the connection instead of passing the message on: to the client, the work was done in vain."""
         return self._add(Fault("drop", to=to, method=method, when=when, nth=nth, times=times))
@@ -81,17 +87,23 @@ class Faults:
         self,
         seconds: float,
         *,
-        to: To = "client",
+        to: Receiver = "client",
         method: str | None = None,
-        when: When | None = None,
+        when: MessagePredicate | None = None,
         nth: int = 1,
-        times: int = EVER,
+        times: int = UNLIMITED,
     ) -> Fault:
         """Pass the message on later, and what follows it after it."""
         return self._add(Fault("delay", to=to, method=method, when=when, nth=nth, times=times, seconds=seconds))
 
     def corrupt(
-        self, *, to: To = "client", method: str | None = None, when: When | None = None, nth: int = 1, times: int = 1
+        self,
+        *,
+        to: Receiver = "client",
+        method: str | None = None,
+        when: MessagePredicate | None = None,
+        nth: int = 1,
+        times: int = 1,
     ) -> Fault:
         """Pass the message on with some of its bytes changed, so that it is no message any more."""
         return self._add(Fault("corrupt", to=to, method=method, when=when, nth=nth, times=times))
@@ -99,9 +111,9 @@ class Faults:
     def kill(
         self,
         *,
-        to: To = "client",
+        to: Receiver = "client",
         method: str | None = None,
-        when: When | None = None,
+        when: MessagePredicate | None = None,
         nth: int = 1,
         times: int = 1,
         restart: bool = True,
@@ -131,7 +143,7 @@ class Faults:
         if failure is not None:
             raise failure
 
-    def due(self, to: To, data: bytes) -> list[Fault]:
+    def due(self, to: Receiver, data: bytes) -> list[Fault]:
         """What happens to a message."""
         try:
             message: Any = msgspec.json.decode(data)
@@ -139,20 +151,20 @@ class Faults:
             return []
         if not isinstance(message, dict):
             return []
-        method = self._method_of(to, message)
+        method = self._find_method(to, message)
         return [fault for fault in self._faults if fault.befalls(to, message, method)]
 
-    def _method_of(self, to: To, message: dict[str, Any]) -> str | None:
+    def _find_method(self, to: Receiver, message: dict[str, Any]) -> str | None:
         method, id = message.get("method"), message.get("id")
         if isinstance(method, str):
             if isinstance(id, int | str):
                 self._methods[to, id] = method
             return method
-        asked: To = "client" if to == "server" else "server"
-        return self._methods.get((asked, id)) if isinstance(id, int | str) else None
+        request_to: Receiver = "client" if to == "server" else "server"
+        return self._methods.get((request_to, id)) if isinstance(id, int | str) else None
 
 
-def corrupted(data: bytes, message: bytes) -> bytes:
+def corrupt_message(data: bytes, message: bytes) -> bytes:
     """The same number of bytes, with a message in them that cannot be read."""
     start = data.rindex(message)
     middle = start + len(message) // 2

@@ -17,21 +17,21 @@ import uvicorn
 
 from dovetail.client import blocking, sync
 from dovetail.connect import Client
-from dovetail.login.porter import porter_for
+from dovetail.login.porter import create_asgi_guard
 from dovetail.serve import Server
-from dovetail.testing.between import between
+from dovetail.testing.between import insert_faults
 from dovetail.testing.faults import Faults
 from dovetail.transports.asgi import Endpoint
-from dovetail.transports.sockets import listening
-from dovetail.transports.tracing import Traced
-from dovetail.transports.web import bound_socket, configure
+from dovetail.transports.sockets import serve_socket
+from dovetail.transports.tracing import RecordedEndpoint
+from dovetail.transports.web import bind_socket, create_uvicorn_config
 
 Transport: TypeAlias = Literal["memory", "stdio", "http", "sse", "unix", "tcp"]
 
-_PATIENCE: Final = 2.0
+_STOP_TIMEOUT_S: Final = 2.0
 
 # Finds the server again in a process of its own: by the name of its module, else by the file it is in.
-_PROGRAM: Final = """
+_SERVER_SCRIPT: Final = """
 import sys
 name, path, variable, *sys.path[:] = sys.argv[1:]
 import importlib, importlib.util
@@ -63,12 +63,12 @@ async def connect(
     server: a Server, "module:name" of one, or any target of a client, which is then used as it is.
     principal: who the caller is, in memory: a Principal(...) or a name. Over HTTP the server's `auth` asks for that.
     """
-    served = server if principal is None else _spoken_to(resolve(server), transport, principal)
-    async with serve(served, transport=transport, faults=faults) as target:
+    target_server = server if principal is None else _with_principal(resolve_server(server), transport, principal)
+    async with serve(target_server, transport=transport, faults=faults) as target:
         if revision is None and transport == "sse":
             options.setdefault("era", "handshake")
-        if isinstance(found := resolve(server), Server):
-            options.setdefault("name", found.name)
+        if isinstance(resolved := resolve_server(server), Server):
+            options.setdefault("name", resolved.name)
         async with Client(target, revision=revision, **options) as client:
             yield client
 
@@ -84,12 +84,12 @@ def connect_sync(
     **options: Any,
 ) -> Generator[sync.SyncClient]:
     """As `connect`, for tests that do not await."""
-    joined = connect(server, transport=transport, revision=revision, faults=faults, principal=principal, **options)
-    client = blocking.run(_enter(joined))
+    context = connect(server, transport=transport, revision=revision, faults=faults, principal=principal, **options)
+    client = blocking.run_blocking(_enter(context))
     try:
         yield sync.SyncClient(client)
     finally:
-        blocking.run(_leave(joined))
+        blocking.run_blocking(_leave(context))
 
 
 async def _enter(context: Any) -> Any:
@@ -105,19 +105,19 @@ async def serve(server: Any, *, transport: Transport = "memory", faults: Faults 
     """Serve while the context lasts; what a client is to connect to: a URL, a command, an address, the server."""
     if transport not in get_args(Transport):
         raise ValueError(f"transport must be one of {', '.join(get_args(Transport))}, not {transport!r}")
-    found = resolve(server)
+    resolved = resolve_server(server)
     async with AsyncExitStack() as stack:
-        target, backend = found, None
-        if isinstance(found, SpokenTo):
-            await stack.enter_async_context(_alive(found.server))
-        elif isinstance(found, Server):
-            target, backend = await stack.enter_async_context(_served(found, transport))
+        target, backend = resolved, None
+        if isinstance(resolved, ServerWithPrincipal):
+            await stack.enter_async_context(_run_lifespan(resolved.server))
+        elif isinstance(resolved, Server):
+            target, backend = await stack.enter_async_context(_start_server(resolved, transport))
         if faults is not None:
-            target = await stack.enter_async_context(between(faults, target, backend))
+            target = await stack.enter_async_context(insert_faults(faults, target, backend))
         yield target
 
 
-def resolve(server: Any) -> Any:
+def resolve_server(server: Any) -> Any:
     """The server that "module:name" names; anything else is what it is."""
     if isinstance(server, str) and ":" in server and "/" not in server and "\\" not in server:
         module, _, name = server.partition(":")
@@ -125,7 +125,7 @@ def resolve(server: Any) -> Any:
     return server
 
 
-class SpokenTo:
+class ServerWithPrincipal:
     """A server in memory whose caller is known to be somebody."""
 
     def __init__(self, server: Server, principal: str) -> None:
@@ -140,25 +140,25 @@ class SpokenTo:
         return self.server.link(write, principal=self._principal)
 
 
-def _spoken_to(server: Any, transport: str, principal: str) -> SpokenTo:
+def _with_principal(server: Any, transport: str, principal: str) -> ServerWithPrincipal:
     if transport != "memory" or not isinstance(server, Server):
         raise ValueError(
             "principal= is for a Server in memory: over HTTP give the server auth=StaticTokens(...), and the client "
             "auth=Bearer(...)"
         )
-    return SpokenTo(server, principal)
+    return ServerWithPrincipal(server, principal)
 
 
 @asynccontextmanager
-async def _served(server: Server, transport: Transport) -> AsyncGenerator[tuple[Any, Any]]:
+async def _start_server(server: Server, transport: Transport) -> AsyncGenerator[tuple[Any, Any]]:
     if transport == "stdio":
-        yield _command(server), None
+        yield _build_command(server), None
         return
-    async with _alive(server):
+    async with _run_lifespan(server):
         if transport == "memory":
             yield server, None
             return
-        backend = Web(server) if transport in ("http", "sse") else Sockets(server, transport)
+        backend = HTTPBackend(server) if transport in ("http", "sse") else SocketBackend(server, transport)
         await backend.start()
         try:
             yield backend.address + ("/sse" if transport == "sse" else "/mcp" if transport == "http" else ""), backend
@@ -168,7 +168,7 @@ async def _served(server: Server, transport: Transport) -> AsyncGenerator[tuple[
 
 
 @asynccontextmanager
-async def _alive(server: Server) -> AsyncGenerator[None]:
+async def _run_lifespan(server: Server) -> AsyncGenerator[None]:
     """A started server. It may be served several times at once; its lifespan ends with the last."""
     user = object()
     await server.start(user)
@@ -178,14 +178,14 @@ async def _alive(server: Server) -> AsyncGenerator[None]:
         await server.stop(user)
 
 
-class Web:
+class HTTPBackend:
     """A server behind uvicorn on a loopback port, in this loop."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._listener = bound_socket("127.0.0.1", 0)
+        self._listener = bind_socket("127.0.0.1", 0)
         self._port: int = self._listener.getsockname()[1]
-        self._web: uvicorn.Server | None = None
+        self._uvicorn: uvicorn.Server | None = None
 
     @property
     def address(self) -> str:
@@ -195,38 +195,38 @@ class Web:
     async def start(self) -> None:
         """Listen, at the same place as before."""
         if self._listener.fileno() < 0:
-            self._listener = bound_socket("127.0.0.1", self._port)
+            self._listener = bind_socket("127.0.0.1", self._port)
         auth = self._server.auth
-        guard = None if auth is None else porter_for(auth, "/mcp", None, (), self._server.needed_scopes)
+        guard = None if auth is None else create_asgi_guard(auth, "/mcp", None, (), self._server.needed_scopes)
         endpoint = Endpoint(self._server, guard=guard)
-        traced = None if self._server.tap is None else Traced(endpoint, endpoint, self._server.tap)
-        config = configure(traced or endpoint, self._server.limits)
+        recorded = None if self._server.tap is None else RecordedEndpoint(endpoint, endpoint, self._server.tap)
+        config = create_uvicorn_config(recorded or endpoint, self._server.limits)
         config.load()
         # Its own `serve` would wait for signals, which are the test runner's.
-        self._web = uvicorn.Server(config)
-        self._web.lifespan = config.lifespan_class(config)
-        await self._web.startup([self._listener])
+        self._uvicorn = uvicorn.Server(config)
+        self._uvicorn.lifespan = config.lifespan_class(config)
+        await self._uvicorn.startup([self._listener])
 
     async def stop(self) -> None:
         """End everything at once."""
-        web, self._web = self._web, None
-        if web is None:
+        uvicorn_server, self._uvicorn = self._uvicorn, None
+        if uvicorn_server is None:
             return
-        for door in web.servers:
-            door.close()
+        for listener in uvicorn_server.servers:
+            listener.close()
         self._listener.close()
-        for connection in tuple(web.server_state.connections):
+        for connection in tuple(uvicorn_server.server_state.connections):
             connection.transport.abort()
-        if web.server_state.tasks:
-            await asyncio.wait(web.server_state.tasks, timeout=_PATIENCE)
-        await web.lifespan.shutdown()
+        if uvicorn_server.server_state.tasks:
+            await asyncio.wait(uvicorn_server.server_state.tasks, timeout=_STOP_TIMEOUT_S)
+        await uvicorn_server.lifespan.shutdown()
 
     def close(self) -> None:
         """Nothing is left to close."""
         self._listener.close()
 
 
-class Sockets:
+class SocketBackend:
     """A server on a Unix socket or a TCP port, in this loop."""
 
     def __init__(self, server: Server, transport: str) -> None:
@@ -234,7 +234,7 @@ class Sockets:
         self._folder = tempfile.TemporaryDirectory(prefix="dovetail-") if transport == "unix" else None
         self._path = None if self._folder is None else os.path.join(self._folder.name, "socket")
         self._port = 0
-        self._open = AsyncExitStack()
+        self._exit_stack = AsyncExitStack()
 
     @property
     def address(self) -> str:
@@ -243,14 +243,14 @@ class Sockets:
 
     async def start(self) -> None:
         """Listen, at the same place as before."""
-        place: dict[str, Any] = {"path": self._path} if self._path is not None else {"port": self._port}
-        door = await self._open.enter_async_context(listening(self._server, **place))
+        options: dict[str, Any] = {"path": self._path} if self._path is not None else {"port": self._port}
+        listener = await self._exit_stack.enter_async_context(serve_socket(self._server, **options))
         if self._path is None:
-            self._port = door.sockets[0].getsockname()[1]
+            self._port = listener.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
         """End everything at once."""
-        await self._open.aclose()
+        await self._exit_stack.aclose()
 
     def close(self) -> None:
         """Remove the folder."""
@@ -258,7 +258,7 @@ class Sockets:
             self._folder.cleanup()
 
 
-def _command(server: Server) -> list[str]:
+def _build_command(server: Server) -> list[str]:
     """How to start the server in a process of its own."""
     for module in tuple(sys.modules.values()):
         path = getattr(module, "__file__", None)
@@ -266,7 +266,7 @@ def _command(server: Server) -> list[str]:
             continue
         for name, value in tuple(vars(module).items()):
             if value is server:
-                return [sys.executable, "-u", "-c", _PROGRAM, module.__name__, path, name, *sys.path]
+                return [sys.executable, "-u", "-c", _SERVER_SCRIPT, module.__name__, path, name, *sys.path]
     raise ValueError(
         f"{server.name!r} cannot be found by another process: over stdio a server must be a variable of a module"
     )

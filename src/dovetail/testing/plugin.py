@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from dovetail.connect import Client
     from dovetail.testing.faults import Faults
 
-_MARKER = (
+_MARKER_HELP = (
     "mcp(server, transport, revision, **options): what mcp_client and mcp_sync_client connect to, and how; with a list "
     "of transports or revisions the test runs for each"
 )
-_MANY = ("transport", "revision")
+_LIST_OPTIONS = ("transport", "revision")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Announce the marker."""
-    config.addinivalue_line("markers", _MARKER)
+    config.addinivalue_line("markers", _MARKER_HELP)
     if config.getoption("--mcp-record"):
         os.environ["DOVETAIL_RECORD"] = "1"
 
@@ -44,52 +44,53 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test runs once for each transport and revision its marker lists."""
     if "mcp_setting" not in metafunc.fixturenames:
         return
-    marked = _marked(metafunc.definition)
-    lists = {name: marked[name] for name in _MANY if isinstance(marked.get(name), list | tuple)}
+    options = _read_markers(metafunc.definition)
+    lists = {name: options[name] for name in _LIST_OPTIONS if isinstance(options.get(name), list | tuple)}
     if lists:
-        settings = [dict(zip(lists, chosen, strict=True)) for chosen in itertools.product(*lists.values())]
-        names = ["-".join(map(str, one.values())) for one in settings]
+        settings = [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
+        names = ["-".join(map(str, setting.values())) for setting in settings]
         metafunc.parametrize("mcp_setting", settings, indirect=True, ids=names)
 
 
-def _marked(item: Any) -> dict[str, Any]:
+def _read_markers(item: Any) -> dict[str, Any]:
     """What the markers say; the nearest wins."""
-    found: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for marker in item.iter_markers("mcp"):
-        _check(marker, item)
-        given = dict(marker.kwargs)
+        _check_marker(marker, item)
+        options = dict(marker.kwargs)
         if marker.args:
-            given["server"] = marker.args[0]
-        found = given | found
-    return found
+            options["server"] = marker.args[0]
+        merged = options | merged
+    return merged
 
 
-def _check(marker: pytest.Mark, item: Any) -> None:
+def _check_marker(marker: pytest.Mark, item: Any) -> None:
     """Refuse a marker that says what nobody would read."""
-    from dovetail.client.options import nearest
+    from dovetail.client.options import suggest_match
     from dovetail.connect import Client
     from dovetail.testing.joining import Transport, connect
 
-    where = f"@pytest.mark.mcp of {item.nodeid}"
+    location = f"@pytest.mark.mcp of {item.nodeid}"
     if len(marker.args) > 1:
-        raise pytest.UsageError(f"{where} takes one server without a name, not {len(marker.args)}")
-    known = {**inspect.signature(connect).parameters, **inspect.signature(Client.__init__).parameters}
+        raise pytest.UsageError(f"{location} takes one server without a name, not {len(marker.args)}")
+    parameters = {**inspect.signature(connect).parameters, **inspect.signature(Client.__init__).parameters}
     for option in marker.kwargs:
-        if option not in known.keys() - {"self", "target", "options"}:
-            raise pytest.UsageError(f"{where} has an unknown option {option}={nearest(option, known)}")
-    given = marker.kwargs.get("transport", ())
-    for name in [given] if isinstance(given, str) else given:
+        if option not in parameters.keys() - {"self", "target", "options"}:
+            raise pytest.UsageError(f"{location} has an unknown option {option}={suggest_match(option, parameters)}")
+    transport = marker.kwargs.get("transport", ())
+    for name in [transport] if isinstance(transport, str) else transport:
         if name not in get_args(Transport):
-            ways = get_args(Transport)
+            transports = get_args(Transport)
             raise pytest.UsageError(
-                f"{where}: transport is one of {', '.join(ways)}, not {name!r}{nearest(name, ways)}"
+                f"{location}: transport is one of {', '.join(transports)}, "
+                f"not {name!r}{suggest_match(name, transports)}"
             )
 
 
 @pytest.fixture
 def mcp_setting(request: pytest.FixtureRequest) -> dict[str, Any]:
     """The marker's arguments for this test, of a list the one whose turn it is."""
-    return _marked(request.node) | getattr(request, "param", {})
+    return _read_markers(request.node) | getattr(request, "param", {})
 
 
 @pytest.fixture
@@ -113,10 +114,10 @@ def mcp_client(
     """Connects: `async with mcp_client() as client`, with other options than the marker's if given."""
     from dovetail.testing.joining import connect
 
-    def connected(server: Any = None, **options: Any) -> "AbstractAsyncContextManager[Client]":
-        return connect(**_chosen(request, mcp_setting, server, options))
+    def connect_client(server: Any = None, **options: Any) -> "AbstractAsyncContextManager[Client]":
+        return connect(**_merge_options(request, mcp_setting, server, options))
 
-    return connected
+    return connect_client
 
 
 @pytest.fixture
@@ -124,7 +125,7 @@ def mcp_sync_client(request: pytest.FixtureRequest, mcp_setting: dict[str, Any])
     """A connected client for tests that do not await."""
     from dovetail.testing.joining import connect_sync
 
-    with connect_sync(**_chosen(request, mcp_setting, None, {})) as client:
+    with connect_sync(**_merge_options(request, mcp_setting, None, {})) as client:
         yield client
 
 
@@ -135,12 +136,14 @@ def mcp_cassette(request: pytest.FixtureRequest) -> Path:
     return Path(str(request.path)).parent / "cassettes" / f"{request.path.stem}.{name}.jsonl"
 
 
-def _chosen(request: pytest.FixtureRequest, setting: dict[str, Any], server: Any, options: dict[str, Any]) -> Any:
-    chosen = {**setting, **options}
+def _merge_options(
+    request: pytest.FixtureRequest, setting: dict[str, Any], server: Any, options: dict[str, Any]
+) -> Any:
+    merged = {**setting, **options}
     if server is not None:
-        chosen["server"] = server
-    if "server" not in chosen:
-        chosen["server"] = request.getfixturevalue("mcp_server")
+        merged["server"] = server
+    if "server" not in merged:
+        merged["server"] = request.getfixturevalue("mcp_server")
     if "mcp_faults" in request.fixturenames:
-        chosen.setdefault("faults", request.getfixturevalue("mcp_faults"))
-    return chosen
+        merged.setdefault("faults", request.getfixturevalue("mcp_faults"))
+    return merged

@@ -15,11 +15,13 @@ def main(path: str, command: list[str]) -> int:
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdin is not None
     assert child.stdout is not None
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # the whole group gets it; when the server has ended is when this ends
-    with socket.socket(socket.AF_UNIX) as line:
-        line.connect(path)
-        socket.send_fds(line, [b"%d" % child.pid], [0, 1, child.stdin.fileno(), child.stdout.fileno()])
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(
+            signal_number, signal.SIG_IGN
+        )  # the whole group gets it; when the server has ended is when this ends
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        socket.send_fds(connection, [b"%d" % child.pid], [0, 1, child.stdin.fileno(), child.stdout.fileno()])
     child.stdin.close()
     child.stdout.close()
     os.close(0)

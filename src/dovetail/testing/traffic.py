@@ -15,25 +15,34 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from dovetail.protocol.channel import Headers
-from dovetail.protocol.recording import FORMAT, Frame, Heading, Tap, To, frame, line, read_lines
+from dovetail.protocol.recording import (
+    FORMAT_VERSION,
+    Frame,
+    Receiver,
+    Recorder,
+    RecordingHeader,
+    create_frame,
+    encode_line,
+    read_frames,
+)
 from dovetail.wire.shape import UNSET
 
-WRITE: Final = "DOVETAIL_RECORD"
+RECORD_ENV_VAR: Final = "DOVETAIL_RECORD"
 
-_SHOWN: Final = 200
-_SOME: Final = "…"
-_IDS: Final = frozenset({"progressToken", "requestId", "io.modelcontextprotocol/subscriptionId"})
-_WHO: Final = frozenset(
+_MAX_BRIEF_CHARS: Final = 200
+_PLACEHOLDER: Final = "…"
+_ID_FIELDS: Final = frozenset({"progressToken", "requestId", "io.modelcontextprotocol/subscriptionId"})
+_INFO_FIELDS: Final = frozenset(
     {"clientInfo", "serverInfo", "io.modelcontextprotocol/clientInfo", "io.modelcontextprotocol/serverInfo"}
 )
 
 Message = dict[str, Any]
 
 
-class Tapped(Protocol):
+class RecordableClient(Protocol):
     """A client, with or without `await`."""
 
-    taps: list[Tap]
+    taps: list[Recorder]
 
     @property
     def name(self) -> str:
@@ -42,7 +51,7 @@ class Tapped(Protocol):
 
 
 @contextmanager
-def record(client: Tapped, *, states: bool = False) -> Generator["Traffic"]:
+def record(client: RecordableClient, *, states: bool = False) -> Generator["Traffic"]:
     """Record what a client says and hears while the context lasts; of one that is not open yet, the opening too.
 
     states: keep the `requestState` of servers, which is masked otherwise.
@@ -61,69 +70,77 @@ class Traffic:
 
     def __init__(self, server: str = "", *, states: bool = False) -> None:
         self.frames: list[Frame] = []
-        self.heading = Heading(
-            recording=FORMAT,
+        self.heading = RecordingHeader(
+            recording=FORMAT_VERSION,
             began=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
             server=server,
         )
-        self._states = states
-        self._began = time.monotonic()
+        self._include_request_state = states
+        self._started_at = time.monotonic()
 
-    def note(self, to: To, data: bytes, headers: Headers = ()) -> None:
+    def note(self, to: Receiver, data: bytes, headers: Headers = ()) -> None:
         """Take in what travels."""
-        at = round(time.monotonic() - self._began, 6)
-        self.frames.append(frame(at, to, data, headers, states=self._states))
+        elapsed = round(time.monotonic() - self._started_at, 6)
+        self.frames.append(create_frame(elapsed, to, data, headers, keep_request_state=self._include_request_state))
 
     # Looking
 
     def sent(self, method: str | None = None, **params: Any) -> list[Message]:
         """Messages to the server: of a method, with at least these parameters."""
-        return [one for one in self._messages("server") if _is(one, method, params)]
+        return [message for message in self._messages("server") if _matches(message, method, params)]
 
     def received(self, method: str | None = None, **params: Any) -> list[Message]:
         """Requests and notices of the server: of a method, with at least these parameters."""
-        return [one for one in self._messages("client") if "method" in one and _is(one, method, params)]
+        return [
+            message for message in self._messages("client") if "method" in message and _matches(message, method, params)
+        ]
 
     def answers(self, method: str, **params: Any) -> list[Message]:
         """The server's responses to requests of a method, with at least these parameters."""
-        asked = [one["id"] for one in self.sent(method, **params) if "id" in one]
-        return [one for one in self._messages("client") if "method" not in one and one.get("id") in asked]
+        request_ids = [message["id"] for message in self.sent(method, **params) if "id" in message]
+        return [
+            message
+            for message in self._messages("client")
+            if "method" not in message and message.get("id") in request_ids
+        ]
 
-    def _messages(self, to: To) -> Iterator[Message]:
-        for one in self.frames:
-            if one.to == to:
-                yield from (part for part in _listed(one.message) if isinstance(part, dict))
+    def _messages(self, to: Receiver) -> Iterator[Message]:
+        for frame in self.frames:
+            if frame.to == to:
+                yield from (message for message in _as_list(frame.message) if isinstance(message, dict))
 
     # Asserting
 
     def assert_sent(self, method: str, *, times: int | None = None, **params: Any) -> None:
         """Fail unless the client sent this, at least once or exactly so many times."""
         __tracebackhide__ = True
-        self._assert("sent", self._messages("server"), method, params, times)
+        self._assert_count("sent", self._messages("server"), method, params, times)
 
     def assert_received(self, method: str, *, times: int | None = None, **params: Any) -> None:
         """Fail unless the server sent this request or notice, at least once or exactly so many times."""
         __tracebackhide__ = True
-        self._assert("received", self._messages("client"), method, params, times)
+        self._assert_count("received", self._messages("client"), method, params, times)
 
     def assert_not_sent(self, method: str, **params: Any) -> None:
         """Fail if the client sent this."""
         __tracebackhide__ = True
-        self._assert("sent", self._messages("server"), method, params, 0)
+        self._assert_count("sent", self._messages("server"), method, params, 0)
 
-    def _assert(
+    def _assert_count(
         self, verb: str, messages: Iterator[Message], method: str, params: dict[str, Any], times: int | None
     ) -> None:
         __tracebackhide__ = True
-        seen = [*messages]
-        found = sum(_is(one, method, params) for one in seen)
-        if found == times or (times is None and found):
+        all_messages = [*messages]
+        count = sum(_matches(message, method, params) for message in all_messages)
+        if count == times or (times is None and count):
             return
-        wish = "" if times is None else f" {times} times"
-        told = "\n".join(f"  {_brief(one)}" for one in seen if "method" in one) or "  nothing"
+        expected = "" if times is None else f" {times} times"
+        summary = (
+            "\n".join(f"  {_format_brief(message)}" for message in all_messages if "method" in message) or "  nothing"
+        )
         raise AssertionError(
-            f"{_brief({'method': method, 'params': params})} was {verb} {found} times"
-            f"{', not' + wish if wish else ''}; what was {verb}:\n{told}"
+            f"{_format_brief({'method': method, 'params': params})} was {verb} {count} times"
+            f"{', not' + expected if expected else ''}; what was {verb}:\n{summary}"
         )
 
     # Cassettes
@@ -134,107 +151,112 @@ class Traffic:
         volatile: names of members whose values are not compared, besides ids, times and versions.
         """
         __tracebackhide__ = True
-        place = Path(path)
-        found = self._steady(frozenset(volatile))
-        if os.environ.get(WRITE):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            heading = Heading(recording=FORMAT, server=self.heading.server)
-            place.write_bytes(b"".join(map(line, (heading, *found))))
+        cassette = Path(path)
+        frames = self._normalize_frames(frozenset(volatile))
+        if os.environ.get(RECORD_ENV_VAR):
+            cassette.parent.mkdir(parents=True, exist_ok=True)
+            heading = RecordingHeader(recording=FORMAT_VERSION, server=self.heading.server)
+            cassette.write_bytes(b"".join(map(encode_line, (heading, *frames))))
             return
-        if not place.exists():
-            raise AssertionError(f"there is no cassette {place}; write it with --mcp-record, or {WRITE}=1")
-        kept = [one for one in read_lines(place.read_bytes().splitlines()) if isinstance(one, Frame)]
-        if kept != found:
-            raise AssertionError(f"the traffic is not that of {place}:\n{_difference(kept, found)}")
+        if not cassette.exists():
+            raise AssertionError(f"there is no cassette {cassette}; write it with --mcp-record, or {RECORD_ENV_VAR}=1")
+        recorded = [entry for entry in read_frames(cassette.read_bytes().splitlines()) if isinstance(entry, Frame)]
+        if recorded != frames:
+            raise AssertionError(f"the traffic is not that of {cassette}:\n{_format_diff(recorded, frames)}")
 
     def save(self, path: str | Path) -> None:
         """Write the recording as it is."""
-        Path(path).write_bytes(b"".join(map(line, (self.heading, *self.frames))))
+        Path(path).write_bytes(b"".join(map(encode_line, (self.heading, *self.frames))))
 
-    def _steady(self, volatile: frozenset[str]) -> list[Frame]:
-        steady = _Steady(volatile)
+    def _normalize_frames(self, volatile: frozenset[str]) -> list[Frame]:
+        normalizer = _Normalizer(volatile)
         return [
-            Frame(at=0, to=one.to, message=steady.message(one.to, one.message), text=one.text) for one in self.frames
+            Frame(at=0, to=frame.to, message=normalizer.normalize(frame.to, frame.message), text=frame.text)
+            for frame in self.frames
         ]
 
 
-class _Steady:
+class _Normalizer:
     """Makes two runs of the same conversation equal."""
 
     def __init__(self, volatile: frozenset[str]) -> None:
         self._volatile = volatile
-        self._numbers: dict[To, dict[Any, int]] = {"server": {}, "client": {}}  # of requests, by whom they go to
+        self._numbers: dict[Receiver, dict[Any, int]] = {"server": {}, "client": {}}  # of requests, by whom they go to
 
-    def message(self, to: To, message: Any) -> Any:
+    def normalize(self, to: Receiver, message: Any) -> Any:
         if isinstance(message, list):
-            return [self.message(to, one) for one in message]
+            return [self.normalize(to, item) for item in message]
         if not isinstance(message, dict):
             return message
-        asked: To = to if "method" in message else ("client" if to == "server" else "server")
-        numbers = self._numbers[asked]
+        request_to: Receiver = to if "method" in message else ("client" if to == "server" else "server")
+        numbers = self._numbers[request_to]
         if "method" in message and "id" in message:
             numbers.setdefault(message["id"], len(numbers) + 1)
-        steady = {name: self._value(name, value) for name, value in message.items()}
+        normalized = {name: self._normalize_value(name, value) for name, value in message.items()}
         if "id" in message:
-            steady["id"] = numbers.get(message["id"], message["id"])
-        return steady
+            normalized["id"] = numbers.get(message["id"], message["id"])
+        return normalized
 
-    def _value(self, name: str, value: Any) -> Any:
+    def _normalize_value(self, name: str, value: Any) -> Any:
         if name in self._volatile:
-            return _SOME
-        if name in _IDS:
-            return self._number(value)
-        if name in _WHO and isinstance(value, dict) and "version" in value:
-            value = value | {"version": _SOME}
+            return _PLACEHOLDER
+        if name in _ID_FIELDS:
+            return self._normalize_id(value)
+        if name in _INFO_FIELDS and isinstance(value, dict) and "version" in value:
+            value = value | {"version": _PLACEHOLDER}
         if isinstance(value, dict):
-            return {inner: self._value(inner, one) for inner, one in value.items()}
+            return {inner: self._normalize_value(inner, item) for inner, item in value.items()}
         if isinstance(value, list):
-            return [self._value("", one) for one in value]
+            return [self._normalize_value("", item) for item in value]
         return value
 
-    def _number(self, id: Any) -> Any:
+    def _normalize_id(self, id: Any) -> Any:
         for numbers in self._numbers.values():
             if isinstance(id, int | str) and id in numbers:
                 return numbers[id]
         return id
 
 
-def _listed(message: Any) -> list[Any]:
+def _as_list(message: Any) -> list[Any]:
     if message is UNSET:
         return []
     return message if isinstance(message, list) else [message]
 
 
-def _is(message: Message, method: str | None, params: dict[str, Any]) -> bool:
+def _matches(message: Message, method: str | None, params: dict[str, Any]) -> bool:
     if method is not None and message.get("method") != method:
         return False
-    return _holds(message.get("params") or {}, params)
+    return _contains(message.get("params") or {}, params)
 
 
-def _holds(found: Any, wanted: Any) -> bool:
+def _contains(actual: Any, expected: Any) -> bool:
     """Whether everything wanted is there; objects may hold more."""
-    if isinstance(wanted, dict) and isinstance(found, dict):
-        return all(name in found and _holds(found[name], value) for name, value in wanted.items())
-    return found == wanted
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        return all(name in actual and _contains(actual[name], value) for name, value in expected.items())
+    return actual == expected
 
 
-def _brief(message: Message) -> str:
+def _format_brief(message: Message) -> str:
     params = {name: value for name, value in (message.get("params") or {}).items() if name != "_meta"}
     text = f"{message.get('method')} {json.dumps(params, ensure_ascii=False)}" if params else f"{message.get('method')}"
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + _SOME
+    return text if len(text) <= _MAX_BRIEF_CHARS else text[: _MAX_BRIEF_CHARS - 1] + _PLACEHOLDER
 
 
-def _difference(kept: list[Frame], found: list[Frame]) -> str:
-    lines = difflib.unified_diff(_pretty(kept), _pretty(found), "cassette", "traffic", lineterm="", n=4)
+def _format_diff(recorded: list[Frame], actual: list[Frame]) -> str:
+    lines = difflib.unified_diff(
+        _format_frames(recorded), _format_frames(actual), "cassette", "traffic", lineterm="", n=4
+    )
     return "\n".join(lines)
 
 
-def _pretty(frames: list[Frame]) -> list[str]:
+def _format_frames(frames: list[Frame]) -> list[str]:
     lines: list[str] = []
-    for one in frames:
-        lines.append(f"to the {one.to}:")
+    for frame in frames:
+        lines.append(f"to the {frame.to}:")
         body = (
-            one.text if one.message is UNSET else json.dumps(one.message, indent=1, ensure_ascii=False, sort_keys=True)
+            frame.text
+            if frame.message is UNSET
+            else json.dumps(frame.message, indent=1, ensure_ascii=False, sort_keys=True)
         )
-        lines += [f"  {part}" for part in (body or "").splitlines()]
+        lines += [f"  {text_line}" for text_line in (body or "").splitlines()]
     return lines

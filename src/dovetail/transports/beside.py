@@ -3,37 +3,37 @@
 from typing import Any
 
 from dovetail.transports.asgi import Endpoint
-from dovetail.transports.within import lifespan
+from dovetail.transports.within import run_lifespan
 
 
-class Beside:
+class FallbackRouter:
     """What the server serves goes to it, everything else to the other application; both are started and stopped."""
 
-    def __init__(self, endpoint: Endpoint, other: Any) -> None:
+    def __init__(self, endpoint: Endpoint, fallback: Any) -> None:
         self._endpoint = endpoint
-        self._other = other
+        self._fallback = fallback
         self.close = endpoint.close
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """ASGI."""
         if scope["type"] == "lifespan":
-            await self._live(scope, receive, send)
-        elif scope["type"] == "http" and self._endpoint.serves(scope):
+            await self._handle_lifespan(scope, receive, send)
+        elif scope["type"] == "http" and self._endpoint.handles_path(scope):
             await self._endpoint(scope, receive, send)
         else:
-            await self._other(scope, receive, send)
+            await self._fallback(scope, receive, send)
 
-    async def _live(self, scope: Any, receive: Any, send: Any) -> None:
+    async def _handle_lifespan(self, scope: Any, receive: Any, send: Any) -> None:
         """That all is stopped is said when the other is too: nobody waits for what is done after that."""
-        last: list[Any] = []
+        shutdown_messages: list[Any] = []
 
-        async def hold(message: Any) -> None:
+        async def hold_shutdown(message: Any) -> None:
             if message["type"].startswith("lifespan.shutdown."):
-                last.append(message)
+                shutdown_messages.append(message)
             else:
                 await send(message)
 
-        async with lifespan(self._other):
-            await self._endpoint(scope, receive, hold)
-        for message in last:
+        async with run_lifespan(self._fallback):
+            await self._endpoint(scope, receive, hold_shutdown)
+        for message in shutdown_messages:
             await send(message)

@@ -16,49 +16,61 @@ Inherit = Literal["minimal", "all"] | Sequence[str]
 
 # Where things are, who the user is, how to speak to them, how to reach the network: what programs need to run at all,
 # and nothing that is a secret (tokens, keys) or opens a door by itself (agents, displays) or changes what code runs.
-_POSIX = (
+_POSIX_VARIABLES = (
     "HOME", "LOGNAME", "USER", "SHELL", "PATH", "TERM", "LANG", "LANGUAGE", "LC_*", "TMPDIR", "TZ", "XDG_*",
 )  # fmt: skip
-_WINDOWS = (
+_WINDOWS_VARIABLES = (
     "ALLUSERSPROFILE", "APPDATA", "COMPUTERNAME", "COMSPEC", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA",
     "NUMBER_OF_PROCESSORS", "OS", "PATH", "PATHEXT", "PROCESSOR_*", "PROGRAMDATA", "PROGRAMFILES*", "PROGRAMW6432",
     "PUBLIC", "SYSTEMDRIVE", "SYSTEMROOT", "TEMP", "TMP", "TZ", "USERDOMAIN", "USERNAME", "USERPROFILE", "WINDIR",
 )  # fmt: skip
-_TRUST = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
-_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+_CERTIFICATE_VARIABLES = (
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "NODE_EXTRA_CA_CERTS",
+)
+_PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 
-_COMES_WITH = {
+_PROGRAM_PACKAGES = {
     "node": "Node.js", "npm": "Node.js", "npx": "Node.js", "uv": "uv", "uvx": "uv", "pipx": "pipx", "bun": "Bun",
     "bunx": "Bun", "deno": "Deno", "docker": "Docker",
 }  # fmt: skip
-_CMD_SPECIAL = frozenset('"%!^&|<>\r\n\0')
+_CMD_SPECIAL_CHARS = frozenset('"%!^&|<>\r\n\0')
 
 
-def environment(env: Mapping[str, str] | None, inherit: Inherit, own: Mapping[str, str]) -> dict[str, str]:
+def build_environment(env: Mapping[str, str] | None, inherit: Inherit, parent_env: Mapping[str, str]) -> dict[str, str]:
     """The child's variables: those of `own` that the policy lets through, then the ones given."""
     if inherit == "all":
-        passed = dict(own)
+        inherited = dict(parent_env)
     else:
         if isinstance(inherit, str):
             if inherit != "minimal":
                 raise ValueError(f'inherit is "minimal", "all" or a list of names, not {inherit!r}')
             inherit = ()
-        passed = {name: value for name, value in own.items() if _is_plain(name, value) or _among(name, inherit)}
-    return passed | dict(env or {})
+        inherited = {
+            name: value
+            for name, value in parent_env.items()
+            if _is_safe_variable(name, value) or _matches_any(name, inherit)
+        }
+    return inherited | dict(env or {})
 
 
-def _is_plain(name: str, value: str) -> bool:
-    if name.upper() in _PROXIES:
+def _is_safe_variable(name: str, value: str) -> bool:
+    if name.upper() in _PROXY_VARIABLES:
         return "@" not in value  # a proxy's address may hold a password
     # A value like this is a function that one shell exports to another.
-    return not value.startswith("()") and _among(name, (*(_WINDOWS if sys.platform == "win32" else _POSIX), *_TRUST))
+    return not value.startswith("()") and _matches_any(
+        name, (*(_WINDOWS_VARIABLES if sys.platform == "win32" else _POSIX_VARIABLES), *_CERTIFICATE_VARIABLES)
+    )
 
 
-def _among(name: str, patterns: Iterable[str]) -> bool:
+def _matches_any(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def checked(command: Sequence[str], cwd: str | Path | None) -> list[str]:
+def check_command(command: Sequence[str], cwd: str | Path | None) -> list[str]:
     """The words of a command that has a chance to be started."""
     if isinstance(command, str):
         raise TypeError(f"a command is a list of words, not one string: {clip(command)!r}")
@@ -75,11 +87,11 @@ def checked(command: Sequence[str], cwd: str | Path | None) -> list[str]:
 
 def windows_command(command: Sequence[str], env: Mapping[str, str]) -> list[str]:
     """The program found as a shell would, through PATHEXT; words that a batch file would run as code are refused."""
-    program = shutil.which(command[0], path=_search_path(env)) or command[0]
+    program = shutil.which(command[0], path=_get_search_path(env)) or command[0]
     if program.lower().endswith((".cmd", ".bat")):
         # Such a file is read by cmd.exe, which takes these characters for its own however they are quoted.
         for word in command[1:]:
-            if _CMD_SPECIAL & set(word):
+            if _CMD_SPECIAL_CHARS & set(word):
                 raise CannotStart(
                     f"Cannot start {clip(program)}: it is a batch file, and the argument {clip(word)!r} has characters "
                     "that cmd.exe would take as commands. Start the program behind it (for npx: node) instead."
@@ -87,40 +99,40 @@ def windows_command(command: Sequence[str], env: Mapping[str, str]) -> list[str]
     return [program, *command[1:]]
 
 
-def explained(error: OSError | ValueError, command: Sequence[str], env: Mapping[str, str]) -> CannotStart:
+def explain_start_error(error: OSError | ValueError, command: Sequence[str], env: Mapping[str, str]) -> CannotStart:
     """Why the system did not start it, in words that say what to try."""
-    return CannotStart(f"Cannot start {clip(command[0], 512)}: {_reason(error, command[0], env)}")
+    return CannotStart(f"Cannot start {clip(command[0], 512)}: {_describe_error(error, command[0], env)}")
 
 
-_VARIABLE = re.compile(r"\b[A-Z][A-Z0-9_]{3,}\b")
-_KEY_ERROR = re.compile(r"KeyError: '([A-Za-z_][A-Za-z0-9_]*)'$", re.MULTILINE)
-_NO_MODULE = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
+_VARIABLE_PATTERN = re.compile(r"\b[A-Z][A-Z0-9_]{3,}\b")
+_KEY_ERROR_PATTERN = re.compile(r"KeyError: '([A-Za-z_][A-Za-z0-9_]*)'$", re.MULTILINE)
+_NO_MODULE_PATTERN = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
 
 
-def advice(code: int, words: str, passed: Mapping[str, str], own: Mapping[str, str]) -> str | None:
+def suggest_fix(code: int, stderr: str, child_env: Mapping[str, str], parent_env: Mapping[str, str]) -> str | None:
     """What to try with a server that ended at once, after its last words and the variables it was and was not given."""
-    withheld = [name for name in _VARIABLE.findall(words) if name in own and name not in passed]
+    withheld = [name for name in _VARIABLE_PATTERN.findall(stderr) if name in parent_env and name not in child_env]
     if withheld:
         return (
             f"the server does not see {withheld[0]}, which is set here: it inherits what a program needs to run and "
             f"nothing that could be a secret. Pass it: inherit_env=[{withheld[0]!r}]"
         )
-    missing = [name for name in _KEY_ERROR.findall(words) if name not in passed]
+    missing = [name for name in _KEY_ERROR_PATTERN.findall(stderr) if name not in child_env]
     if missing:
         return f"if {missing[-1]} is an environment variable, give it: env={{{missing[-1]!r}: ...}}"
-    module = _NO_MODULE.search(words)
+    module = _NO_MODULE_PATTERN.search(stderr)
     if module is not None:
         return f"start it with the Python that has {module[1]} installed, or install it for this one"
     if code == 0:
         return "it ended as if all were done: does it serve? A script must call app.run() on its last line"
-    return None if words else "it did not say why; start it in a terminal to see what it does"
+    return None if stderr else "it did not say why; start it in a terminal to see what it does"
 
 
-def _reason(error: OSError | ValueError, program: str, env: Mapping[str, str]) -> str:
+def _describe_error(error: OSError | ValueError, program: str, env: Mapping[str, str]) -> str:
     code = error.errno if isinstance(error, OSError) else None
     has_folder = os.path.dirname(program) != ""
     if code == errno.ENOENT and not has_folder:
-        return _not_found(program, _search_path(env))
+        return _describe_missing(program, _get_search_path(env))
     if code == errno.ENOENT and os.path.exists(program):
         return "the file is there, but the interpreter that its first line names is not"
     if code == errno.ENOENT:
@@ -138,16 +150,16 @@ def _reason(error: OSError | ValueError, program: str, env: Mapping[str, str]) -
     return str(error)
 
 
-def _not_found(program: str, path: str) -> str:
+def _describe_missing(program: str, path: str) -> str:
     stem = program.lower().partition(".")[0]
     if stem.startswith("python"):
         hint = "sys.executable is the Python that runs now. Otherwise "
-    elif stem in _COMES_WITH:
-        hint = f"It comes with {_COMES_WITH[stem]}: is that installed? Otherwise "
+    elif stem in _PROGRAM_PACKAGES:
+        hint = f"It comes with {_PROGRAM_PACKAGES[stem]}: is that installed? Otherwise "
     else:
         hint = "Is it installed? If so, "
     return f"it is not on PATH ({clip(path, 1024)}). {hint}give an absolute path, or env={{'PATH': ...}}"
 
 
-def _search_path(env: Mapping[str, str]) -> str:
+def _get_search_path(env: Mapping[str, str]) -> str:
     return env.get("PATH", os.defpath)

@@ -5,10 +5,10 @@ import os
 import signal
 import subprocess
 
-from dovetail.transports.guardian import guardian
+from dovetail.transports.guardian import reaper
 
 
-class Descendants:
+class PosixProcessGroup:
     """A child that leads a session and group of its own, and whatever stays in that group."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
@@ -17,7 +17,7 @@ class Descendants:
 
     def watch(self) -> None:
         """Have the group ended if this process dies."""
-        guardian.add(self._group)
+        reaper.add(self._group)
 
     def wait(self) -> None:
         """Wait for the child to end, and leave it unreaped, so that the number of the group stays taken."""
@@ -36,35 +36,35 @@ class Descendants:
         """End them."""
         self._send(signal.SIGKILL)
 
-    def busy(self) -> bool:
+    def is_running(self) -> bool:
         """Whether one of them still runs, once the child is reaped."""
-        return self._send(0) and has_living(self._group)
+        return self._send(0) and has_running_member(self._group)
 
     def close(self) -> None:
         """The group is gone."""
-        guardian.remove(self._group)
+        reaper.remove(self._group)
 
-    def _send(self, number: int) -> bool:
+    def _send(self, signal_number: int) -> bool:
         try:
-            os.killpg(self._group, number)
+            os.killpg(self._group, signal_number)
         except (ProcessLookupError, PermissionError):
             return False  # not permitted: only programs of another user are left, or zombies on macOS
         return True
 
 
-def has_living(group: int) -> bool:
+def has_running_member(group: int) -> bool:
     """Whether a group that exists has a member that is not merely unreaped: not every init process reaps."""
     try:
         pids = [name for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
         pids = []
-    return not pids or any(_lives_in(pid, group) for pid in pids)
+    return not pids or any(_is_running_in(pid, group) for pid in pids)
 
 
-def _lives_in(pid: str, group: int) -> bool:
+def _is_running_in(pid: str, group: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            state, _, number = file.read().rpartition(b")")[2].split(maxsplit=3)[:3]
+            state, _, group_id = file.read().rpartition(b")")[2].split(maxsplit=3)[:3]
     except (OSError, ValueError):
         return False  # gone meanwhile
-    return int(number) == group and state not in (b"Z", b"X")
+    return int(group_id) == group and state not in (b"Z", b"X")

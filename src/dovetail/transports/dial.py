@@ -10,23 +10,23 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
-_HEAD_START = 0.25  # for one address before the next is tried too. RFC 8305, section 5
+_HEAD_START_S = 0.25  # for one address before the next is tried too. RFC 8305, section 5
 
 Address = tuple[int, tuple[str | int | bytes, ...]]
 
 
-Screen = Callable[[str], bool]
+AddressFilter = Callable[[str], bool]
 
 
-async def dial(host: str, port: int, screen: Screen | None = None) -> socket.socket:
+async def dial(host: str, port: int, address_filter: AddressFilter | None = None) -> socket.socket:
     """A connected socket; only addresses that pass the screen are tried, and what was looked at is what is used.
 
     Raises:
         OSError: the name is unknown, or the first address's reason when none answers.
     """
     addresses = await _resolve(host, port)
-    if screen is not None:
-        addresses = [one for one in addresses if screen(str(one[1][0]))]
+    if address_filter is not None:
+        addresses = [address for address in addresses if address_filter(str(address[1][0]))]
         if not addresses:
             raise OSError(errno.EACCES, "its address is not one that may be used here")
     if len(addresses) == 1:
@@ -41,54 +41,54 @@ async def _resolve(host: str, port: int) -> list[Address]:
         except OSError:
             continue
         return [(family, (host, port))]
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     # One family after the other in turn, beginning with the one the resolver prefers.
-    first = found[0][0]
-    preferred: list[Address] = [(family, address) for family, _, _, _, address in found if family == first]
-    others: list[Address] = [(family, address) for family, _, _, _, address in found if family != first]
-    return [one for pair in zip_longest(preferred, others) for one in pair if one is not None]
+    preferred_family = infos[0][0]
+    preferred: list[Address] = [(family, address) for family, _, _, _, address in infos if family == preferred_family]
+    others: list[Address] = [(family, address) for family, _, _, _, address in infos if family != preferred_family]
+    return [candidate for pair in zip_longest(preferred, others) for candidate in pair if candidate is not None]
 
 
 async def _connect(address: Address) -> socket.socket:
-    family, where = address
-    one = socket.socket(family, socket.SOCK_STREAM)
+    family, sockaddr = address
+    sock = socket.socket(family, socket.SOCK_STREAM)
     try:
-        one.setblocking(False)
-        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await asyncio.get_running_loop().sock_connect(one, where)
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await asyncio.get_running_loop().sock_connect(sock, sockaddr)
     except BaseException:
-        one.close()
+        sock.close()
         raise
-    return one
+    return sock
 
 
 async def _race(addresses: Sequence[Address]) -> socket.socket:
-    opened: list[socket.socket] = []
-    faults: list[OSError] = []
+    connected: list[socket.socket] = []
+    errors: list[OSError] = []
 
     async def attempt(address: Address) -> None:
         try:
-            opened.append(await _connect(address))
+            connected.append(await _connect(address))
         except OSError as fault:
-            faults.append(fault)
+            errors.append(fault)
 
-    rest = deque(addresses)
+    remaining = deque(addresses)
     running: set[asyncio.Task[None]] = set()
     try:
         async with asyncio.TaskGroup() as group:
-            while not opened and (rest or running):
-                if rest:
-                    running.add(group.create_task(attempt(rest.popleft())))
-                patience = _HEAD_START if rest else None
-                _, running = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            while not connected and (remaining or running):
+                if remaining:
+                    running.add(group.create_task(attempt(remaining.popleft())))
+                timeout = _HEAD_START_S if remaining else None
+                _, running = await asyncio.wait(running, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             for task in running:
                 task.cancel()
     except BaseException:
-        for one in opened:
-            one.close()
+        for sock in connected:
+            sock.close()
         raise
-    for spare in opened[1:]:
+    for spare in connected[1:]:
         spare.close()
-    if not opened:
-        raise faults[0]
-    return opened[0]
+    if not connected:
+        raise errors[0]
+    return connected[0]

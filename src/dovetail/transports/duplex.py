@@ -13,13 +13,13 @@ from typing import Any
 
 from dovetail.errors import Busy, Disconnected, InternalError, InvalidRequest, ParseError, PeerError, ProtocolError
 from dovetail.protocol import downgrade, legacy, modern
-from dovetail.protocol.exchange import Exchange, Service, check_meta
-from dovetail.protocol.peer import Peer
-from dovetail.protocol.principal import Principal, named
-from dovetail.transports.starting import Starter
+from dovetail.protocol.exchange import Exchange, Service, check_meta_size
+from dovetail.protocol.peer import PendingRequests
+from dovetail.protocol.principal import Principal, as_principal
+from dovetail.transports.starting import EagerTaskStarter
 from dovetail.wire import jsonrpc
 from dovetail.wire.codec import decode
-from dovetail.wire.jsonrpc import Id
+from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.meta import PROTOCOL_VERSION
 from dovetail.wire.revisions import DRAFT
 from dovetail.wire.shape import replace
@@ -30,7 +30,7 @@ Write = Callable[[bytes], None]
 Drain = Callable[[], Coroutine[Any, Any, None]]
 
 
-class Duplex:
+class DuplexServer:
     """One connection, from its first message to its last."""
 
     def __init__(
@@ -46,37 +46,39 @@ class Duplex:
         self._limits = service.limits
         self._write = write
         self._drain = drain
-        self._principal = named(principal)
+        self._principal = as_principal(principal)
         self.origin = principal  # whose share of the server its calls are
         self._on_shutdown = on_shutdown
-        self._modern = modern.Modern(service.implementation, service.revisions, service.limits.result)
-        self._session: legacy.Session | None = None
-        self._mark = os.urandom(8).hex()
-        self._peer: Peer[asyncio.Future[Any]] = Peer()
-        self._running: dict[Id, tuple[Exchange, Write]] = {}
+        self._stateless_protocol = modern.StatelessProtocol(
+            service.implementation, service.revisions, service.limits.result
+        )
+        self._session: legacy.HandshakeState | None = None
+        self._session_mark = os.urandom(8).hex()
+        self._client_requests: PendingRequests[asyncio.Future[Any]] = PendingRequests()
+        self._running: dict[RequestId, tuple[Exchange, Write]] = {}
         self._loop = asyncio.get_running_loop()
-        self._starter = Starter()
+        self._starter = EagerTaskStarter()
         self._stop_listening: Callable[[], None] | None = None
-        self._changes: dict[tuple[str, str | None], None] = {}
-        self._telling: asyncio.Task[None] | None = None
-        self._deaf = False  # no more answers to our questions will come
-        self._closed = False  # nobody reads any more
+        self._pending_changes: dict[tuple[str, str | None], None] = {}
+        self._notify_task: asyncio.Task[None] | None = None
+        self._is_input_closed = False  # no more answers to our questions will come
+        self._is_closed = False  # nobody reads any more
         if service.tap is not None:
-            from dovetail.transports.tracing import tapped
+            from dovetail.transports.tracing import wrap_with_recorder
 
-            self.receive, self._write = tapped(self.receive, self._write, service.tap)
+            self.receive, self._write = wrap_with_recorder(self.receive, self._write, service.tap)
 
     @property
-    def running(self) -> int:
+    def running_count(self) -> int:
         """How many requests are being worked on."""
         return len(self._running)
 
     @property
     def open_questions(self) -> int:
         """How many questions wait for the client's answer."""
-        return self._peer.open_questions
+        return self._client_requests.open_questions
 
-    def speaks(self, principal: Principal | None) -> None:
+    def set_principal(self, principal: Principal | None) -> None:
         """Who sends the next messages: the same one as before, with what they may do by now."""
         if principal is not self._principal:
             self._principal = principal
@@ -85,40 +87,40 @@ class Duplex:
 
     def receive(self, data: bytes) -> None:
         """Take one message, as bytes."""
-        if self._deaf:
+        if self._is_input_closed:
             return
         try:
             message = decode(data)
         except ParseError as exc:
-            self._write(jsonrpc.refusal(None, exc))
+            self._write(jsonrpc.encode_protocol_error(None, exc))
             return
         if type(message) is list:
-            self._batch(message, len(data))
+            self._handle_batch(message, len(data))
         else:
-            self._take(message, self._write, len(data))
+            self._handle_message(message, self._write, len(data))
 
-    def refuse(self, exc: ProtocolError) -> None:
+    def send_refusal(self, exc: ProtocolError) -> None:
         """Answer something that never became a message."""
-        self._write(jsonrpc.refusal(None, exc))
+        self._write(jsonrpc.encode_protocol_error(None, exc))
 
     async def close(self, grace: float = 0.0) -> None:
         """The other side says no more: answer what finishes within the grace, then stop the rest."""
-        self._deaf = True
+        self._is_input_closed = True
         self._starter.close()
         if self._stop_listening is not None:
             self._stop_listening()
-        if self._telling is not None:
-            self._telling.cancel()
-        for waiting in self._peer.drain():
-            if not waiting.done():
-                waiting.set_exception(Disconnected("The client closed the connection"))
+        if self._notify_task is not None:
+            self._notify_task.cancel()
+        for future in self._client_requests.drain():
+            if not future.done():
+                future.set_exception(Disconnected("The client closed the connection"))
         for exchange, _ in tuple(self._running.values()):
             if exchange.method == "subscriptions/listen":
                 exchange.end("gone")  # it would only end with its listener
         tasks = [exchange.task for exchange, _ in self._running.values()]
         if tasks and grace:
             await asyncio.wait(tasks, timeout=grace)
-        self._closed = True
+        self._is_closed = True
         for exchange, _ in tuple(self._running.values()):
             exchange.end("gone")
         if tasks:
@@ -127,53 +129,53 @@ class Duplex:
 
     # One message
 
-    def _take(self, message: Any, reply: Write, size: int) -> bool:
+    def _handle_message(self, message: Any, reply: Write, size: int) -> bool:
         """Act on a message; whether a reply will follow later."""
         try:
-            kind = jsonrpc.kind(message)
+            kind = jsonrpc.classify(message)
             if kind == "request":
-                return self._request(message, reply, size)
+                return self._handle_request(message, reply, size)
             if kind == "notice":
-                self._notice(message)
+                self._handle_notification(message)
             else:
-                self._response(message)
+                self._handle_response(message)
         except ProtocolError as exc:
-            reply(self._refusal(jsonrpc.readable_id(message), exc))
+            reply(self._refuse_unadmitted(jsonrpc.read_id(message), exc))
         return False
 
-    def _request(self, message: dict[str, Any], reply: Write, size: int) -> bool:
-        if self._modern.serves and modern.speaks(message):
-            exchange = self._modern.admit(message, None, self._principal)
-            exchange.caller.session = self._mark
+    def _handle_request(self, message: dict[str, Any], reply: Write, size: int) -> bool:
+        if self._stateless_protocol.is_served and modern.is_stateless_message(message):
+            exchange = self._stateless_protocol.admit(message, None, self._principal)
+            exchange.caller.session = self._session_mark
         elif message["method"] == legacy.INITIALIZE and self._session is None:
             self._initialize(message, reply)
             return False
         else:
-            session = self._session or _unopened(message)
+            session = self._session or _default_session(message)
             exchange = session.admit(message)
-            exchange.ask = self._ask
-            own = session.own(exchange, self._service)
-            if own is not None:
-                reply(legacy.seal(exchange, own, self._limits.result))
+            exchange.ask = self._ask_client
+            session_result = session.handle_session_request(exchange, self._service)
+            if session_result is not None:
+                reply(legacy.seal(exchange, session_result, self._limits.result))
                 if exchange.method == "shutdown" and self._on_shutdown is not None:
                     self._on_shutdown()
                 return False
         exchange.origin = self.origin
         exchange.size = size
         if size > self._limits.meta:
-            check_meta(exchange, self._limits.meta)
-        self._begin(exchange, reply)
+            check_meta_size(exchange, self._limits.meta)
+        self._start(exchange, reply)
         return True
 
     def _initialize(self, message: dict[str, Any], reply: Write) -> None:
         self._session, response = legacy.open_session(message, self._service, self._principal)
         reply(response)
 
-    def _begin(self, exchange: Exchange, reply: Write) -> None:
+    def _start(self, exchange: Exchange, reply: Write) -> None:
         if exchange.id in self._running:
             code = downgrade.DRAFT_DUPLICATE_ID if self._is_draft(exchange) else InvalidRequest.code
-            reply(jsonrpc.failure(exchange.id, code, "Invalid request: this id is in use by a request in flight"))
-            self._settled(reply)
+            reply(jsonrpc.encode_error(exchange.id, code, "Invalid request: this id is in use by a request in flight"))
+            self._settle_batch(reply)
             return
         if len(self._running) >= self._limits.calls_per_connection:
             raise Busy(
@@ -181,45 +183,45 @@ class Duplex:
             )
         exchange.emit = self._emit
         self._running[exchange.id] = (exchange, reply)
-        exchange.task = self._starter.start(self._serve(exchange, reply))
+        exchange.task = self._starter.start(self._run(exchange, reply))
 
-    async def _serve(self, exchange: Exchange, reply: Write) -> None:
-        answer: bytes | None = None
+    async def _run(self, exchange: Exchange, reply: Write) -> None:
+        response: bytes | None = None
         try:
-            answer = self._seal(exchange, await self._service.handle(exchange))
+            response = self._seal(exchange, await self._service.handle(exchange))
         except ProtocolError as exc:
-            answer = self._refuse(exchange, exc)
+            response = self._refuse(exchange, exc)
         except asyncio.CancelledError:
-            if exchange.verdict is None and not self._closed:  # the work cancelled itself; its caller still waits
-                answer = self._refuse(exchange, InternalError("The call was cancelled by the server"))
+            if exchange.verdict is None and not self._is_closed:  # the work cancelled itself; its caller still waits
+                response = self._refuse(exchange, InternalError("The call was cancelled by the server"))
         except Exception as exc:
             log.error("the result of %s could not be sent: %s", exchange.method, type(exc).__name__)
-            answer = self._refuse(exchange, InternalError("The result could not be encoded"))
-        self._finish(exchange, reply, answer)
+            response = self._refuse(exchange, InternalError("The result could not be encoded"))
+        self._finish(exchange, reply, response)
 
-    def _finish(self, exchange: Exchange, reply: Write, answer: bytes | None) -> None:
+    def _finish(self, exchange: Exchange, reply: Write, response: bytes | None) -> None:
         entry = self._running.get(exchange.id)
         if entry is None or entry[0] is not exchange:
             return  # cancelled meanwhile: whoever did it has settled it
         del self._running[exchange.id]
-        if answer is not None and not self._closed:
-            reply(answer)
+        if response is not None and not self._is_closed:
+            reply(response)
         if reply is not self._write:
-            self._settled(reply)
+            self._settle_batch(reply)
 
     def _seal(self, exchange: Exchange, result: Any) -> bytes:
         if exchange.caller.stateless:
-            return self._modern.seal(exchange, result)
+            return self._stateless_protocol.seal(exchange, result)
         return legacy.seal(exchange, result, self._limits.result)
 
     def _refuse(self, exchange: Exchange, exc: ProtocolError) -> bytes:
         if exchange.caller.stateless:
-            return self._modern.refuse(exchange.id, exc)
+            return self._stateless_protocol.refuse(exchange.id, exc)
         return legacy.refuse(exchange.caller.revision, exchange.id, exc)
 
-    def _refusal(self, id: Id | None, exc: ProtocolError) -> bytes:
+    def _refuse_unadmitted(self, id: RequestId | None, exc: ProtocolError) -> bytes:
         if self._session is None:
-            return jsonrpc.refusal(id, exc)
+            return jsonrpc.encode_protocol_error(id, exc)
         return legacy.refuse(self._session.caller.revision, id, exc)
 
     def _is_draft(self, exchange: Exchange) -> bool:
@@ -232,14 +234,14 @@ class Duplex:
 
     # Notices and responses
 
-    def _notice(self, message: dict[str, Any]) -> None:
+    def _handle_notification(self, message: dict[str, Any]) -> None:
         match message["method"]:
             case "notifications/cancelled":
                 params: Any = message.get("params") or {}
                 self._cancel(params.get("requestId"))
             case "notifications/initialized":
-                if self._session is not None and not self._session.ready:
-                    self._session.ready = True
+                if self._session is not None and not self._session.is_ready:
+                    self._session.is_ready = True
                     self._stop_listening = self._service.listen(self)
             case _:
                 pass  # unknown notices are to be ignored
@@ -252,84 +254,88 @@ class Duplex:
         exchange, reply = entry
         exchange.end("cancelled")
         if self._is_draft(exchange):
-            reply(jsonrpc.failure(exchange.id, downgrade.DRAFT_CANCELLED, "Request cancelled"))
-        self._settled(reply)
+            reply(jsonrpc.encode_error(exchange.id, downgrade.DRAFT_CANCELLED, "Request cancelled"))
+        self._settle_batch(reply)
 
-    def _response(self, message: dict[str, Any]) -> None:
-        found = self._peer.answered(message)
-        if found is None:
+    def _handle_response(self, message: dict[str, Any]) -> None:
+        answered = self._client_requests.match_response(message)
+        if answered is None:
             return
-        waiting, answer = found
-        if waiting.done():
+        future, answer = answered
+        if future.done():
             return
         if isinstance(answer, PeerError):
-            waiting.set_exception(answer)
+            future.set_exception(answer)
         else:
-            waiting.set_result(answer)
+            future.set_result(answer)
 
-    async def _ask(self, method: str, params: dict[str, Any]) -> Any:
-        if self._deaf:
+    async def _ask_client(self, method: str, params: dict[str, Any]) -> Any:
+        if self._is_input_closed:
             raise Disconnected("The client closed the connection")
-        waiting: asyncio.Future[Any] = self._loop.create_future()
-        id, data = self._peer.ask(waiting, method, params)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        id, data = self._client_requests.create_request(future, method, params)
         try:
             await self._emit(data)
-            return await waiting
+            return await future
         finally:
-            if self._peer.forget(id) and not self._closed:
-                self._write(jsonrpc.notice("notifications/cancelled", {"requestId": id}))
+            if self._client_requests.discard(id) and not self._is_closed:
+                self._write(jsonrpc.encode_notification("notifications/cancelled", {"requestId": id}))
 
     # Changes: a handshake session hears of them on the connection itself
 
-    def wants(self, method: str, uri: str | None) -> bool:
+    def is_subscribed(self, method: str, uri: str | None) -> bool:
         """Whether a change is for this connection."""
-        return self._session is not None and self._session.wants(method, uri)
+        return self._session is not None and self._session.is_subscribed(method, uri)
 
     def deliver(self, method: str, uri: str | None) -> None:
         """Tell the client of a change; those it has not yet had time for are told once each."""
-        for one in self._session.echoes(uri) if self._session is not None else ():
-            self._changes[method, one] = None
-        if self._telling is None or self._telling.done():
-            self._telling = self._loop.create_task(self._tell())
+        for subscribed_uri in self._session.get_subscribed_uris(uri) if self._session is not None else ():
+            self._pending_changes[method, subscribed_uri] = None
+        if self._notify_task is None or self._notify_task.done():
+            self._notify_task = self._loop.create_task(self._send_changes())
 
-    async def _tell(self) -> None:
+    async def _send_changes(self) -> None:
         if self._drain is not None:
             await self._drain()
-        changes, self._changes = self._changes, {}
-        for method, uri in changes if not self._closed else ():
-            self._write(jsonrpc.notice(method, None if uri is None else {"uri": uri}))
+        changes, self._pending_changes = self._pending_changes, {}
+        for method, uri in changes if not self._is_closed else ():
+            self._write(jsonrpc.encode_notification(method, None if uri is None else {"uri": uri}))
 
     # Batches
 
-    def _batch(self, messages: list[Any], size: int) -> None:
+    def _handle_batch(self, messages: list[Any], size: int) -> None:
         """Several messages at once. spec: handshake/basic#batching"""
-        if self._session is None or not self._session.batches or not messages:
-            self._write(self._refusal(None, InvalidRequest("Invalid request: batches are not part of this revision")))
+        if self._session is None or not self._session.allows_batches or not messages:
+            self._write(
+                self._refuse_unadmitted(None, InvalidRequest("Invalid request: batches are not part of this revision"))
+            )
             return
         if len(messages) > self._limits.calls_per_connection:
-            self._write(self._refusal(None, InvalidRequest("Invalid request: too many messages in one batch")))
+            self._write(
+                self._refuse_unadmitted(None, InvalidRequest("Invalid request: too many messages in one batch"))
+            )
             return
         batch = _Batch(self._write)
         for message in messages:
-            batch.open += 1
-            if not self._take(message, batch, size):
+            batch.open_count += 1
+            if not self._handle_message(message, batch, size):
                 batch.settle()
         batch.settle()
 
-    def _settled(self, reply: Write) -> None:
+    def _settle_batch(self, reply: Write) -> None:
         """A request ended without a reply: a batch must not wait for it."""
         if isinstance(reply, _Batch):
             reply.settle()
 
 
-def _unopened(message: dict[str, Any]) -> legacy.Session:
+def _default_session(message: dict[str, Any]) -> legacy.HandshakeState:
     """Before the handshake only `ping` is served. spec: handshake/lifecycle#initialization"""
     if message["method"] != "ping":
         raise InvalidRequest(
             "Invalid request: open the session with initialize first, or name a revision in _meta as "
             f"{PROTOCOL_VERSION}"
         )
-    return legacy.assumed(None)
+    return legacy.create_implicit_session(None)
 
 
 class _Batch:
@@ -338,12 +344,12 @@ class _Batch:
     def __init__(self, write: Write) -> None:
         self._write = write
         self._replies: list[bytes] = []
-        self.open = 1
+        self.open_count = 1
 
     def __call__(self, data: bytes) -> None:
         self._replies.append(data)
 
     def settle(self) -> None:
-        self.open -= 1
-        if self.open == 0 and self._replies:
+        self.open_count -= 1
+        if self.open_count == 0 and self._replies:
             self._write(b"[" + b",".join(self._replies) + b"]")

@@ -13,17 +13,17 @@ import time
 from collections.abc import Callable
 
 if sys.platform == "win32":
-    from dovetail.transports.job import Job as Members
+    from dovetail.transports.job import WindowsJob as Members
 else:
-    from dovetail.transports.descendants import Descendants as Members
+    from dovetail.transports.descendants import PosixProcessGroup as Members
 
 log = logging.getLogger("dovetail")
 
-GRACE = 2.0
-_LOOK = 0.02
+GRACE_PERIOD_S = 2.0
+_POLL_INTERVAL_S = 0.02
 
 
-class Group:
+class ProcessGroup:
     """A running child and its descendants; signals reach them all, and never a stranger with a reused number."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
@@ -31,53 +31,53 @@ class Group:
         self._members = Members(process)
         self._owner = os.getpid()
         self._lock = threading.RLock()  # a finalizer may come in while its own thread holds it
-        self._terminated = False
-        self._over = False
+        self._is_terminated = False
+        self._is_gone = False
 
-    def keep(self, on_exit: Callable[[int], object], on_gone: Callable[[], object]) -> None:
+    def start_watching(self, on_exit: Callable[[int], object], on_gone: Callable[[], object]) -> None:
         """Start the thread that waits; it says when the leader has exited, and when the whole group is gone."""
         name = f"dovetail-child-{self.process.pid}"
-        threading.Thread(target=self._keep, args=(on_exit, on_gone), name=name, daemon=True).start()
+        threading.Thread(target=self._watch, args=(on_exit, on_gone), name=name, daemon=True).start()
 
     def terminate(self) -> None:
         """Ask all to end; once, because many programs take a second signal for impatience."""
-        if self._ours():
+        if self._is_owner():
             with self._lock:
-                if not (self._terminated or self._over):
-                    self._terminated = True
+                if not (self._is_terminated or self._is_gone):
+                    self._is_terminated = True
                     self._members.terminate()
 
     def kill(self) -> None:
         """End all, now."""
-        if self._ours():
+        if self._is_owner():
             with self._lock:
-                if not self._over:
+                if not self._is_gone:
                     self._members.kill()
 
-    def _ours(self) -> bool:
+    def _is_owner(self) -> bool:
         return os.getpid() == self._owner  # not in a fork of the process that started it
 
-    def _keep(self, on_exit: Callable[[int], object], on_gone: Callable[[], object]) -> None:
+    def _watch(self, on_exit: Callable[[int], object], on_gone: Callable[[], object]) -> None:
         self._members.watch()
         self._members.wait()
         with self._lock:
             self.terminate()  # while the leader is not reaped, its number is nobody else's
             code = self.process.wait()
         on_exit(code)
-        self._sweep()
+        self._end_remaining()
         self._members.close()
         on_gone()
 
-    def _sweep(self) -> None:
-        for step in (self.kill, self._give_up):
-            until = time.monotonic() + GRACE
-            while self._members.busy():
-                if time.monotonic() > until:
-                    step()
+    def _end_remaining(self) -> None:
+        for action in (self.kill, self._log_stuck):
+            deadline = time.monotonic() + GRACE_PERIOD_S
+            while self._members.is_running():
+                if time.monotonic() > deadline:
+                    action()
                     break
-                time.sleep(_LOOK)
+                time.sleep(_POLL_INTERVAL_S)
         with self._lock:
-            self._over = True
+            self._is_gone = True
 
-    def _give_up(self) -> None:
+    def _log_stuck(self) -> None:
         log.warning("process group %d does not end", self.process.pid)

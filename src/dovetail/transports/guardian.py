@@ -15,8 +15,8 @@ from typing import IO
 log = logging.getLogger("dovetail")
 
 SHELL = "/bin/sh"
-GRACE = 2.0
-_STEP = 0.1
+GRACE_PERIOD_S = 2.0
+_POLL_INTERVAL_S = 0.1
 
 # Any POSIX shell: a thousandth of a second to start and a megabyte, where another Python takes ten of each.
 # A group is asked for again before each signal, so a number that was given to somebody else is not hit later.
@@ -47,7 +47,7 @@ for group in $groups; do kill -s KILL -- "-$group" 2>/dev/null; done
 """
 
 
-class Guardian:
+class Reaper:
     """The guardian of this process, shared by all its children; safe from any thread."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Guardian:
         """Watch a process group from now on."""
         with self._lock:
             self._groups.add(group)
-            if self._process is None or not self._tell("add", group):
+            if self._process is None or not self._send_command("add", group):
                 self._start()
 
     def remove(self, group: int) -> None:
@@ -77,24 +77,31 @@ class Guardian:
         with self._lock:
             self._groups.discard(group)
             if not self._groups:
-                self._end()
-            elif self._process is not None and not self._tell("remove", group):
+                self._stop()
+            elif self._process is not None and not self._send_command("remove", group):
                 self._start()
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a fork of this process: the guardian and what it watches belong to the parent."""
         process, self._process = self._process, None
         self._lock = threading.RLock()
         self._groups.clear()
         if process is not None:
-            _pipe(process).close()
+            _get_stdin(process).close()
             process.returncode = 0  # not ours to wait for
 
     def _start(self) -> None:
-        self._end()
+        self._stop()
         try:
             self._process = subprocess.Popen(
-                [SHELL, "-c", _SCRIPT, "dovetail-guardian", str(round(GRACE / _STEP)), str(_STEP)],
+                [
+                    SHELL,
+                    "-c",
+                    _SCRIPT,
+                    "dovetail-guardian",
+                    str(round(GRACE_PERIOD_S / _POLL_INTERVAL_S)),
+                    str(_POLL_INTERVAL_S),
+                ],
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
@@ -107,29 +114,29 @@ class Guardian:
             log.debug("no guardian: child servers may outlive this process if it is killed: %s", error)
             return
         for group in self._groups:
-            self._tell("add", group)
+            self._send_command("add", group)
 
-    def _tell(self, verb: str, group: int) -> bool:
+    def _send_command(self, verb: str, group: int) -> bool:
         try:
-            _pipe(self._process).write(b"%s %d\n" % (verb.encode(), group))
+            _get_stdin(self._process).write(b"%s %d\n" % (verb.encode(), group))
         except OSError:
             return False  # somebody killed it
         return True
 
-    def _end(self) -> None:
+    def _stop(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
             process.wait()
-            _pipe(process).close()
+            _get_stdin(process).close()
 
 
-def _pipe(process: subprocess.Popen[bytes] | None) -> IO[bytes]:
+def _get_stdin(process: subprocess.Popen[bytes] | None) -> IO[bytes]:
     assert process is not None
     assert process.stdin is not None
     return process.stdin
 
 
-guardian = Guardian()
+reaper = Reaper()
 if sys.platform != "win32":
-    os.register_at_fork(after_in_child=guardian.forget)
+    os.register_at_fork(after_in_child=reaper.reset_after_fork)

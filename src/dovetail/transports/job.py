@@ -5,8 +5,8 @@ import subprocess
 from typing import Any
 
 _KILL_ON_JOB_CLOSE = 0x2000
-_EXTENDED_LIMITS = 9
-_ACCOUNTING = 1
+_EXTENDED_LIMITS_CLASS = 9
+_ACCOUNTING_CLASS = 1
 
 
 class BasicLimits(ctypes.Structure):
@@ -53,36 +53,36 @@ class Accounting(ctypes.Structure):
     )
 
 
-def kernel() -> Any:
+def load_kernel32() -> Any:
     """The system's functions for jobs, with the types they take: a handle is as wide as a pointer."""
     handle, number, pointer = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p
-    found = ctypes.WinDLL("kernel32", use_last_error=True)
-    found.CreateJobObjectW.restype = handle
-    found.CreateJobObjectW.argtypes = (pointer, ctypes.c_wchar_p)
-    found.SetInformationJobObject.argtypes = (handle, ctypes.c_int, pointer, number)
-    found.QueryInformationJobObject.argtypes = (handle, ctypes.c_int, pointer, number, pointer)
-    found.AssignProcessToJobObject.argtypes = (handle, handle)
-    found.TerminateJobObject.argtypes = (handle, number)
-    found.CloseHandle.argtypes = (handle,)
-    return found
+    library = ctypes.WinDLL("kernel32", use_last_error=True)
+    library.CreateJobObjectW.restype = handle
+    library.CreateJobObjectW.argtypes = (pointer, ctypes.c_wchar_p)
+    library.SetInformationJobObject.argtypes = (handle, ctypes.c_int, pointer, number)
+    library.QueryInformationJobObject.argtypes = (handle, ctypes.c_int, pointer, number, pointer)
+    library.AssignProcessToJobObject.argtypes = (handle, handle)
+    library.TerminateJobObject.argtypes = (handle, number)
+    library.CloseHandle.argtypes = (handle,)
+    return library
 
 
-class Job:
+class WindowsJob:
     """A process and what it starts from now on. Where the system allows no job, the process alone."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
-        self._kernel = kernel()
+        self._kernel = load_kernel32()
         self._handle: int | None = self._kernel.CreateJobObjectW(None, None)
         limits = ExtendedLimits()
         limits.BasicLimitInformation.LimitFlags = _KILL_ON_JOB_CLOSE
-        joined = self._kernel.SetInformationJobObject(
-            self._handle, _EXTENDED_LIMITS, ctypes.byref(limits), ctypes.sizeof(limits)
+        is_assigned = self._kernel.SetInformationJobObject(
+            self._handle, _EXTENDED_LIMITS_CLASS, ctypes.byref(limits), ctypes.sizeof(limits)
         ) and self._kernel.AssignProcessToJobObject(
             self._handle,
             int(process._handle),  # pyright: ignore[reportAttributeAccessIssue]
         )
-        if not joined:
+        if not is_assigned:
             self.close()
 
     def watch(self) -> None:
@@ -103,13 +103,13 @@ class Job:
         else:
             self._process.kill()
 
-    def busy(self) -> bool:
+    def is_running(self) -> bool:
         """Whether one of them still runs."""
         counts = Accounting()
-        known = self._handle is not None and self._kernel.QueryInformationJobObject(
-            self._handle, _ACCOUNTING, ctypes.byref(counts), ctypes.sizeof(counts), None
+        has_counts = self._handle is not None and self._kernel.QueryInformationJobObject(
+            self._handle, _ACCOUNTING_CLASS, ctypes.byref(counts), ctypes.sizeof(counts), None
         )
-        return bool(known) and counts.ActiveProcesses > 0
+        return bool(has_counts) and counts.ActiveProcesses > 0
 
     def close(self) -> None:
         """Let go of the job; whatever still runs in it ends."""

@@ -4,30 +4,30 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from dovetail.errors import CannotStart, MCPError
-from dovetail.transports.talking import Talking
+from dovetail.transports.talking import DuplexClient
 
 
-class Link(Protocol):
+class ServerConnection(Protocol):
     """A server's end of a connection."""
 
     def receive(self, data: bytes) -> None: ...
     async def close(self, grace: float = 0.0) -> None: ...
 
 
-class Memory(Talking):
+class MemoryClient(DuplexClient):
     """The client's end; `link` makes the server's end, given a function that takes its messages."""
 
     def __init__(
         self,
-        link: Callable[[Callable[[bytes], None]], Link],
+        open_connection: Callable[[Callable[[bytes], None]], ServerConnection],
         start: Callable[[object], Awaitable[None]] | None = None,
         stop: Callable[[object], Awaitable[None]] | None = None,
     ) -> None:
         super().__init__()
-        self._link = link
+        self._open_connection = open_connection
         self._start = start
         self._stop = stop
-        self._server: Link | None = None
+        self._server: ServerConnection | None = None
 
     async def connect(self) -> None:
         """Start the server, unless it runs, and make its end."""
@@ -38,7 +38,7 @@ class Memory(Talking):
                 raise
             except Exception as exc:
                 raise CannotStart(f"The server could not start: {type(exc).__name__}: {exc}") from exc
-        self._server = self._link(self.take)
+        self._server = self._open_connection(self.receive_message)
 
     def write(self, data: bytes) -> None:
         """Hand a message to the server."""

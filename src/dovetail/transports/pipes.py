@@ -12,9 +12,9 @@ import sys
 import threading
 from typing import IO, Any, cast
 
-_CHUNK = 65536
-_IN_FLIGHT = 4  # chunks read ahead of a busy loop
-_HIGH = 65536
+_CHUNK_BYTES = 65536
+_MAX_CHUNKS_AHEAD = 4  # chunks read ahead of a busy loop
+_HIGH_WATER_BYTES = 65536
 
 
 async def open_reader(protocol: asyncio.Protocol, pipe: IO[bytes]) -> asyncio.ReadTransport:
@@ -22,7 +22,7 @@ async def open_reader(protocol: asyncio.Protocol, pipe: IO[bytes]) -> asyncio.Re
     loop = asyncio.get_running_loop()
     if sys.platform == "win32":
         return ThreadReader(loop, protocol, pipe)
-    transport, _ = await loop.connect_read_pipe(lambda: protocol, handed_over(pipe, loop))
+    transport, _ = await loop.connect_read_pipe(lambda: protocol, prepare_pipe(pipe, loop))
     return transport
 
 
@@ -40,11 +40,11 @@ async def open_writer(protocol: asyncio.Protocol, pipe: IO[bytes]) -> asyncio.Wr
     loop = asyncio.get_running_loop()
     if sys.platform == "win32":
         return ThreadWriter(loop, protocol, pipe)
-    transport, _ = await loop.connect_write_pipe(lambda: protocol, handed_over(pipe, loop))
+    transport, _ = await loop.connect_write_pipe(lambda: protocol, prepare_pipe(pipe, loop))
     return transport
 
 
-def handed_over(pipe: IO[bytes], loop: asyncio.AbstractEventLoop) -> Any:
+def prepare_pipe(pipe: IO[bytes], loop: asyncio.AbstractEventLoop) -> Any:
     """The pipe for a transport of this loop, which will close it."""
     if not type(loop).__module__.startswith("uvloop"):
         return pipe
@@ -58,11 +58,11 @@ class _Descriptor:
     It would then close a file too, a second time: by then the number may be that of a file another thread has opened.
     """
 
-    def __init__(self, number: int) -> None:
-        self._number = number
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
 
     def fileno(self) -> int:
-        return self._number
+        return self._fd
 
     def close(self) -> None:
         pass
@@ -74,9 +74,9 @@ class ThreadReader(asyncio.ReadTransport):
     def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol, pipe: IO[bytes]) -> None:
         super().__init__()
         self._loop, self._protocol, self._pipe = loop, protocol, pipe
-        self._slots = threading.Semaphore(_IN_FLIGHT)
-        self._waiting: list[bytes] = []
-        self._paused = self._closing = False
+        self._slots = threading.Semaphore(_MAX_CHUNKS_AHEAD)
+        self._pending: list[bytes] = []
+        self._is_paused = self._is_closing = False
         protocol.connection_made(self)
         threading.Thread(target=self._run, name="dovetail-reader", daemon=True).start()
 
@@ -84,25 +84,25 @@ class ThreadReader(asyncio.ReadTransport):
         # Closing a pipe under a thread that reads it may hang: only this thread closes it.
         try:
             with self._pipe:
-                while self._slots.acquire() and not self._closing:
-                    data = os.read(self._pipe.fileno(), _CHUNK)
-                    self._loop.call_soon_threadsafe(self._arrived, data)
+                while self._slots.acquire() and not self._is_closing:
+                    data = os.read(self._pipe.fileno(), _CHUNK_BYTES)
+                    self._loop.call_soon_threadsafe(self._handle_chunk, data)
                     if not data:
                         break
         except OSError:
-            _post(self._loop, self._arrived, b"")
+            _call_in_loop(self._loop, self._handle_chunk, b"")
         except RuntimeError:
             pass  # the loop is closed
 
-    def _arrived(self, data: bytes) -> None:
-        if self._paused and not self._closing:
-            self._waiting.append(data)
+    def _handle_chunk(self, data: bytes) -> None:
+        if self._is_paused and not self._is_closing:
+            self._pending.append(data)
         else:
             self._deliver(data)
 
     def _deliver(self, data: bytes) -> None:
         self._slots.release()
-        if self._closing:
+        if self._is_closing:
             return
         if data:
             self._protocol.data_received(data)
@@ -112,27 +112,27 @@ class ThreadReader(asyncio.ReadTransport):
 
     def pause_reading(self) -> None:
         """Deliver nothing until told otherwise; the pipe fills up meanwhile."""
-        self._paused = True
+        self._is_paused = True
 
     def resume_reading(self) -> None:
         """Deliver again."""
-        self._paused = False
-        waiting, self._waiting = self._waiting, []
-        for data in waiting:
-            self._arrived(data)
+        self._is_paused = False
+        pending, self._pending = self._pending, []
+        for data in pending:
+            self._handle_chunk(data)
 
     def is_reading(self) -> bool:
         """Whether data is delivered."""
-        return not (self._paused or self._closing)
+        return not (self._is_paused or self._is_closing)
 
     def is_closing(self) -> bool:
         """Whether it is closed, or about to be."""
-        return self._closing
+        return self._is_closing
 
     def close(self) -> None:
         """Deliver nothing any more. The pipe itself is closed when its writers are gone."""
-        if not self._closing:
-            self._closing = True
+        if not self._is_closing:
+            self._is_closing = True
             self._slots.release()
             self._loop.call_soon(self._protocol.connection_lost, None)
 
@@ -152,8 +152,8 @@ class ThreadWriter(asyncio.WriteTransport):
         super().__init__()
         self._loop, self._protocol, self._pipe = loop, protocol, pipe
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._size = 0
-        self._paused = self._closing = self._aborted = False
+        self._queued_bytes = 0
+        self._is_paused = self._is_closing = self._is_aborted = False
         protocol.connection_made(self)
         threading.Thread(target=self._run, name="dovetail-writer", daemon=True).start()
 
@@ -161,36 +161,36 @@ class ThreadWriter(asyncio.WriteTransport):
         error: OSError | None = None
         try:
             with self._pipe:
-                while (data := self._queue.get()) is not None and not self._aborted:
+                while (data := self._queue.get()) is not None and not self._is_aborted:
                     _write(self._pipe.fileno(), data)
-                    _post(self._loop, self._written, len(data))
+                    _call_in_loop(self._loop, self._handle_written, len(data))
         except OSError as failure:
             error = failure
-        _post(self._loop, self._lost, error)
+        _call_in_loop(self._loop, self._handle_lost, error)
 
-    def _written(self, size: int) -> None:
-        self._size -= size
-        if self._paused and self._size <= _HIGH // 4:
-            self._paused = False
+    def _handle_written(self, size: int) -> None:
+        self._queued_bytes -= size
+        if self._is_paused and self._queued_bytes <= _HIGH_WATER_BYTES // 4:
+            self._is_paused = False
             self._protocol.resume_writing()
 
-    def _lost(self, error: OSError | None) -> None:
-        self._closing = True
+    def _handle_lost(self, error: OSError | None) -> None:
+        self._is_closing = True
         self._protocol.connection_lost(error)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Queue bytes."""
-        if self._closing or not data:
+        if self._is_closing or not data:
             return
         self._queue.put(bytes(data))
-        self._size += len(data)
-        if self._size > _HIGH and not self._paused:
-            self._paused = True
+        self._queued_bytes += len(data)
+        if self._queued_bytes > _HIGH_WATER_BYTES and not self._is_paused:
+            self._is_paused = True
             self._protocol.pause_writing()
 
     def get_write_buffer_size(self) -> int:
         """How much waits to be written."""
-        return self._size
+        return self._queued_bytes
 
     def can_write_eof(self) -> bool:
         """A pipe can end."""
@@ -202,19 +202,19 @@ class ThreadWriter(asyncio.WriteTransport):
 
     def close(self) -> None:
         """Close after what is queued."""
-        if not self._closing:
-            self._closing = True
+        if not self._is_closing:
+            self._is_closing = True
             self._queue.put(None)
 
     def abort(self) -> None:
         """Close without what is queued."""
-        self._aborted = True
+        self._is_aborted = True
         self._queue.put(None)
-        self._closing = True
+        self._is_closing = True
 
     def is_closing(self) -> bool:
         """Whether it is closed, or about to be."""
-        return self._closing
+        return self._is_closing
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         """Who is told to pause."""
@@ -227,6 +227,6 @@ def _write(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def _post(loop: asyncio.AbstractEventLoop, function: Any, argument: object) -> None:
+def _call_in_loop(loop: asyncio.AbstractEventLoop, function: Any, argument: object) -> None:
     with contextlib.suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(function, argument)

@@ -13,380 +13,413 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
 from dovetail.errors import CannotConnect, Disconnected, MCPError, NotMCP, ParseError, ResultError, TransportError, clip
-from dovetail.protocol.backoff import backoff
-from dovetail.protocol.channel import Channel, Headers, Inbox, Request
-from dovetail.protocol.http import JSON, SSE, media_type
+from dovetail.protocol.backoff import compute_backoff
+from dovetail.protocol.channel import ClientTransport, EncodedRequest, Headers, MessageReceiver
+from dovetail.protocol.http import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, parse_media_type
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.modern import VERSION_HEADER
 from dovetail.protocol.probe import DISCOVER, INITIALIZE
-from dovetail.protocol.speaking import refused
-from dovetail.protocol.sse import EventTooLarge, Parser
-from dovetail.transports.door import Door, body_of, refusal, told
-from dovetail.transports.http1 import Broken, Reply
-from dovetail.transports.talking import unusable
-from dovetail.wire.incoming import Incoming, answered, read
+from dovetail.protocol.speaking import create_error
+from dovetail.protocol.sse import EventTooLarge, SSEParser
+from dovetail.transports.door import RemoteServer, convert_error, read_body, read_refusal
+from dovetail.transports.http1 import ClientResponse, ConnectionBroken
+from dovetail.transports.talking import build_response_error
+from dovetail.wire.incoming import RawMessage, find_answered_ids, read_messages
 
 log = logging.getLogger("dovetail")
 
-SESSION: Final = b"mcp-session-id"
-LAST_EVENT: Final = b"last-event-id"
+SESSION_HEADER: Final = b"mcp-session-id"
+LAST_EVENT_HEADER: Final = b"last-event-id"
 
-_BOTH: Final = (b"accept", b"application/json, text/event-stream")
-_STREAM: Final = (b"accept", SSE)
-_CONTENT: Final = (b"content-type", JSON)
+_ACCEPT_JSON_OR_SSE: Final = (b"accept", b"application/json, text/event-stream")
+_ACCEPT_SSE: Final = (b"accept", SSE_MEDIA_TYPE)
+_CONTENT_TYPE_JSON: Final = (b"content-type", JSON_MEDIA_TYPE)
 # How transports say that a session is gone, seen with 400; an answer to the request itself has another id or code.
-_SESSION_GONE: Final = re.compile(
+_SESSION_GONE_PATTERN: Final = re.compile(
     r"(?:bad request: *)?(?:(?:no valid|invalid|unknown|missing) (?:mcp-)?session\b|"
     r"(?:mcp-)?session(?:[ -]id)?(?: header)?(?: is)? (?:not found|required|unknown|invalid|missing|expired))",
     re.IGNORECASE,
 )
-_GONE_CODES: Final = frozenset({-32000, -32001, -32600})
-_NOBODYS: Final = (None, "server-error")  # ids of an error that answers no request
+_SESSION_GONE_CODES: Final = frozenset({-32000, -32001, -32600})
+_UNRELATED_IDS: Final = (None, "server-error")  # ids of an error that answers no request
 # What says "not now" rather than "there is no such stream".
-_LATER: Final = frozenset({408, 425, 429})
-_PATH: Final = "is the path right? MCP servers are often at /mcp"
+_RETRYABLE_STATUS_CODES: Final = frozenset({408, 425, 429})
+_PATH_HINT: Final = "is the path right? MCP servers are often at /mcp"
 
 
-class Post:
+class StreamableHTTPClient:
     """One server at one URL."""
 
-    mirrors = True
+    has_headers = True
 
     def __init__(self, url: str, limits: ClientLimits, timeouts: Timeouts, **options: Any) -> None:
         self._limits = limits
-        self._make_older = lambda: _older(url, limits, timeouts, options)
-        self._door = Door(url, answer=limits.answer, connect_time=timeouts.connect, **options)
-        self._inbox: Inbox | None = None
+        self._create_fallback = lambda: _create_sse_2024_client(url, limits, timeouts, options)
+        self._remote = RemoteServer(url, max_response_bytes=limits.answer, connect_timeout=timeouts.connect, **options)
+        self._receiver: MessageReceiver | None = None
         self._revision: str | None = None
         self._session: bytes | None = None
-        self._own: list[tuple[bytes, bytes]] = []  # what every request of a handshake session carries
+        self._session_headers: list[tuple[bytes, bytes]] = []  # what every request of a handshake session carries
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._ended: TransportError | None = None
-        self._patience = timeouts.probe
-        self._leaving = timeouts.close
-        self._hearing = asyncio.Event()  # the stream for what the server says unasked is open, or never will be
-        self._deaf = False  # it never will be
-        self._unasked = 0  # messages that came on it
+        self._end_error: TransportError | None = None
+        self._listen_timeout = timeouts.probe
+        self._close_timeout = timeouts.close
+        self._listen_settled = asyncio.Event()  # the stream for what the server says unasked is open, or never will be
+        self._has_no_stream = False  # it never will be
+        self._unsolicited_count = 0  # messages that came on it
 
-    async def open(self, inbox: Inbox) -> None:
+    async def open(self, receiver: MessageReceiver) -> None:
         """Nothing to reach yet: the first request does that."""
-        self._inbox = self._door.inbox = inbox
+        self._receiver = self._remote.receiver = receiver
 
-    def facts(self, since: float | None = None) -> dict[str, Any]:
+    def get_diagnostics(self, since: float | None = None) -> dict[str, Any]:
         """Nothing is known beyond what each reply says."""
         return {}
 
-    def advice(self) -> str | None:
+    def suggest_fix(self) -> str | None:
         """Each reply brings its own."""
         return None
 
-    def older(self) -> Channel | None:
+    def create_fallback(self) -> ClientTransport | None:
         """The same URL by the transport of 2024."""
-        return self._make_older()
+        return self._create_fallback()
 
     # Requests
 
-    async def exchange(self, request: Request) -> Incoming:
+    async def exchange(self, request: EncodedRequest) -> RawMessage:
         """Send a request and follow its reply to the response."""
-        headers = [_BOTH, _CONTENT, *(request.headers if request.stateless else self._own)]
-        reply = await self._door.send("POST", headers, request.body)
+        headers = [
+            _ACCEPT_JSON_OR_SSE,
+            _CONTENT_TYPE_JSON,
+            *(request.headers if request.is_stateless else self._session_headers),
+        ]
+        response = await self._remote.send("POST", headers, request.body)
         try:
-            return await self._response(reply, request)
+            return await self._read_response(response, request)
         except BaseException:
-            reply.close()
+            response.close()
             raise
 
-    async def _response(self, reply: Reply, request: Request) -> Incoming:
-        if reply.status >= 300:
-            return await self._refused(reply, request)
-        kind = media_type(reply.headers.get(b"content-type"))
+    async def _read_response(self, response: ClientResponse, request: EncodedRequest) -> RawMessage:
+        if response.status >= 300:
+            return await self._handle_refusal(response, request)
+        content_type = parse_media_type(response.headers.get(b"content-type"))
         if request.method == "initialize":
-            self._session = reply.headers.get(SESSION)
-            self._own = [(SESSION, self._session)] if self._session else []
-        if kind == SSE:
-            return await self._followed(reply, request)
-        data = await self._read(reply)
-        if kind != JSON:
-            raise NotMCP(f"the answer is {_named(kind, data)}, not JSON").at(status=reply.status, hint=_PATH)
+            self._session = response.headers.get(SESSION_HEADER)
+            self._session_headers = [(SESSION_HEADER, self._session)] if self._session else []
+        if content_type == SSE_MEDIA_TYPE:
+            return await self._follow_stream(response, request)
+        data = await self._read_body(response)
+        if content_type != JSON_MEDIA_TYPE:
+            raise NotMCP(f"the answer is {_describe_content(content_type, data)}, not JSON").at(
+                status=response.status, hint=_PATH_HINT
+            )
         try:
-            found = self._sort(read(data), request)
+            message = self._dispatch(read_messages(data), request)
         except ParseError as exc:
-            if request.id in answered(data):
-                raise unusable(data, str(exc)).at(status=reply.status) from None
-            why = f"not JSON: {exc}" if data else "empty, not JSON"
-            raise NotMCP(f"the answer is {why}").at(status=reply.status, hint=_PATH) from None
-        if found is None and request.method in (DISCOVER, INITIALIZE):
-            words = clip(data[:400].decode("utf-8", "replace"), 200)
-            why = f"the answer is JSON, but no message of this protocol: {words!r}"
-            raise NotMCP(why).at(status=reply.status, hint=_PATH)
-        if found is None:
-            raise ResultError("the reply does not contain the answer to the request").at(status=reply.status)
-        return found
+            if request.id in find_answered_ids(data):
+                raise build_response_error(data, str(exc)).at(status=response.status) from None
+            reason = f"not JSON: {exc}" if data else "empty, not JSON"
+            raise NotMCP(f"the answer is {reason}").at(status=response.status, hint=_PATH_HINT) from None
+        if message is None and request.method in (DISCOVER, INITIALIZE):
+            excerpt = clip(data[:400].decode("utf-8", "replace"), 200)
+            reason = f"the answer is JSON, but no message of this protocol: {excerpt!r}"
+            raise NotMCP(reason).at(status=response.status, hint=_PATH_HINT)
+        if message is None:
+            raise ResultError("the reply does not contain the answer to the request").at(status=response.status)
+        return message
 
-    async def _refused(self, reply: Reply, request: Request) -> Incoming:
-        said = await refusal(reply, self._door.url)
-        if self._session is not None and not request.stateless and _sessionless(reply.status, said):
-            self._lose("the server no longer knows the session")
-            raise _unsent("the server no longer knows the session")
-        if isinstance(said, MCPError):
-            raise said
-        if said.error is None:
-            return said
-        raise refused(self._revision, request.method, said.error).at(status=reply.status)
+    async def _handle_refusal(self, response: ClientResponse, request: EncodedRequest) -> RawMessage:
+        refused_message = await read_refusal(response, self._remote.url)
+        if (
+            self._session is not None
+            and not request.is_stateless
+            and _is_session_gone(response.status, refused_message)
+        ):
+            self._end_session("the server no longer knows the session")
+            raise _unsent_error("the server no longer knows the session")
+        if isinstance(refused_message, MCPError):
+            raise refused_message
+        if refused_message.error is None:
+            return refused_message
+        raise create_error(self._revision, request.method, refused_message.error).at(status=response.status)
 
-    async def _read(self, reply: Reply) -> bytes:
-        return await body_of(reply, self._door.url)
+    async def _read_body(self, response: ClientResponse) -> bytes:
+        return await read_body(response, self._remote.url)
 
-    def _sort(self, messages: list[Incoming], request: Request | None) -> Incoming | None:
+    def _dispatch(self, messages: list[RawMessage], request: EncodedRequest | None) -> RawMessage | None:
         """The answer among these messages; the rest goes to the inbox."""
-        found = None
+        answer = None
         for message in messages:
-            if message.answers:
+            if message.is_response:
                 if request is not None and message.id in (request.id, None):
-                    found = message
+                    answer = message
                 elif request is not None and message.id == str(request.id):
-                    raise unusable(message.encoded(), f"its id is the text {message.id!r}")
+                    raise build_response_error(message.encode(), f"its id is the text {message.id!r}")
             elif message.method is None and request is not None and message.id == request.id:
-                raise unusable(message.encoded(), "it holds neither a result nor an error")
-            elif self._inbox is not None:
+                raise build_response_error(message.encode(), "it holds neither a result nor an error")
+            elif self._receiver is not None:
                 if request is not None:
-                    self._inbox.alive(request.id)
+                    self._receiver.record_activity(request.id)
                 else:
-                    self._unasked += 1
-                self._inbox.receive(message, None if request is None else request.id)
-        return found
+                    self._unsolicited_count += 1
+                self._receiver.receive(message, None if request is None else request.id)
+        return answer
 
     # Event streams
 
-    async def _followed(self, reply: Reply, request: Request) -> Incoming:
+    async def _follow_stream(self, response: ClientResponse, request: EncodedRequest) -> RawMessage:
         """The response on an event stream; in the handshake era a broken one is taken up again where it ended."""
-        parser = Parser(self._limits.answer)
-        fruitless = 0
+        parser = SSEParser(self._limits.answer)
+        failed_attempts = 0
         try:
             while True:
-                last = parser.last_event_id
-                found = await self._until_answer(reply, parser, request)
-                if found is not None:
-                    return found
-                fruitless = 0 if parser.last_event_id != last else fruitless + 1
-                if request.stateless or parser.last_event_id is None or fruitless > self._limits.reconnects:
+                last_event_id = parser.last_event_id
+                answer = await self._read_until_response(response, parser, request)
+                if answer is not None:
+                    return answer
+                failed_attempts = 0 if parser.last_event_id != last_event_id else failed_attempts + 1
+                if request.is_stateless or parser.last_event_id is None or failed_attempts > self._limits.reconnects:
                     raise Disconnected("the server ended the stream before the answer")
-                reply.close()
-                await asyncio.sleep(self._pause(parser.retry, fruitless))
-                reply = await self._resume(parser.last_event_id)
-                parser = _continued(parser)
+                response.close()
+                await asyncio.sleep(self._get_reconnect_delay(parser.retry, failed_attempts))
+                response = await self._open_stream(parser.last_event_id)
+                parser = _continue_parser(parser)
         finally:
-            reply.release()
+            response.release()
 
-    async def _until_answer(self, reply: Reply, parser: Parser, request: Request | None) -> Incoming | None:
+    async def _read_until_response(
+        self, response: ClientResponse, parser: SSEParser, request: EncodedRequest | None
+    ) -> RawMessage | None:
         try:
-            async for chunk in reply:
+            async for chunk in response:
                 for event in parser.feed(chunk):
                     if event.event == "message" and event.data:
-                        found = self._sort(self._messages(event.data, request), request)
-                        if found is not None:
-                            return found
+                        answer = self._dispatch(self._parse_messages(event.data, request), request)
+                        if answer is not None:
+                            return answer
         except EventTooLarge as exc:
             raise ResultError(f"the answer is too large: {exc}").at(hint="raise ClientLimits(answer=...)") from None
         except TransportError as exc:
-            if not isinstance(exc, Broken):
-                raise told(exc, self._door.url) from None
-            if request is not None and (request.stateless or parser.last_event_id is None):
+            if not isinstance(exc, ConnectionBroken):
+                raise convert_error(exc, self._remote.url) from None
+            if request is not None and (request.is_stateless or parser.last_event_id is None):
                 raise Disconnected("the connection was lost before the answer came") from None
         return None
 
-    def _messages(self, data: str, request: Request | None) -> list[Incoming]:
+    def _parse_messages(self, data: str, request: EncodedRequest | None) -> list[RawMessage]:
         try:
-            return read(data)
+            return read_messages(data)
         except ParseError as exc:
-            if self._inbox is not None:
-                self._inbox.junk(data[:400])
-            if request is not None and request.id in answered(text := data.encode()):
-                raise unusable(text, str(exc)) from None
+            if self._receiver is not None:
+                self._receiver.record_invalid_message(data[:400])
+            if request is not None and request.id in find_answered_ids(text := data.encode()):
+                raise build_response_error(text, str(exc)) from None
             return []
 
-    async def _resume(self, last: str | None) -> Reply:
-        headers = [_STREAM, *self._own]
-        if last is not None:
-            headers.append((LAST_EVENT, last.encode()))
-        reply = await self._door.send("GET", headers)
-        if reply.status >= 300 or media_type(reply.headers.get(b"content-type")) != SSE:
-            status = reply.status
-            reply.close()
+    async def _open_stream(self, last_event_id: str | None) -> ClientResponse:
+        headers = [_ACCEPT_SSE, *self._session_headers]
+        if last_event_id is not None:
+            headers.append((LAST_EVENT_HEADER, last_event_id.encode()))
+        response = await self._remote.send("GET", headers)
+        if response.status >= 300 or parse_media_type(response.headers.get(b"content-type")) != SSE_MEDIA_TYPE:
+            status = response.status
+            response.close()
             raise Disconnected(f"the stream could not be taken up again: status {status}").at(status=status)
-        return reply
+        return response
 
-    def _pause(self, asked: int | None, fruitless: int) -> float:
+    def _get_reconnect_delay(self, retry_ms: int | None, failed_attempts: int) -> float:
         """How long to wait before a stream is opened again: never less than our own minimum."""
         limits = self._limits
-        wait = max(backoff(limits.reconnect_after, fruitless, limits.reconnect_most), (asked or 0) / 1000)
-        return min(wait, limits.reconnect_most) * random.uniform(1.0, 1.2)
+        delay = max(
+            compute_backoff(limits.reconnect_after, failed_attempts, limits.reconnect_most), (retry_ms or 0) / 1000
+        )
+        return min(delay, limits.reconnect_most) * random.uniform(1.0, 1.2)
 
-    async def _hear(self) -> None:
+    async def _listen(self) -> None:
         """What a handshake server says unasked, for as long as the session lasts.
 
         spec: handshake/transports#listening-for-messages-from-the-server
         """
-        parser = Parser(self._limits.answer)
+        parser = SSEParser(self._limits.answer)
         loop = asyncio.get_running_loop()
-        fruitless = 0
-        opened = False
-        while self._ended is None:
-            last, heard, since = parser.last_event_id, self._unasked, loop.time()
-            why: MCPError = Disconnected("the server ended it")
+        failed_attempts = 0
+        was_opened = False
+        while self._end_error is None:
+            last_event_id, unsolicited_count, started_at = parser.last_event_id, self._unsolicited_count, loop.time()
+            cause: MCPError = Disconnected("the server ended it")
             try:
-                await self._hear_out(parser, opened)
-                opened = True
+                await self._listen_once(parser, was_opened)
+                was_opened = True
             except MCPError as exc:
-                why = exc
-                if self._is_final(exc, opened):
+                cause = exc
+                if self._should_stop_listening(exc, was_opened):
                     return
             finally:
-                self._hearing.set()
+                self._listen_settled.set()
             # A stream that lasted is no vain attempt: proxies end quiet ones every few minutes.
-            lasted = loop.time() - since >= self._limits.reconnect_most
-            told = parser.last_event_id != last or self._unasked != heard
-            fruitless = 0 if lasted or told else fruitless + 1
-            if fruitless == self._limits.reconnects + 1 and self._is_given_up(why):
+            was_stable = loop.time() - started_at >= self._limits.reconnect_most
+            has_received = parser.last_event_id != last_event_id or self._unsolicited_count != unsolicited_count
+            failed_attempts = 0 if was_stable or has_received else failed_attempts + 1
+            if failed_attempts == self._limits.reconnects + 1 and self._should_give_up(cause):
                 return
-            await asyncio.sleep(self._pause(parser.retry, fruitless))
-            parser = _continued(parser)
+            await asyncio.sleep(self._get_reconnect_delay(parser.retry, failed_attempts))
+            parser = _continue_parser(parser)
 
-    async def _hear_out(self, parser: Parser, again: bool) -> None:
+    async def _listen_once(self, parser: SSEParser, is_repeated: bool) -> None:
         """One stretch of the stream; without an id to go on from, nobody knows what was said before it."""
-        reply = await self._resume(parser.last_event_id)
-        self._hearing.set()
+        response = await self._open_stream(parser.last_event_id)
+        self._listen_settled.set()
         try:
-            if again and parser.last_event_id is None and self._inbox is not None:
-                self._inbox.missed()
-            await self._until_answer(reply, parser, None)
+            if is_repeated and parser.last_event_id is None and self._receiver is not None:
+                self._receiver.record_gap()
+            await self._read_until_response(response, parser, None)
         finally:
-            reply.close()
+            response.close()
 
-    def _is_final(self, exc: MCPError, opened: bool) -> bool:
+    def _should_stop_listening(self, exc: MCPError, was_opened: bool) -> bool:
         """Whether the stream need not be asked for again."""
-        if exc.status == 404 and self._session is not None and opened:
-            self._lose("the server no longer knows the session")
+        if exc.status == 404 and self._session is not None and was_opened:
+            self._end_session("the server no longer knows the session")
             return True
-        self._deaf = not opened and exc.status is not None and exc.status < 500 and exc.status not in _LATER
-        return self._deaf  # it offers no such stream
+        self._has_no_stream = (
+            not was_opened and exc.status is not None and exc.status < 500 and exc.status not in _RETRYABLE_STATUS_CODES
+        )
+        return self._has_no_stream  # it offers no such stream
 
-    def _is_given_up(self, why: MCPError) -> bool:
+    def _should_give_up(self, cause: MCPError) -> bool:
         """After many vain attempts: a server that is away is lost, one that is there is asked again, seldom."""
-        if isinstance(why, CannotConnect):
-            self._lose("the server cannot be reached any more")
+        if isinstance(cause, CannotConnect):
+            self._end_session("the server cannot be reached any more")
             return True
-        most = self._limits.reconnect_most
+        max_delay = self._limits.reconnect_most
         log.warning(
             "%s: the stream of what the server says unasked does not last (%s); it is opened again every %g s",
-            self._door.address,
-            why.args[0],
-            most,
+            self._remote.address,
+            cause.args[0],
+            max_delay,
         )
         return False
 
     # Everything else
 
-    async def tell(self, body: bytes, headers: Headers = ()) -> None:
+    async def send_message(self, body: bytes, headers: Headers = ()) -> None:
         """Send a notification or an answer."""
-        reply = await self._door.send("POST", [_BOTH, _CONTENT, *self._own, *headers], body)
+        response = await self._remote.send(
+            "POST", [_ACCEPT_JSON_OR_SSE, _CONTENT_TYPE_JSON, *self._session_headers, *headers], body
+        )
         try:
-            if reply.status >= 300:
-                said = await refusal(reply, self._door.url)
-                if isinstance(said, MCPError):
-                    raise said
-                log.warning("a notification was refused: %s", clip(said.error.message if said.error else ""))
+            if response.status >= 300:
+                refused_message = await read_refusal(response, self._remote.url)
+                if isinstance(refused_message, MCPError):
+                    raise refused_message
+                log.warning(
+                    "a notification was refused: %s",
+                    clip(refused_message.error.message if refused_message.error else ""),
+                )
             else:
-                await self._read(reply)
+                await self._read_body(response)
         finally:
-            reply.close()
+            response.close()
 
-    def cancel(self, request: Request, reason: str) -> bytes | None:
+    def cancel(self, request: EncodedRequest, reason: str) -> bytes | None:
         """A stateless request is cancelled by closing its reply, which is done; a session must be told."""
-        if request.stateless or request.method == "initialize" or self._ended is not None:
+        if request.is_stateless or request.method == "initialize" or self._end_error is not None:
             return None
-        notice = request.cancellation(reason)
-        self._spawn(self._tell_quietly(notice))
+        notice = request.encode_cancellation(reason)
+        self._spawn(self._send_quietly(notice))
         return notice
 
-    async def settled(self, revision: str) -> None:
+    async def complete_handshake(self, revision: str) -> None:
         """From now on this revision is spoken."""
         self._revision = revision
-        self._own.append((VERSION_HEADER, revision.encode()))
-        self._spawn(self._hear())
+        self._session_headers.append((VERSION_HEADER, revision.encode()))
+        self._spawn(self._listen())
 
-    async def hearing(self) -> bool:
+    async def wait_until_listening(self) -> bool:
         """Wait for the stream of what is said unasked; some servers are silent until they have something to say."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._patience):
-                await self._hearing.wait()
-        return not self._deaf
+            async with asyncio.timeout(self._listen_timeout):
+                await self._listen_settled.wait()
+        return not self._has_no_stream
 
     async def close(self) -> None:
         """End the session and close every connection."""
         try:
-            if self._ended is None:
-                self._ended = Disconnected("the client was closed")
+            if self._end_error is None:
+                self._end_error = Disconnected("the client was closed")
                 if self._session is not None:
                     with contextlib.suppress(MCPError, TimeoutError):
-                        async with asyncio.timeout(self._leaving):
-                            (await self._door.send("DELETE", [_BOTH, *self._own])).close()
+                        async with asyncio.timeout(self._close_timeout):
+                            (await self._remote.send("DELETE", [_ACCEPT_JSON_OR_SSE, *self._session_headers])).close()
         finally:  # also when whoever closes it does not wait for the server
             for task in tuple(self._tasks):
                 task.cancel()
             if self._tasks:
                 await asyncio.wait(self._tasks)
-            await self._door.close()
+            await self._remote.close()
 
-    def _lose(self, why: str) -> None:
-        if self._ended is None:
-            self._ended = Disconnected(why)
-            if self._inbox is not None:
-                self._inbox.lost(self._ended)
+    def _end_session(self, reason: str) -> None:
+        if self._end_error is None:
+            self._end_error = Disconnected(reason)
+            if self._receiver is not None:
+                self._receiver.handle_connection_lost(self._end_error)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _tell_quietly(self, body: bytes) -> None:
+    async def _send_quietly(self, body: bytes) -> None:
         with contextlib.suppress(MCPError):
-            await self.tell(body)
+            await self.send_message(body)
 
 
-def _sessionless(status: int, told: Incoming | MCPError) -> bool:
+def _is_session_gone(status: int, refused_message: RawMessage | MCPError) -> bool:
     """Whether a refusal says that the session is gone, so that nothing of the request was done.
 
     404 says so; servers have been seen to say 400 and tell it in words, which are believed only of an error that is no
     answer to the request: that one may have run. spec: handshake/transports#session-management
     """
-    if status != 400 or not isinstance(told, Incoming) or told.error is None:
+    if status != 400 or not isinstance(refused_message, RawMessage) or refused_message.error is None:
         return status == 404
-    error = told.error
-    return told.id in _NOBODYS and error.code in _GONE_CODES and _SESSION_GONE.match(error.message) is not None
+    error = refused_message.error
+    return (
+        refused_message.id in _UNRELATED_IDS
+        and error.code in _SESSION_GONE_CODES
+        and _SESSION_GONE_PATTERN.match(error.message) is not None
+    )
 
 
-def _unsent(why: str) -> Disconnected:
-    error = Disconnected(why)
+def _unsent_error(reason: str) -> Disconnected:
+    error = Disconnected(reason)
     error.sent = False
     return error
 
 
-def _continued(parser: Parser) -> Parser:
+def _continue_parser(parser: SSEParser) -> SSEParser:
     """A parser for the next stretch of the same stream: it remembers where the last one ended."""
-    fresh = Parser(parser.max_event)
-    fresh.last_event_id = parser.last_event_id
-    fresh.retry = parser.retry
-    return fresh
+    continued = SSEParser(parser.max_event_bytes)
+    continued.last_event_id = parser.last_event_id
+    continued.retry = parser.retry
+    return continued
 
 
-def _named(kind: bytes, data: bytes) -> str:
-    if b"html" in kind:
+def _describe_content(content_type: bytes, data: bytes) -> str:
+    if b"html" in content_type:
         return "a web page"
-    return "empty" if not data else f"of type {clip(kind.decode('latin-1'))}" if kind else "of no named type"
+    return (
+        "empty"
+        if not data
+        else f"of type {clip(content_type.decode('latin-1'))}"
+        if content_type
+        else "of no named type"
+    )
 
 
-def _older(url: str, limits: ClientLimits, timeouts: Timeouts, options: Mapping[str, Any]) -> Channel:
-    from dovetail.transports.sse_2024_caller import OldCaller
+def _create_sse_2024_client(
+    url: str, limits: ClientLimits, timeouts: Timeouts, options: Mapping[str, Any]
+) -> ClientTransport:
+    from dovetail.transports.sse_2024_caller import SSE2024Client
 
-    return OldCaller(url, limits, timeouts, **options)
+    return SSE2024Client(url, limits, timeouts, **options)

@@ -18,23 +18,23 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from dovetail.transports import group
-from dovetail.transports.command import Inherit, checked, environment, explained, windows_command
-from dovetail.transports.group import Group
+from dovetail.transports.command import Inherit, build_environment, check_command, explain_start_error, windows_command
+from dovetail.transports.group import ProcessGroup
 from dovetail.transports.pipes import open_reader, open_writer
 
 log = logging.getLogger("dovetail")
 
 Sink = Callable[[str], object] | TextIO
 
-_RING = 65536
-_TAIL_LINES = 20
-_ARRIVALS = 256
-_LINE = 16384
+_STDERR_BUFFER_BYTES = 65536
+_MAX_TAIL_LINES = 20
+_MAX_ARRIVALS = 256
+_MAX_LINE_BYTES = 16384
 _LINE_END = re.compile(rb"[\r\n]+")
-_DRAIN = 0.25  # for the last words of a process that is gone, if a stranger holds its pipe open
+_DRAIN_TIMEOUT_S = 0.25  # for the last words of a process that is gone, if a stranger holds its pipe open
 
 
-class Child:
+class ChildProcess:
     """A server process: what was started, what it wrote on stderr, how it ended."""
 
     stdin: asyncio.WriteTransport
@@ -43,14 +43,14 @@ class Child:
         loop = asyncio.get_running_loop()
         self.pid = process.pid
         self._loop = loop
-        self._group = Group(process)
-        self._exited: asyncio.Future[int] = loop.create_future()
-        self._gone: asyncio.Future[None] = loop.create_future()
+        self._group = ProcessGroup(process)
+        self._exit_code: asyncio.Future[int] = loop.create_future()
+        self._group_gone: asyncio.Future[None] = loop.create_future()
         self._input = _Input(protocol)
         self._output = _Output(protocol, loop.create_future())
         self._stderr = _Stderr(sink, loop.create_future())
         self._timers: list[asyncio.TimerHandle] | None = None
-        self._kill = weakref.finalize(self, self._group.kill)
+        self._kill_finalizer = weakref.finalize(self, self._group.kill)
 
     @classmethod
     async def start(
@@ -62,7 +62,7 @@ class Child:
         inherit: Inherit = "minimal",
         cwd: str | Path | None = None,
         stderr: Sink | Literal["inherit"] | None = None,
-    ) -> "Child":
+    ) -> "ChildProcess":
         """Start a command; its stdout goes to the protocol, which also hears when to pause writing to `stdin`.
 
         env: variables for the child, on top of those it inherits.
@@ -70,9 +70,9 @@ class Child:
             everything; a list of names (patterns like "AWS_*" too) passes those besides the minimal ones.
         stderr: a function called with each line, or a text stream, or "inherit" for this process's own stderr.
         """
-        words = checked(command, cwd)
-        variables = environment(env, inherit, os.environ)
-        process = _spawn(words, variables, cwd, None if stderr == "inherit" else subprocess.PIPE)
+        argv = check_command(command, cwd)
+        child_env = build_environment(env, inherit, os.environ)
+        process = _spawn(argv, child_env, cwd, None if stderr == "inherit" else subprocess.PIPE)
         child = cls(process, protocol, None if stderr == "inherit" else stderr)
         await child._connect(process)
         return child
@@ -86,10 +86,10 @@ class Child:
         """The last lines it wrote on stderr, or those of them that came since a time of the loop; safe to show."""
         return self._stderr.tail(since)
 
-    async def exited(self) -> int:
+    async def wait_exited(self) -> int:
         """Wait until the process has ended, and its last words on stderr are here; its return code."""
-        code = await asyncio.shield(self._exited)
-        await self._settled(self._stderr.closed)
+        code = await asyncio.shield(self._exit_code)
+        await self._wait_closed(self._stderr.closed)
         return code
 
     async def stop(self) -> None:
@@ -98,21 +98,23 @@ class Child:
         Once begun the stop goes on by itself, also when whoever waits here is cancelled.
         """
         self._begin_stop()
-        done, _ = await asyncio.wait((self._gone,), timeout=4 * group.GRACE)
+        done, _ = await asyncio.wait((self._group_gone,), timeout=4 * group.GRACE_PERIOD_S)
         if not done:
             log.warning("process %d cannot be killed; it is left behind", self.pid)
-        await self._settled(self._stderr.closed, self._output.closed)
+        await self._wait_closed(self._stderr.closed, self._output.closed)
         self._release()
 
     def kill(self) -> None:
         """Kill it and all it started at once. A second call does nothing."""
-        self._kill()
+        self._kill_finalizer()
 
     async def _connect(self, process: subprocess.Popen[bytes]) -> None:
         # A pipe that is handed over belongs to its transport, also when opening that fails.
         pipes = [pipe for pipe in (process.stderr, process.stdout, process.stdin) if pipe is not None]
         try:
-            self._group.keep(_told(self._loop, self._exited), _told(self._loop, self._gone))
+            self._group.start_watching(
+                _create_resolver(self._loop, self._exit_code), _create_resolver(self._loop, self._group_gone)
+            )
             self.stdin = self._input.transport = await open_writer(self._input, pipes.pop())
             self._output.transport = await open_reader(self._output, pipes.pop())
             if pipes:
@@ -120,7 +122,7 @@ class Child:
             else:
                 self._stderr.connection_lost(None)
         except BaseException:
-            self._kill()
+            self._kill_finalizer()
             for pipe in pipes:
                 pipe.close()
             self._release()
@@ -130,50 +132,50 @@ class Child:
         if self._timers is None:
             self.stdin.close()
             self._timers = [
-                self._loop.call_later(group.GRACE, self._group.terminate),
-                self._loop.call_later(2 * group.GRACE, self._group.kill),
+                self._loop.call_later(group.GRACE_PERIOD_S, self._group.terminate),
+                self._loop.call_later(2 * group.GRACE_PERIOD_S, self._group.kill),
             ]
-            self._gone.add_done_callback(self._cancel_timers)
+            self._group_gone.add_done_callback(self._cancel_timers)
 
     def _cancel_timers(self, _: object) -> None:
         for timer in self._timers or ():
             timer.cancel()
 
-    async def _settled(self, *closed: asyncio.Future[None]) -> None:
-        await asyncio.wait(closed, timeout=_DRAIN)
+    async def _wait_closed(self, *closed: asyncio.Future[None]) -> None:
+        await asyncio.wait(closed, timeout=_DRAIN_TIMEOUT_S)
 
     def _release(self) -> None:
-        self._kill.detach()
+        self._kill_finalizer.detach()
         self._input.drop()
-        for half in (self._output.transport, self._stderr.transport):
-            if half is not None:
-                half.close()
+        for transport in (self._output.transport, self._stderr.transport):
+            if transport is not None:
+                transport.close()
 
 
 def _spawn(
-    words: list[str], variables: dict[str, str], cwd: str | Path | None, stderr: int | None
+    argv: list[str], child_env: dict[str, str], cwd: str | Path | None, stderr: int | None
 ) -> subprocess.Popen[bytes]:
     flags = 0
     if sys.platform == "win32":
-        words = windows_command(words, variables)
+        argv = windows_command(argv, child_env)
         flags = subprocess.CREATE_NO_WINDOW
     try:
         return subprocess.Popen(
-            words,
+            argv,
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
-            env=variables,
+            env=child_env,
             cwd=cwd,
             start_new_session=True,
             creationflags=flags,
         )
     except (OSError, ValueError) as error:
-        raise explained(error, words, variables) from error
+        raise explain_start_error(error, argv, child_env) from error
 
 
-def _told(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any]) -> Callable[..., None]:
+def _create_resolver(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any]) -> Callable[..., None]:
     """A function for another thread that resolves a future of this loop."""
 
     def resolve(value: Any = None) -> None:
@@ -194,19 +196,19 @@ class _Input(asyncio.Protocol):
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
         self._protocol = protocol
-        self._paused = False
+        self._is_paused = False
 
     def pause_writing(self) -> None:
-        self._paused = True
+        self._is_paused = True
         self._protocol.pause_writing()
 
     def resume_writing(self) -> None:
-        self._paused = False
+        self._is_paused = False
         self._protocol.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
-        if self._paused:
+        if self._is_paused:
             self.resume_writing()  # whoever waits to write must learn that nobody reads
 
     def drop(self) -> None:
@@ -242,30 +244,30 @@ class _Stderr(asyncio.Protocol):
     def __init__(self, sink: Sink | None, closed: asyncio.Future[None]) -> None:
         self.closed = closed
         self._sink = sink
-        self._ring = bytearray()
-        self._seen = 0
-        self._arrivals: deque[tuple[float, int]] = deque(maxlen=_ARRIVALS)  # when, and after how many bytes
+        self._buffer = bytearray()
+        self._total_bytes = 0
+        self._arrivals: deque[tuple[float, int]] = deque(maxlen=_MAX_ARRIVALS)  # when, and after how many bytes
         self._loop = closed.get_loop()
         self._line = bytearray()
-        self._complained = False
+        self._has_logged_failure = False
 
     def data_received(self, data: bytes) -> None:
-        self._arrivals.append((self._loop.time(), self._seen))
-        self._seen += len(data)
-        self._ring += data
-        if len(self._ring) > 2 * _RING:
-            del self._ring[:-_RING]
+        self._arrivals.append((self._loop.time(), self._total_bytes))
+        self._total_bytes += len(data)
+        self._buffer += data
+        if len(self._buffer) > 2 * _STDERR_BUFFER_BYTES:
+            del self._buffer[:-_STDERR_BUFFER_BYTES]
         if self._sink is not None:
-            *ended, rest = _LINE_END.split(data)
-            for piece in ended:
-                self._extend(piece)
-                self._pass_on()
-            self._extend(rest)
+            *complete_pieces, rest = _LINE_END.split(data)
+            for piece in complete_pieces:
+                self._extend_line(piece)
+                self._emit_line()
+            self._extend_line(rest)
 
-    def _extend(self, piece: bytes) -> None:
-        self._line += piece[: _LINE - len(self._line)]
+    def _extend_line(self, piece: bytes) -> None:
+        self._line += piece[: _MAX_LINE_BYTES - len(self._line)]
 
-    def _pass_on(self) -> None:
+    def _emit_line(self) -> None:
         if not self._line:
             return
         text = self._line.decode("utf-8", "replace")
@@ -276,31 +278,31 @@ class _Stderr(asyncio.Protocol):
             elif self._sink is not None:
                 self._sink.write(text + "\n")
         except Exception:
-            if not self._complained:
-                self._complained = True
+            if not self._has_logged_failure:
+                self._has_logged_failure = True
                 log.exception("the sink for a server's stderr failed; further failures are not reported")
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._sink is not None:
-            self._pass_on()
+            self._emit_line()
         if not self.closed.done():
             self.closed.set_result(None)
 
     def tail(self, since: float | None) -> str:
-        lines = _LINE_END.split(bytes(self._ring[self._from(since) :]).strip(b"\r\n"))
-        return "\n".join(_printable(line.decode("utf-8", "replace")) for line in lines[-_TAIL_LINES:])
+        lines = _LINE_END.split(bytes(self._buffer[self._find_start(since) :]).strip(b"\r\n"))
+        return "\n".join(_printable(line.decode("utf-8", "replace")) for line in lines[-_MAX_TAIL_LINES:])
 
-    def _from(self, since: float | None) -> int:
+    def _find_start(self, since: float | None) -> int:
         """Where in the ring to begin: at the line in which the first byte since then stands."""
-        first = max(0, len(self._ring) - _RING)
+        buffer_start = max(0, len(self._buffer) - _STDERR_BUFFER_BYTES)
         if since is None:
-            return first
-        come = next((before for when, before in self._arrivals if when >= since), self._seen)
-        place = max(first, len(self._ring) - (self._seen - come))
-        return max(first, self._ring.rfind(b"\n", 0, place) + 1)
+            return buffer_start
+        bytes_before = next((before for when, before in self._arrivals if when >= since), self._total_bytes)
+        offset = max(buffer_start, len(self._buffer) - (self._total_bytes - bytes_before))
+        return max(buffer_start, self._buffer.rfind(b"\n", 0, offset) + 1)
 
 
-def _printable(text: str) -> str:
+def _printable(line: str) -> str:
     return "".join(
-        one if one.isprintable() or one == "\t" else one.encode("unicode_escape").decode("ascii") for one in text
+        char if char.isprintable() or char == "\t" else char.encode("unicode_escape").decode("ascii") for char in line
     )

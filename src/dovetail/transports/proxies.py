@@ -15,7 +15,7 @@ class Proxy(NamedTuple):
     authorization: bytes
 
 
-def parse(url: str) -> Proxy:
+def parse_proxy(url: str) -> Proxy:
     """The proxy a URL names. The text of an error never repeats the URL, which may hold a password."""
     parts = urlsplit(url if "://" in url else "http://" + url)
     if parts.scheme != "http":
@@ -24,34 +24,36 @@ def parse(url: str) -> Proxy:
         raise ValueError("a proxy needs a host, as in http://proxy.example:3128")
     authorization = b""
     if parts.username is not None:
-        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        authorization = b"Basic " + base64.b64encode(pair.encode())
+        credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        authorization = b"Basic " + base64.b64encode(credentials.encode())
     return Proxy(parts.hostname, parts.port or 80, authorization)
 
 
-def from_environment(scheme: str, host: str, port: int, environment: Mapping[str, str]) -> str:
+def find_proxy_url(scheme: str, host: str, port: int, environment: Mapping[str, str]) -> str:
     """The value of HTTP_PROXY, HTTPS_PROXY or ALL_PROXY for this target, or nothing. This machine needs no proxy."""
-    if _local(host) or _excepted(host, port, _variable("no_proxy", environment)):
+    if _is_local(host) or _is_excluded(host, port, _get_variable("no_proxy", environment)):
         return ""
-    return _variable(f"{scheme}_proxy", environment) or _variable("all_proxy", environment)
+    return _get_variable(f"{scheme}_proxy", environment) or _get_variable("all_proxy", environment)
 
 
-def _variable(name: str, environment: Mapping[str, str]) -> str:
+def _get_variable(name: str, environment: Mapping[str, str]) -> str:
     # In a CGI program HTTP_PROXY is the request's Proxy header: anyone could set it.
     if name == "http_proxy" and "REQUEST_METHOD" in environment:
         return environment.get(name, "")
     return environment.get(name) or environment.get(name.upper()) or ""
 
 
-def _local(host: str) -> bool:
+def _is_local(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
 
 
-def _excepted(host: str, port: int, exceptions: str) -> bool:
-    return any(_matches(host, port, one.strip().lower()) for one in exceptions.split(",") if one.strip())
+def _is_excluded(host: str, port: int, exceptions: str) -> bool:
+    return any(
+        _matches(host, port, exception.strip().lower()) for exception in exceptions.split(",") if exception.strip()
+    )
 
 
 def _matches(host: str, port: int, exception: str) -> bool:
@@ -61,8 +63,8 @@ def _matches(host: str, port: int, exception: str) -> bool:
         return ip_address(host) in ip_network(exception.strip("[]"), strict=False)
     except ValueError:
         pass
-    name, _, its_port = exception.rpartition(":")
-    if name and its_port.isdigit():
-        return int(its_port) == port and _matches(host, port, name)
+    name, _, port_text = exception.rpartition(":")
+    if name and port_text.isdigit():
+        return int(port_text) == port and _matches(host, port, name)
     name = exception.removeprefix("*").removeprefix(".")
     return host == name or host.endswith("." + name)

@@ -5,32 +5,32 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Literal, Protocol
 
 from dovetail.errors import InsufficientScope, ProtocolError
-from dovetail.protocol.http import retry_header, scope_challenge
-from dovetail.protocol.principal import SCOPE, Principal
+from dovetail.protocol.http import build_retry_header, build_scope_challenge
+from dovetail.protocol.principal import SCOPE_PATTERN, Principal
 from dovetail.wire.shape import Struct
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
-Responses = Literal["auto", "json", "sse"]
+ResponseMode = Literal["auto", "json", "sse"]
 
 
-class Request(Struct):
+class EndpointRequest(Struct):
     """What the parts of the endpoint hand to one another."""
 
     scope: Scope
     receive: Receive
     send: Send
     headers: dict[bytes, bytes]
-    cors: Headers  # to be sent with whatever is answered
-    address: str | None  # the client's, where it says anything: on loopback everyone looks the same
+    cors_headers: Headers  # to be sent with whatever is answered
+    client_address: str | None  # the client's, where it says anything: on loopback everyone looks the same
     principal: Principal | None = None  # who the caller proved to be
-    metadata: str | None = None  # where the server says who guards it
+    metadata_url: str | None = None  # where the server says who guards it
     guard_scopes: Callable[[Iterable[str], Iterable[str]], Sequence[str]] | None = None  # see headers_for
     message: Any = None  # of a POST, once it is read
     size: int = 0
-    mode: Responses = "auto"
+    response_mode: ResponseMode = "auto"
 
     @property
     def method(self) -> str:
@@ -38,11 +38,11 @@ class Request(Struct):
         return self.scope["method"]
 
     @property
-    def lasts(self) -> float | None:
+    def valid_for(self) -> float | None:
         """Seconds the caller's proof is still good for, and so a stream it opens; None if that is not known."""
         return None if self.principal is None else self.principal.lasts(time.time())
 
-    def headers_for(self, exc: ProtocolError, *, stateless: bool = False) -> Headers:
+    def build_error_headers(self, exc: ProtocolError, *, is_stateless: bool = False) -> Headers:
         """What an error response says beside its status: when to come back, or with which scopes.
 
         The scopes are all that this request takes, those of the guard among them. Handshake clients replace the scopes
@@ -50,26 +50,33 @@ class Request(Struct):
         spec: authorization#runtime-insufficient-scope-errors
         """
         if not isinstance(exc, InsufficientScope):
-            return retry_header(exc)
-        held = () if stateless or self.principal is None else sorted(self.principal.scopes)
+            return build_retry_header(exc)
+        token_scopes = () if is_stateless or self.principal is None else sorted(self.principal.scopes)
         scopes = (
-            dict.fromkeys((*exc.scopes, *held)) if self.guard_scopes is None else self.guard_scopes(exc.scopes, held)
+            dict.fromkeys((*exc.scopes, *token_scopes))
+            if self.guard_scopes is None
+            else self.guard_scopes(exc.scopes, token_scopes)
         )
-        shown = self.headers.get(b"authorization", b"")
-        return [(b"www-authenticate", scope_challenge(filter(SCOPE.fullmatch, scopes), self.metadata, shown))]
+        authorization = self.headers.get(b"authorization", b"")
+        return [
+            (
+                b"www-authenticate",
+                build_scope_challenge(filter(SCOPE_PATTERN.fullmatch, scopes), self.metadata_url, authorization),
+            )
+        ]
 
 
-class Guard(Protocol):
+class EndpointGuard(Protocol):
     """Who decides which callers an endpoint serves."""
 
-    def tells(self, path: str, scope: Scope) -> bool:
+    def has_document(self, path: str, scope: Scope) -> bool:
         """Whether something is told to everyone who asks at this path."""
         ...
 
-    def document(self, path: str, request: Request) -> bytes | None:
+    def get_document(self, path: str, request: EndpointRequest) -> bytes | None:
         """What is told to everyone who asks at this path, as JSON; None where nothing is."""
         ...
 
-    async def identify(self, path: str, request: Request) -> Principal:
+    async def authenticate(self, path: str, request: EndpointRequest) -> Principal:
         """Who is calling; Denied, if that is not clear or not enough."""
         ...

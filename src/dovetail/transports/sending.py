@@ -5,71 +5,73 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from dovetail.protocol.limits import FetchLimits
-from dovetail.protocol.web import Send, WebReply, WebRequest
+from dovetail.protocol.web import SendRequest, WebReply, WebRequest
 from dovetail.transports import within as inside
 
 
-def sender(client: Any, most: int) -> Send:
+def create_sender(client: Any, max_response_bytes: int) -> SendRequest:
     """What a user gave as a client, as a function; ours if nothing was given."""
     if client is None:
-        return _own(most)
+        return _create_http_sender(max_response_bytes)
     if callable(getattr(client, "request", None)):
-        _check_awaited(client)
-        return _of_client(client)
+        _check_async(client)
+        return _create_client_sender(client)
     if callable(client):
-        return cast("Send", client)
+        return cast("SendRequest", client)
     raise TypeError(
         "client= takes an async function of a WebRequest, or a client with a `request` method such as httpx's"
     )
 
 
-def base_of(client: Any) -> str | None:
+def get_base_url(client: Any) -> str | None:
     """Where a client of the user's sends what has no address of its own, if it says so as httpx's do."""
-    found = str(getattr(client, "base_url", None) or "")
-    return found if found.startswith(("http://", "https://")) else None
+    base_url = str(getattr(client, "base_url", None) or "")
+    return base_url if base_url.startswith(("http://", "https://")) else None
 
 
-def _check_awaited(client: Any) -> None:
+def _check_async(client: Any) -> None:
     """Refuse a client whose requests nobody can await: it would hold up everyone, and then fail."""
-    waits = inspect.iscoroutinefunction(client.request) or not hasattr(client, "close") or hasattr(client, "aclose")
-    if not waits:
+    is_async = inspect.iscoroutinefunction(client.request) or not hasattr(client, "close") or hasattr(client, "aclose")
+    if not is_async:
         raise TypeError(f"client= needs an asynchronous client such as httpx.AsyncClient, not {type(client).__name__}")
 
 
-def _own(most: int) -> Send:
-    from dovetail.transports.fetch import Fetcher
+def _create_http_sender(max_response_bytes: int) -> SendRequest:
+    from dovetail.transports.fetch import HTTPClient
 
-    fetcher = Fetcher(limits=FetchLimits(body=most))
+    http_client = HTTPClient(limits=FetchLimits(max_body_bytes=max_response_bytes))
 
     async def send(request: WebRequest) -> WebReply:
-        lines = [(name.lower().encode(), value.encode("latin-1")) for name, value in request.headers.items()]
-        reply = await fetcher.fetch(request.method, request.url, lines, request.body)
-        body = await reply.read()
-        told = {name.decode("latin-1"): value.decode("latin-1") for name, value in reply.headers.items()}
-        return WebReply(reply.status, told, body)
+        headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in request.headers.items()]
+        response = await http_client.fetch(request.method, request.url, headers, request.body)
+        body = await response.read()
+        response_headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers.items()}
+        return WebReply(response.status, response_headers, body)
 
     return send
 
 
-def _of_client(client: Any) -> Send:
+def _create_client_sender(client: Any) -> SendRequest:
     async def send(request: WebRequest) -> WebReply:
-        reply = await client.request(request.method, request.url, headers=request.headers, content=request.body)
-        return WebReply(reply.status_code, dict(reply.headers), reply.content)
+        response = await client.request(request.method, request.url, headers=request.headers, content=request.body)
+        return WebReply(response.status_code, dict(response.headers), response.content)
 
     return send
 
 
-def within(application: Any, most: int) -> Send:
+def create_app_sender(application: Any, max_response_bytes: int) -> SendRequest:
     """Requests to an ASGI application of this process."""
 
     async def send(request: WebRequest) -> WebReply:
-        found = await inside.call(application, request.method, request.url, request.headers, request.body, most=most)
-        return WebReply(*found)
+        response = await inside.call_app(
+            application, request.method, request.url, request.headers, request.body, max_bytes=max_response_bytes
+        )
+        return WebReply(*response)
 
     return send
 
 
-def described(application: Any) -> Mapping[str, Any]:
+def get_openapi_document(application: Any) -> Mapping[str, Any]:
     """The OpenAPI document an application has of itself."""
     if callable(getattr(application, "openapi", None)):  # FastAPI
         return application.openapi()

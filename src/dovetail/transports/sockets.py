@@ -9,27 +9,27 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from dovetail.protocol.exchange import Service
-from dovetail.transports.lines import Lines, serve_connection
-from dovetail.transports.spool import Budget
+from dovetail.transports.lines import LineProtocol, serve_connection
+from dovetail.transports.spool import MemoryBudget
 
 MAX_CONNECTIONS = 1000
-_HTTP = re.compile(rb"[A-Z]{3,8} ")  # a method and a space; no message begins with a letter
+_HTTP_REQUEST_PATTERN = re.compile(rb"[A-Z]{3,8} ")  # a method and a space; no message begins with a letter
 
 
-class _Door:
+class _ConnectionFactory:
     """Makes a protocol for each connection and keeps its task."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._tasks: set[asyncio.Task[None]] = set()
-        self._budget = Budget(service.limits.waiting_bytes)
+        self._budget = MemoryBudget(service.limits.waiting_bytes)
 
-    def __call__(self) -> Lines:
-        lines = _Guest(self._service, self._budget, full=len(self._tasks) >= MAX_CONNECTIONS)
-        task = asyncio.get_running_loop().create_task(serve_connection(lines, self._service.limits.drain))
+    def __call__(self) -> LineProtocol:
+        connection = _SocketConnection(self._service, self._budget, is_full=len(self._tasks) >= MAX_CONNECTIONS)
+        task = asyncio.get_running_loop().create_task(serve_connection(connection, self._service.limits.drain))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return lines
+        return connection
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -38,47 +38,47 @@ class _Door:
             await asyncio.wait(self._tasks, timeout=2.0)
 
 
-class _Guest(Lines):
+class _SocketConnection(LineProtocol):
     """A connection. One too many is closed at once, and so is one that speaks HTTP: a web page could make a browser
     send a request whose body is a message, and nothing here would know where it comes from.
     """
 
-    def __init__(self, service: Service, budget: Budget, *, full: bool) -> None:
+    def __init__(self, service: Service, budget: MemoryBudget, *, is_full: bool) -> None:
         super().__init__(service, budget=budget)
-        self._full = full
-        self._first = True
+        self._is_full = is_full
+        self._is_first_chunk = True
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
-        if self._full:
+        if self._is_full:
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self._first:
-            self._first = False
-            if _HTTP.match(data):
+        if self._is_first_chunk:
+            self._is_first_chunk = False
+            if _HTTP_REQUEST_PATTERN.match(data):
                 self._abort()
                 return
         super().data_received(data)
 
 
 @asynccontextmanager
-async def listening(
+async def serve_socket(
     service: Service, *, path: str | None = None, host: str | None = None, port: int | None = None
 ) -> AsyncGenerator[asyncio.Server]:
     """Serve on a Unix socket (`path`) or on TCP (`host`, `port`) while the context lasts."""
     loop = asyncio.get_running_loop()
-    door = _Door(service)
+    factory = _ConnectionFactory(service)
     if path is not None:
         await _check_free(path)
-        server = await loop.create_unix_server(door, path)
+        server = await loop.create_unix_server(factory, path)
     else:
-        server = await loop.create_server(door, host or "127.0.0.1", port or 0)
+        server = await loop.create_server(factory, host or "127.0.0.1", port or 0)
     try:
         yield server
     finally:
         server.close()
-        await door.close()
+        await factory.close()
         if path is not None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)

@@ -8,17 +8,17 @@ import os
 from collections.abc import Iterator
 from typing import IO
 
-SLICE = 64 * 1024
+SLICE_BYTES = 64 * 1024
 
 
-class Budget:
+class MemoryBudget:
     """How many waiting bytes may be in memory, everyone's together."""
 
-    __slots__ = ("limit", "used")
+    __slots__ = ("max_bytes", "used_bytes")
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.used = 0
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.used_bytes = 0
 
 
 class Spool:
@@ -27,15 +27,17 @@ class Spool:
     One message, whose size has a limit of its own, may be larger than the budget while nothing else waits.
     """
 
-    __slots__ = ("_budget", "_file", "_passed", "_pieces", "_skipped", "one_message", "size")
+    __slots__ = ("_budget", "_file", "_passed_bytes", "_passed_pieces", "_pieces", "is_single_message", "size")
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget
         self._pieces: list[bytes] = []
-        self.one_message = True
+        self.is_single_message = True
         self._file: IO[bytes] | None = None
         self.size = 0
-        self._passed = self._skipped = 0  # how many pieces, and bytes of them, lie before what was read last
+        self._passed_pieces = self._passed_bytes = (
+            0  # how many pieces, and bytes of them, lie before what was read last
+        )
 
     def append(self, data: bytes) -> None:
         """Add bytes at the end."""
@@ -45,11 +47,13 @@ class Spool:
             self._file.write(data)
             return
         self._pieces.append(data)
-        self._budget.used += len(data)
-        if self._budget.used > self._budget.limit and not (self.one_message and self._budget.used == self.size):
-            self.to_disk()
+        self._budget.used_bytes += len(data)
+        if self._budget.used_bytes > self._budget.max_bytes and not (
+            self.is_single_message and self._budget.used_bytes == self.size
+        ):
+            self.move_to_disk()
 
-    def to_disk(self) -> None:
+    def move_to_disk(self) -> None:
         """Give the memory back."""
         if self._file is None:
             import tempfile  # seldom needed, and slow to load
@@ -66,35 +70,35 @@ class Spool:
         self._file.seek(0)
         return self._file.read()
 
-    def slices(self) -> Iterator[bytes]:
+    def iter_slices(self) -> Iterator[bytes]:
         """The bytes in slices; moving to disk between two of them changes nothing."""
-        for start in range(0, self.size, SLICE):
-            yield self.part(start)
+        for start in range(0, self.size, SLICE_BYTES):
+            yield self.read_slice(start)
 
-    def part(self, start: int) -> bytes:
+    def read_slice(self, start: int) -> bytes:
         """The slice that starts there; empty at the end."""
         if self._file is not None:
             self._file.seek(start)
-            return self._file.read(SLICE)
-        return self._cut(start)
+            return self._file.read(SLICE_BYTES)
+        return self._slice_pieces(start)
 
-    def _cut(self, start: int) -> bytes:
+    def _slice_pieces(self, start: int) -> bytes:
         """A slice of the pieces, which are not joined for it: that would be one more copy of a large message."""
         pieces = self._pieces
-        if start < self._skipped:
-            self._passed = self._skipped = 0
-        while self._passed < len(pieces) and start >= self._skipped + len(pieces[self._passed]):
-            self._skipped += len(pieces[self._passed])
-            self._passed += 1
-        found: list[bytes] = []
-        at, wanted = start - self._skipped, SLICE
-        for place in range(self._passed, len(pieces)):
-            found.append(pieces[place][at : at + wanted])
-            wanted -= len(found[-1])
-            at = 0
-            if not wanted:
+        if start < self._passed_bytes:
+            self._passed_pieces = self._passed_bytes = 0
+        while self._passed_pieces < len(pieces) and start >= self._passed_bytes + len(pieces[self._passed_pieces]):
+            self._passed_bytes += len(pieces[self._passed_pieces])
+            self._passed_pieces += 1
+        parts: list[bytes] = []
+        offset, remaining = start - self._passed_bytes, SLICE_BYTES
+        for index in range(self._passed_pieces, len(pieces)):
+            parts.append(pieces[index][offset : offset + remaining])
+            remaining -= len(parts[-1])
+            offset = 0
+            if not remaining:
                 break
-        return found[0] if len(found) == 1 else b"".join(found)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def close(self) -> None:
         """Let go of everything."""
@@ -103,11 +107,11 @@ class Spool:
             self._file.close()
 
     def _release(self) -> None:
-        self._budget.used -= sum(map(len, self._pieces))
+        self._budget.used_bytes -= sum(map(len, self._pieces))
         self._pieces = []
 
 
-def spooled(data: bytes, budget: Budget) -> Spool:
+def create_spool(data: bytes, budget: MemoryBudget) -> Spool:
     """A spool of these bytes."""
     spool = Spool(budget)
     spool.append(data)

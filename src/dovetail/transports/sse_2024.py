@@ -13,142 +13,144 @@ from dovetail.protocol import sse
 from dovetail.protocol.exchange import Service
 from dovetail.protocol.http import Refusal
 from dovetail.protocol.principal import Principal
-from dovetail.transports.duplex import Duplex
+from dovetail.transports.duplex import DuplexServer
 from dovetail.transports.reply import STREAM_HEADERS, send_body
-from dovetail.transports.request import Receive, Request, Send
+from dovetail.transports.request import EndpointRequest, Receive, Send
 
-_STALL = 1024 * 1024  # bytes waiting for a reader, beyond which nothing more is taken from it
+_MAX_QUEUED_BYTES = 1024 * 1024  # bytes waiting for a reader, beyond which nothing more is taken from it
 
 
-class OldTransport:
+class SSE2024Server:
     """The two addresses, below the endpoint's path and beside it."""
 
     def __init__(self, service: Service, path: str) -> None:
         self._service = service
         self._limits = service.limits
-        under = path.rstrip("/")
-        self._streams = {"/sse": "/messages", f"{under}/sse": f"{under}/messages"}
-        self._posts = frozenset(self._streams.values())
-        self._open: dict[str, _Connection] = {}
+        prefix = path.rstrip("/")
+        self._post_path_by_stream = {"/sse": "/messages", f"{prefix}/sse": f"{prefix}/messages"}
+        self._post_paths = frozenset(self._post_path_by_stream.values())
+        self._connections: dict[str, _SSEConnection] = {}
 
     @property
     def connections(self) -> int:
         """How many clients are connected."""
-        return len(self._open)
+        return len(self._connections)
 
-    def serves(self, path: str) -> bool:
+    def handles_path(self, path: str) -> bool:
         """Whether a path is one of ours."""
-        return path in self._streams or path in self._posts
+        return path in self._post_path_by_stream or path in self._post_paths
 
-    async def admit(self, path: str, request: Request) -> None:
+    async def wait_for_room(self, path: str, request: EndpointRequest) -> None:
         """Before a message is read: know whose it is, and wait while more lies in its stream than a reader takes."""
-        if path in self._posts and request.method == "POST":
-            await self._connection(request).room()
+        if path in self._post_paths and request.method == "POST":
+            await self._find_connection(request).wait_for_room()
 
-    async def serve(self, path: str, request: Request, body: bytes) -> None:
+    async def handle(self, path: str, request: EndpointRequest, body: bytes) -> None:
         """One request to either address."""
-        if path in self._streams:
+        if path in self._post_path_by_stream:
             if request.method != "GET":
                 raise Refusal(405, "Open the stream with GET", [(b"allow", b"GET")])
             root = request.scope.get("root_path") or ""
-            await self._stream(root + self._streams[path], request)
+            await self._open_stream(root + self._post_path_by_stream[path], request)
         elif request.method != "POST":
             raise Refusal(405, "Send messages with POST", [(b"allow", b"POST")])
         else:
-            connection = self._connection(request)
-            connection.lasts(request.lasts)
-            connection.duplex.speaks(request.principal)
+            connection = self._find_connection(request)
+            connection.set_expiry(request.valid_for)
+            connection.duplex.set_principal(request.principal)
             connection.duplex.receive(body)
-            await send_body(request.send, 202, request.cors, b"")
+            await send_body(request.send, 202, request.cors_headers, b"")
 
-    async def _stream(self, address: str, request: Request) -> None:
-        if len(self._open) >= self._limits.sessions:
+    async def _open_stream(self, address: str, request: EndpointRequest) -> None:
+        if len(self._connections) >= self._limits.sessions:
             raise Refusal(503, "Too many sessions", [(b"retry-after", b"60")])
-        origin = request.principal or request.address
-        mine = sum(one.duplex.origin == origin for one in self._open.values())
-        if origin is not None and mine >= self._limits.streams:
+        origin = request.principal or request.client_address
+        open_count = sum(other.duplex.origin == origin for other in self._connections.values())
+        if origin is not None and open_count >= self._limits.streams:
             raise Refusal(429, "Too many streams", [(b"retry-after", b"5")])
-        connection, send = _Connection(self._service, request.principal), request.send
+        connection, send = _SSEConnection(self._service, request.principal), request.send
         connection.duplex.origin = origin
-        connection.lasts(request.lasts)
+        connection.set_expiry(request.valid_for)
         id = secrets.token_urlsafe(24)
-        self._open[id] = connection
+        self._connections[id] = connection
         try:
-            headers = [*STREAM_HEADERS, *request.cors]
+            headers = [*STREAM_HEADERS, *request.cors_headers]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await _write(send, sse.event(f"{address}?session_id={id}".encode(), name="endpoint"))
+            await _write(send, sse.encode_event(f"{address}?session_id={id}".encode(), name="endpoint"))
             await connection.run(request.receive, send, self._limits.keep_alive)
         finally:
-            del self._open[id]
+            del self._connections[id]
             await connection.duplex.close()
 
-    def _connection(self, request: Request) -> "_Connection":
+    def _find_connection(self, request: EndpointRequest) -> "_SSEConnection":
         query = parse_qs(request.scope.get("query_string", b"").decode("latin-1"))
-        names = query.get("session_id") or query.get("sessionId") or [""]
-        connection = self._open.get(names[0])
+        session_ids = query.get("session_id") or query.get("sessionId") or [""]
+        connection = self._connections.get(session_ids[0])
         if connection is None or connection.principal != request.principal:
             raise Refusal(404, "There is no such session; open a stream with GET")
         return connection
 
     async def close(self) -> None:
         """End all streams."""
-        for connection in list(self._open.values()):
+        for connection in list(self._connections.values()):
             connection.end()
 
 
-class _Connection:
+class _SSEConnection:
     """One client: a Duplex that writes into an event stream."""
 
     def __init__(self, service: Service, principal: Principal | None) -> None:
         self.principal = principal
-        self.duplex = Duplex(service, self._queue, drain=self.room, principal=principal, on_shutdown=self.end)
-        self._waiting: deque[bytes] = deque()
-        self._size = 0
+        self.duplex = DuplexServer(
+            service, self._enqueue, drain=self.wait_for_room, principal=principal, on_shutdown=self.end
+        )
+        self._pending: deque[bytes] = deque()
+        self._queued_bytes = 0
         self._wake = asyncio.Event()
         self._sent = asyncio.Event()
-        self._ended = False
-        self._lapse: asyncio.TimerHandle | None = None
+        self._is_ended = False
+        self._expiry_timer: asyncio.TimerHandle | None = None
 
-    def _queue(self, data: bytes) -> None:
-        self._waiting.append(data)
-        self._size += len(data)
+    def _enqueue(self, data: bytes) -> None:
+        self._pending.append(data)
+        self._queued_bytes += len(data)
         self._wake.set()
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait until the reader has taken most of what waits for it."""
-        while self._size > _STALL and not self._ended:
+        while self._queued_bytes > _MAX_QUEUED_BYTES and not self._is_ended:
             self._sent.clear()
             await self._sent.wait()
 
-    def lasts(self, seconds: float | None) -> None:
+    def set_expiry(self, seconds: float | None) -> None:
         """End when the caller's newest proof does: each message may bring another."""
-        if self._lapse is not None:
-            self._lapse.cancel()
-        self._lapse = None if seconds is None else asyncio.get_running_loop().call_later(seconds, self.end)
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+        self._expiry_timer = None if seconds is None else asyncio.get_running_loop().call_later(seconds, self.end)
 
     def end(self) -> None:
         """No more is to be sent."""
-        self.lasts(None)
-        self._ended = True
+        self.set_expiry(None)
+        self._is_ended = True
         self._wake.set()
         self._sent.set()
 
     async def run(self, receive: Receive, send: Send, keep_alive: float) -> None:
         """Send what is queued until the client leaves."""
-        watch = asyncio.get_running_loop().create_task(self._look(receive))
+        watch_task = asyncio.get_running_loop().create_task(self._watch_disconnect(receive))
         try:
-            while not self._ended or self._waiting:
-                while self._waiting:
-                    data = self._waiting.popleft()
-                    await _write(send, sse.event(data, name="message"))
-                    self._size -= len(data)
+            while not self._is_ended or self._pending:
+                while self._pending:
+                    data = self._pending.popleft()
+                    await _write(send, sse.encode_event(data, name="message"))
+                    self._queued_bytes -= len(data)
                     self._sent.set()
                 self._wake.clear()
-                if not self._ended:
+                if not self._is_ended:
                     await self._wait(send, keep_alive)
         finally:
             self.end()
-            watch.cancel()
+            watch_task.cancel()
         await send({"type": "http.response.body", "body": b""})
 
     async def _wait(self, send: Send, keep_alive: float) -> None:
@@ -156,12 +158,12 @@ class _Connection:
             async with asyncio.timeout(keep_alive):
                 await self._wake.wait()
         except TimeoutError:
-            await _write(send, sse.comment())
+            await _write(send, sse.encode_comment())
 
-    async def _look(self, receive: Receive) -> None:
+    async def _watch_disconnect(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        self._waiting.clear()
+        self._pending.clear()
         self.end()
 
 

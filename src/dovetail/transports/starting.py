@@ -18,96 +18,96 @@ from typing import Any
 Work = Coroutine[Any, Any, None]
 
 
-class Starter:
+class EagerTaskStarter:
     """Starts the work of one connection."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._standby: _Standby | None = None
+        self._standby: _StandbyTask | None = None
 
     def start(self, work: Work) -> asyncio.Task[None]:
         """Begin; the task whose work it is."""
         standby = self._standby
-        if standby is not None and standby.begin(work):
+        if standby is not None and standby.run_first_step(work):
             return standby.task
-        if standby is None or standby.taken:
-            self._standby = _Standby(self._loop)
+        if standby is None or standby.is_taken:
+            self._standby = _StandbyTask(self._loop)
         return self._loop.create_task(work)
 
     def close(self) -> None:
         """Nothing more will be started; what was goes on."""
-        if self._standby is not None and not self._standby.taken:
+        if self._standby is not None and not self._standby.is_taken:
             self._standby.task.cancel()
         self._standby = None
 
 
-class _Standby:
+class _StandbyTask:
     """A task that waits to be somebody's."""
 
-    __slots__ = ("_context", "_lent", "_loop", "_parked", "_ready", "_waiting", "_work", "task")
+    __slots__ = ("_assigned", "_awaited", "_context", "_is_lent", "_is_ready", "_loop", "_work", "task")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._parked: asyncio.Future[None] = loop.create_future()
+        self._assigned: asyncio.Future[None] = loop.create_future()
         self._work: Work | None = None
-        self._lent = False  # a first step is being made in its name
-        self._ready = False  # before a task's own first step, cancelling it would not reach what it carries
-        self.task = loop.create_task(self._carry())
+        self._is_lent = False  # a first step is being made in its name
+        self._is_ready = False  # before a task's own first step, cancelling it would not reach what it carries
+        self.task = loop.create_task(self._run_work())
 
     @property
-    def taken(self) -> bool:
+    def is_taken(self) -> bool:
         """Whether it is somebody's, or was cancelled while it lent its name."""
-        return self._parked.done()
+        return self._assigned.done()
 
-    def begin(self, work: Work) -> bool:
+    def run_first_step(self, work: Work) -> bool:
         """Make the first step of the work, and carry it on if it waits; whether that was possible."""
-        if not self._ready or self._lent or self._parked.done():
+        if not self._is_ready or self._is_lent or self._assigned.done():
             return False
         loop, task = self._loop, self.task
-        around = current_task(loop)  # whoever hands the message over, where that is not the loop itself
-        if around is not None:
-            _leave_task(loop, around)
+        outer_task = current_task(loop)  # whoever hands the message over, where that is not the loop itself
+        if outer_task is not None:
+            _leave_task(loop, outer_task)
         _enter_task(loop, task)
-        self._lent = True
+        self._is_lent = True
         context = contextvars.copy_context()
         try:
-            self._waiting = context.run(work.send, None)
+            self._awaited = context.run(work.send, None)
         except StopIteration:
             return True
         finally:
-            self._lent = False
+            self._is_lent = False
             _leave_task(loop, task)
-            if around is not None:
-                _enter_task(loop, around)
+            if outer_task is not None:
+                _enter_task(loop, outer_task)
         self._work, self._context = work, context
-        if not self._parked.done():
-            self._parked.set_result(None)
+        if not self._assigned.done():
+            self._assigned.set_result(None)
         return True
 
-    async def _carry(self) -> None:
+    async def _run_work(self) -> None:
         await self
 
     def __await__(self) -> Generator[Any, Any, None]:
-        self._ready = True
-        step: Callable[[Any], Any] = self._begun
-        given: Any = None
+        self._is_ready = True
+        step: Callable[[Any], Any] = self._get_first_awaited
+        value: Any = None
         try:
-            yield from self._parked
+            yield from self._assigned
         except asyncio.CancelledError as exc:
             if self._work is None:
                 raise
-            step, given = self._work.throw, exc  # cancelled in its first step
+            step, value = self._work.throw, exc  # cancelled in its first step
         work = self._work
         assert work is not None
         while True:
             try:
-                waiting = self._context.run(step, given)
+                awaited = self._context.run(step, value)
             except StopIteration:
                 return
             try:
-                step, given = work.send, (yield waiting)
+                step, value = work.send, (yield awaited)
             except BaseException as exc:
-                step, given = work.throw, exc
+                step, value = work.throw, exc
 
-    def _begun(self, _: None) -> Any:
-        return self._waiting
+    def _get_first_awaited(self, _: None) -> Any:
+        return self._awaited

@@ -10,31 +10,31 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class Suspending(Generic[T]):
+class SuspendNotifier(Generic[T]):
     """`await Suspending(work, told)`: the work's value; `told()` is called once, if and when it first waits."""
 
-    __slots__ = ("_told", "_work")
+    __slots__ = ("_coroutine", "_on_suspend")
 
-    def __init__(self, work: Coroutine[Any, Any, T], told: Callable[[], None]) -> None:
-        self._work = work
-        self._told = told
+    def __init__(self, coroutine: Coroutine[Any, Any, T], on_suspend: Callable[[], None]) -> None:
+        self._coroutine = coroutine
+        self._on_suspend = on_suspend
 
     def __await__(self) -> Generator[Any, Any, T]:
-        work = self._work
+        coroutine = self._coroutine
         try:
-            waiting = work.send(None)
+            awaited = coroutine.send(None)
         except StopIteration as done:
             return done.value
-        self._told()
+        self._on_suspend()
         while True:
             try:
-                sent = yield waiting
+                sent = yield awaited
             except BaseException as exc:
-                step = work.throw
-                given: Any = exc
+                step = coroutine.throw
+                value: Any = exc
             else:
-                step, given = work.send, sent
+                step, value = coroutine.send, sent
             try:
-                waiting = step(given)
+                awaited = step(value)
             except StopIteration as done:
                 return done.value

@@ -7,27 +7,27 @@ import asyncio
 from typing import Any
 
 from dovetail.errors import Disconnected, InvalidRequest, ParseError, ResultError, TransportError, clip
-from dovetail.protocol.channel import Channel, Headers, Inbox, Request
-from dovetail.wire.incoming import Incoming, answered, read
-from dovetail.wire.jsonrpc import Id
+from dovetail.protocol.channel import ClientTransport, EncodedRequest, Headers, MessageReceiver
+from dovetail.wire.incoming import RawMessage, find_answered_ids, read_messages
+from dovetail.wire.jsonrpc import RequestId
 
-_QUOTED = 200
-_UNREAD = (ParseError.code, InvalidRequest.code)
+_MAX_EXCERPT_BYTES = 200
+_UNREADABLE_CODES = (ParseError.code, InvalidRequest.code)
 # A server in memory may answer before anyone has waited: now and then the loop gets its turn all the same, so that
 # whoever asks and asks leaves time to others, and can be cancelled.
-_TURN = 16
+_RESPONSES_PER_YIELD = 16
 
 
-class Talking:
+class DuplexClient:
     """One connection on which both sides may speak at any time."""
 
-    mirrors = False
+    has_headers = False
 
     def __init__(self) -> None:
-        self._inbox: Inbox | None = None
-        self._waiting: dict[Id, tuple[asyncio.Future[Incoming], Request]] = {}
-        self._at_once = 0  # how many requests were answered before anyone had to wait
-        self._ended: TransportError | None = None
+        self._receiver: MessageReceiver | None = None
+        self._pending: dict[RequestId, tuple[asyncio.Future[RawMessage], EncodedRequest]] = {}
+        self._immediate_count = 0  # how many requests were answered before anyone had to wait
+        self._end_error: TransportError | None = None
         self._loop = asyncio.get_running_loop()
 
     # What carries it
@@ -47,149 +47,153 @@ class Talking:
     async def drain(self) -> None:
         """Wait while the other side does not read."""
 
-    def facts(self, since: float | None = None) -> dict[str, Any]:
+    def get_diagnostics(self, since: float | None = None) -> dict[str, Any]:
         """What is known about the other side."""
         return {}
 
-    def advice(self) -> str | None:
+    def suggest_fix(self) -> str | None:
         """Nothing is known that could help."""
         return None
 
-    def older(self) -> Channel | None:
+    def create_fallback(self) -> ClientTransport | None:
         """The same server by an older transport."""
         return None
 
     # A channel
 
-    async def open(self, inbox: Inbox) -> None:
+    async def open(self, receiver: MessageReceiver) -> None:
         """Reach the server."""
-        self._inbox = inbox
+        self._receiver = receiver
         await self.connect()
 
-    async def exchange(self, request: Request) -> Incoming:
+    async def exchange(self, request: EncodedRequest) -> RawMessage:
         """Send a request and wait for its response."""
-        if self._ended is not None:
-            raise _again(self._ended, sent=False)
-        waiting: asyncio.Future[Incoming] = self._loop.create_future()
-        self._waiting[request.id] = waiting, request
+        if self._end_error is not None:
+            raise _copy_error(self._end_error, sent=False)
+        future: asyncio.Future[RawMessage] = self._loop.create_future()
+        self._pending[request.id] = future, request
         try:
             self.write(request.body)
-            if waiting.done():
-                self._at_once += 1
-                if self._at_once % _TURN == 0:
+            if future.done():
+                self._immediate_count += 1
+                if self._immediate_count % _RESPONSES_PER_YIELD == 0:
                     await asyncio.sleep(0)
-            return await waiting
+            return await future
         finally:
-            self._waiting.pop(request.id, None)
+            self._pending.pop(request.id, None)
 
-    def cancel(self, request: Request, reason: str) -> bytes | None:
+    def cancel(self, request: EncodedRequest, reason: str) -> bytes | None:
         """Tell the server that a request is no longer wanted. spec: cancellation#cancellation-flow"""
-        if self._ended is not None or request.method == "initialize":
+        if self._end_error is not None or request.method == "initialize":
             return None
-        notice = request.cancellation(reason)
+        notice = request.encode_cancellation(reason)
         self.write(notice)
         return notice
 
-    async def tell(self, body: bytes, headers: Headers = ()) -> None:
+    async def send_message(self, body: bytes, headers: Headers = ()) -> None:
         """Send a notification or an answer."""
-        if self._ended is not None:
-            raise _again(self._ended, sent=False)
+        if self._end_error is not None:
+            raise _copy_error(self._end_error, sent=False)
         self.write(body)
         await self.drain()
 
-    async def settled(self, revision: str) -> None:
+    async def complete_handshake(self, revision: str) -> None:
         """The connection needs to know nothing of it."""
 
-    async def hearing(self) -> bool:
+    async def wait_until_listening(self) -> bool:
         """Everything comes on the one connection."""
         return True
 
     async def close(self) -> None:
         """End the connection; the server need not finish what nobody waits for."""
-        for _, request in tuple(self._waiting.values()):
+        for _, request in tuple(self._pending.values()):
             self.cancel(request, "the client is leaving")
         self.end(Disconnected("the client was closed"))
         await self.disconnect()
 
     # What comes in
 
-    def take(self, data: bytes) -> None:
+    def receive_message(self, data: bytes) -> None:
         """One message, as bytes."""
-        inbox = self._inbox
-        if inbox is None:
+        receiver = self._receiver
+        if receiver is None:
             return
         try:
-            messages = read(data)
+            messages = read_messages(data)
         except ParseError as exc:
-            self._refuse(data, str(exc))
+            self._reject_message(data, str(exc))
             return
         for message in messages:
-            if message.answers and message.id is not None:
-                asked = self._waiting.get(message.id)
-                if asked is None and type(message.id) is str:
-                    self._refuse(_own(message, data, messages), f"its id is the text {clip(message.id)!r}")
-                elif asked is not None and not asked[0].done():
-                    asked[0].set_result(message)
-            elif message.answers:
-                self._nameless(message, _own(message, data, messages))
+            if message.is_response and message.id is not None:
+                pending = self._pending.get(message.id)
+                if pending is None and type(message.id) is str:
+                    self._reject_message(
+                        _get_message_bytes(message, data, messages), f"its id is the text {clip(message.id)!r}"
+                    )
+                elif pending is not None and not pending[0].done():
+                    pending[0].set_result(message)
+            elif message.is_response:
+                self._handle_null_id(message, _get_message_bytes(message, data, messages))
             elif message.method is None:
-                self._refuse(_own(message, data, messages), "it holds neither a result nor an error")
+                self._reject_message(
+                    _get_message_bytes(message, data, messages), "it holds neither a result nor an error"
+                )
             else:
-                inbox.receive(message)
+                receiver.receive(message)
 
-    def _nameless(self, message: Incoming, data: bytes) -> None:
+    def _handle_null_id(self, message: RawMessage, data: bytes) -> None:
         """A response without an id: a server that could not read a request answers so; to the only one, if it is."""
-        if message.error is not None and message.error.code in _UNREAD and len(self._waiting) == 1:
-            (waiting, _), *_ = self._waiting.values()
-            if not waiting.done():
-                waiting.set_result(message)
+        if message.error is not None and message.error.code in _UNREADABLE_CODES and len(self._pending) == 1:
+            (future, _), *_ = self._pending.values()
+            if not future.done():
+                future.set_result(message)
         else:
-            self._refuse(data, "its id is null")
+            self._reject_message(data, "its id is null")
 
-    def _refuse(self, data: bytes, why: str) -> None:
+    def _reject_message(self, data: bytes, reason: str) -> None:
         """What came is no message; if it was to be an answer, whoever waits for it need not wait longer."""
-        assert self._inbox is not None
-        self._inbox.junk(data[:400].decode("utf-8", "replace"))
-        self._fail(answered(data), unusable(data, why))
+        assert self._receiver is not None
+        self._receiver.record_invalid_message(data[:400].decode("utf-8", "replace"))
+        self._fail_requests(find_answered_ids(data), build_response_error(data, reason))
 
-    def skipped(self, what: str, beginning: bytes = b"") -> None:
+    def reject_oversized(self, description: str, prefix: bytes = b"") -> None:
         """Something came that was too large to be taken in."""
-        if self._inbox is not None:
-            self._inbox.junk(what)
-        error = ResultError(f"the answer is too large: {what}").at(hint="raise ClientLimits(answer=...)")
-        self._fail(answered(beginning), error)
+        if self._receiver is not None:
+            self._receiver.record_invalid_message(description)
+        error = ResultError(f"the answer is too large: {description}").at(hint="raise ClientLimits(answer=...)")
+        self._fail_requests(find_answered_ids(prefix), error)
 
-    def _fail(self, ids: list[int], error: ResultError) -> None:
+    def _fail_requests(self, ids: list[int], error: ResultError) -> None:
         for id in ids:
-            asked = self._waiting.get(id)
-            if asked is not None and not asked[0].done():
-                asked[0].set_exception(ResultError(*error.args).at(hint=error.hint))
+            pending = self._pending.get(id)
+            if pending is not None and not pending[0].done():
+                pending[0].set_exception(ResultError(*error.args).at(hint=error.hint))
 
-    def end(self, why: TransportError) -> None:
+    def end(self, error: TransportError) -> None:
         """The connection is over: whoever waits is told."""
-        if self._ended is not None:
+        if self._end_error is not None:
             return
-        self._ended = why
-        for waiting, _ in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(_again(why, sent=True))
-        if self._inbox is not None:
-            self._inbox.lost(why)
+        self._end_error = error
+        for future, _ in self._pending.values():
+            if not future.done():
+                future.set_exception(_copy_error(error, sent=True))
+        if self._receiver is not None:
+            self._receiver.handle_connection_lost(error)
 
 
-def _own(message: Incoming, data: bytes, messages: list[Incoming]) -> bytes:
+def _get_message_bytes(message: RawMessage, data: bytes, messages: list[RawMessage]) -> bytes:
     """The bytes of one message of several."""
-    return data if len(messages) == 1 else message.encoded()
+    return data if len(messages) == 1 else message.encode()
 
 
-def unusable(data: bytes, why: str) -> ResultError:
+def build_response_error(data: bytes, reason: str) -> ResultError:
     """What to tell whoever waits for an answer that came, but not as the protocol has it."""
-    words = clip(data[:_QUOTED].decode("utf-8", "replace"), _QUOTED)
-    return ResultError(f"the server broke the protocol: what it answered is no response ({why}): {words}")
+    excerpt = clip(data[:_MAX_EXCERPT_BYTES].decode("utf-8", "replace"), _MAX_EXCERPT_BYTES)
+    return ResultError(f"the server broke the protocol: what it answered is no response ({reason}): {excerpt}")
 
 
-def _again(why: TransportError, *, sent: bool) -> Disconnected:
+def _copy_error(error: TransportError, *, sent: bool) -> Disconnected:
     """The same news for one more caller: an exception carries where it was raised, so each gets its own."""
-    told = Disconnected(*why.args).at(exit_code=why.exit_code, stderr=why.stderr, hint=why.hint)
-    told.sent = sent
-    return told
+    copy = Disconnected(*error.args).at(exit_code=error.exit_code, stderr=error.stderr, hint=error.hint)
+    copy.sent = sent
+    return copy

@@ -14,161 +14,171 @@ from pathlib import Path
 from typing import Any, Final
 
 from dovetail.protocol.channel import Headers
-from dovetail.protocol.recording import EXCHANGE, FORMAT, Heading, Tap, To, frame, line
-from dovetail.protocol.sse import EventTooLarge, Parser
+from dovetail.protocol.recording import (
+    EXCHANGE_HEADER,
+    FORMAT_VERSION,
+    Receiver,
+    Recorder,
+    RecordingHeader,
+    create_frame,
+    encode_line,
+)
+from dovetail.protocol.sse import EventTooLarge, SSEParser
 
 log = logging.getLogger("dovetail")
 
-_last: dict[str, object] = {}  # whose frames were written to a file last
+_last_writers: dict[str, object] = {}  # whose frames were written to a file last
 _lock: Final = threading.Lock()
 
 
-class Trace:
+class RecordingWriter:
     """Writes what it is told of to a file; several may share one, each with a heading wherever it goes on."""
 
     def __init__(self, file: str | Path, name: str) -> None:
-        self._file = str(file).replace("{name}", _plain(name))
-        self._failed = False
-        self._began = time.perf_counter()
+        self._file = str(file).replace("{name}", _sanitize_name(name))
+        self._has_failed = False
+        self._started_at = time.perf_counter()
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        self._heading = line(Heading(recording=FORMAT, began=now, server=name))
-        self._try()
+        self._heading = encode_line(RecordingHeader(recording=FORMAT_VERSION, began=now, server=name))
+        self._check_writable()
 
     @property
     def _path(self) -> str:
         return self._file.replace("{pid}", str(os.getpid()))  # asked anew: a server's workers come from one process
 
-    def _try(self) -> None:
+    def _check_writable(self) -> None:
         """Fail now, in words, if nothing can be written there; OSError."""
         try:
-            os.close(_opened(self._path))
+            os.close(_open_for_append(self._path))
         except OSError as exc:
-            why = exc.strerror or type(exc).__name__
-            raise type(exc)(exc.errno, f"no trace can be written to {self._path!r}: {why}") from None
+            reason = exc.strerror or type(exc).__name__
+            raise type(exc)(exc.errno, f"no trace can be written to {self._path!r}: {reason}") from None
         if self._path != self._file and not os.path.getsize(self._path):
             os.unlink(self._path)  # another process may be the one that writes
 
-    def tap(self, to: To, data: bytes, headers: Headers = ()) -> None:
+    def record(self, to: Receiver, data: bytes, headers: Headers = ()) -> None:
         """Note one message; if that becomes impossible, the server goes on without."""
-        if self._failed:
+        if self._has_failed:
             return
-        text = line(frame(time.perf_counter() - self._began, to, data, headers))
+        text = encode_line(create_frame(time.perf_counter() - self._started_at, to, data, headers))
         with _lock:
             path = self._path
-            if _last.get(path) is not self:
-                _last[path] = self
+            if _last_writers.get(path) is not self:
+                _last_writers[path] = self
                 text = self._heading + text
             try:
                 _append(path, text)
             except OSError as exc:
-                self._failed = True
+                self._has_failed = True
                 log.error("the trace ends here, %s cannot be written any more: %s", path, exc)
 
 
 def _append(path: str, text: bytes) -> None:
-    file = _opened(path)  # anew each time: the file may be moved away, and holds all there is at any moment
+    file = _open_for_append(path)  # anew each time: the file may be moved away, and holds all there is at any moment
     try:
         os.write(file, text)
     finally:
         os.close(file)
 
 
-def _opened(path: str) -> int:
+def _open_for_append(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 
-def _plain(name: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-." else "_" for letter in name)
+def _sanitize_name(name: str) -> str:
+    return "".join(char if char.isalnum() or char in "-." else "_" for char in name)
 
 
-def tapped(receive: Callable[[bytes], None], write: Callable[[bytes], None], tap: Tap) -> tuple[Any, Any]:
+def wrap_with_recorder(
+    receive: Callable[[bytes], None], write: Callable[[bytes], None], recorder: Recorder
+) -> tuple[Any, Any]:
     """Both directions of a server's connection, noted."""
 
-    def receiving(data: bytes) -> None:
-        tap("server", data, ())
+    def record_received(data: bytes) -> None:
+        recorder("server", data, ())
         receive(data)
 
-    def writing(data: bytes) -> None:
-        tap("client", data, ())
+    def record_written(data: bytes) -> None:
+        recorder("client", data, ())
         write(data)
 
-    return receiving, writing
+    return record_received, record_written
 
 
-def exchanges(tap: Tap) -> Callable[[], Tap]:
+def number_exchanges(recorder: Recorder) -> Callable[[], Recorder]:
     """A function that makes a tap for each HTTP request: it tells the number of it with all that is said there."""
     numbers = itertools.count(1)
 
-    def begun() -> Tap:
-        number = (EXCHANGE, str(next(numbers)).encode())
-        return lambda to, data, headers: tap(to, data, [*headers, number])
+    def create_recorder() -> Recorder:
+        number = (EXCHANGE_HEADER, str(next(numbers)).encode())
+        return lambda to, data, headers: recorder(to, data, [*headers, number])
 
-    return begun
+    return create_recorder
 
 
-class Traced:
+class RecordedEndpoint:
     """An HTTP endpoint whose messages are noted."""
 
-    def __init__(self, endpoint: Any, application: Any, tap: Tap) -> None:
+    def __init__(self, endpoint: Any, application: Any, recorder: Recorder) -> None:
         self._endpoint = endpoint
         self._application = application
-        self._begun = exchanges(tap)
+        self._create_recorder = number_exchanges(recorder)
         self.close = endpoint.close
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """ASGI."""
-        if scope["type"] != "http" or not self._endpoint.here(scope):
+        if scope["type"] != "http" or not self._endpoint.is_mcp_path(scope):
             await self._application(scope, receive, send)
             return
-        tap = self._begun()
-        body, reply = bytearray(), Replies(tap)
+        recorder = self._create_recorder()
+        body, response_recorder = bytearray(), ResponseRecorder(recorder)
 
-        async def receiving() -> Any:
+        async def record_request() -> Any:
             message = await receive()
             if message["type"] == "http.request":
                 body.extend(message.get("body", b""))
                 if body and not message.get("more_body"):
-                    tap("server", bytes(body), scope["headers"])
+                    recorder("server", bytes(body), scope["headers"])
                     body.clear()
             return message
 
-        async def sending(message: Any) -> None:
-            reply.note(message)
+        async def record_response(message: Any) -> None:
+            response_recorder.record(message)
             await send(message)
 
-        await self._application(scope, receiving, sending)
+        await self._application(scope, record_request, record_response)
 
 
-class Replies:
+class ResponseRecorder:
     """The messages of one HTTP reply: a body, or events."""
 
-    def __init__(self, tap: Tap) -> None:
-        self._tap = tap
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
         self._headers: Headers = ()
-        self._events: Parser | None = None
+        self._parser: SSEParser | None = None
         self._body = bytearray()
 
-    def note(self, message: Any) -> None:
+    def record(self, message: Any) -> None:
         """Take in a message of ASGI on its way to the client."""
         if message["type"] == "http.response.start":
             self._headers = [(bytes(name), bytes(value)) for name, value in message.get("headers", ())]
-            kinds = [value for name, value in self._headers if name.lower() == b"content-type"]
-            self._events = Parser() if kinds and kinds[0].startswith(b"text/event-stream") else None
+            content_types = [value for name, value in self._headers if name.lower() == b"content-type"]
+            self._parser = SSEParser() if content_types and content_types[0].startswith(b"text/event-stream") else None
             return
         piece = bytes(message.get("body", b""))
-        if self._events is not None:
-            self._stream(self._events, piece)
+        if self._parser is not None:
+            self._record_events(self._parser, piece)
             return
         self._body += piece
         if self._body and not message.get("more_body"):
-            self._tap("client", bytes(self._body), self._headers)
+            self._recorder("client", bytes(self._body), self._headers)
 
-    def _stream(self, events: Parser, piece: bytes) -> None:
+    def _record_events(self, parser: SSEParser, piece: bytes) -> None:
         try:
-            found = events.feed(piece)
+            parsed = parser.feed(piece)
         except EventTooLarge:
             return
-        for event in found:
+        for event in parsed:
             if event.data:
-                self._tap("client", event.data.encode(), self._headers)
+                self._recorder("client", event.data.encode(), self._headers)
                 self._headers = ()

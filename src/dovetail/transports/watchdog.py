@@ -16,10 +16,10 @@ from typing import Self
 
 log = logging.getLogger("dovetail")
 
-_GONE_GRACE = 0.5
+_HANG_UP_GRACE_S = 0.5
 
 
-class Watchdog:
+class LoopWatchdog:
     """Watches the loop it is started on.
 
     interval: seconds between two checks.
@@ -32,13 +32,13 @@ class Watchdog:
         self._blocked_after = blocked_after
         self._report_every = report_every
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._source: int | None = None
-        self._beat = time.monotonic()
-        self._main = threading.get_ident()
-        self._stop_at: float | None = None
+        self._input_fd: int | None = None
+        self._last_tick_at = time.monotonic()
+        self._loop_thread_id = threading.get_ident()
+        self._exit_at: float | None = None
         self._exit_code = 0
-        self._done = threading.Event()
-        self._reported = 0.0
+        self._stopped = threading.Event()
+        self._last_report_at = 0.0
         self._thread = threading.Thread(target=self._watch, name="dovetail-watchdog", daemon=True)
 
     def __enter__(self) -> Self:
@@ -50,48 +50,48 @@ class Watchdog:
     @property
     def last_turn(self) -> float:
         """When the loop last turned, in the time of `time.monotonic`."""
-        return self._beat
+        return self._last_tick_at
 
-    def start(self, source: int | None = None) -> None:
+    def start(self, input_fd: int | None = None) -> None:
         """Watch the running loop; `source` is a descriptor whose hang-up means nobody needs us any more."""
         self._loop = asyncio.get_running_loop()
-        self._source = source
-        self._main = threading.get_ident()
+        self._input_fd = input_fd
+        self._loop_thread_id = threading.get_ident()
         self._tick()
         self._thread.start()
 
     def stop(self) -> None:
         """Stop watching."""
-        self._done.set()
+        self._stopped.set()
 
-    def end_within(self, seconds: float, exit_code: int) -> None:
+    def exit_within(self, seconds: float, exit_code: int) -> None:
         """Whatever happens, the process ends within this time. Safe to call from a signal."""
-        at = time.monotonic() + seconds
-        if self._stop_at is None or at < self._stop_at:
-            self._stop_at, self._exit_code = at, exit_code
+        exit_at = time.monotonic() + seconds
+        if self._exit_at is None or exit_at < self._exit_at:
+            self._exit_at, self._exit_code = exit_at, exit_code
 
     def _tick(self) -> None:
-        self._beat = time.monotonic()
-        if self._loop is not None and not self._done.is_set():
+        self._last_tick_at = time.monotonic()
+        if self._loop is not None and not self._stopped.is_set():
             self._loop.call_later(self._interval, self._tick)
 
     def _watch(self) -> None:
-        while not self._done.wait(self._interval):
+        while not self._stopped.wait(self._interval):
             now = time.monotonic()
-            if self._stop_at is not None and now >= self._stop_at:
+            if self._exit_at is not None and now >= self._exit_at:
                 os._exit(self._exit_code)
-            if now - self._beat > self._blocked_after:
+            if now - self._last_tick_at > self._blocked_after:
                 self._report(now)
-                if self._source is not None and hung_up(self._source):
-                    self.end_within(_GONE_GRACE, 0)
+                if self._input_fd is not None and hung_up(self._input_fd):
+                    self.exit_within(_HANG_UP_GRACE_S, 0)
 
     def _report(self, now: float) -> None:
-        if now - self._reported < self._report_every:
+        if now - self._last_report_at < self._report_every:
             return
-        self._reported = now
-        frame = sys._current_frames().get(self._main)  # pyright: ignore[reportPrivateUsage]
+        self._last_report_at = now
+        frame = sys._current_frames().get(self._loop_thread_id)  # pyright: ignore[reportPrivateUsage]
         stack = "".join(traceback.format_stack(frame, limit=12)) if frame is not None else "(no stack)"
-        log.error("the event loop has been blocked for %.1f s; it is at\n%s", now - self._beat, stack[-4096:])
+        log.error("the event loop has been blocked for %.1f s; it is at\n%s", now - self._last_tick_at, stack[-4096:])
 
 
 def hung_up(descriptor: int) -> bool:

@@ -17,31 +17,33 @@ MAX_DEPTH: Final = 64  # Go's and Rust's JSON readers stop at 10 000 and 128; no
 MAX_MEMBERS: Final = 50_000
 MAX_DIGITS: Final = 40  # A 128 bit integer has 39.
 
-_MAX_REASON: Final = 512  # some reasons repeat the value
-_SPARSE: Final = 1024  # bytes to a member from which on looking at members is cheaper than saying them again
-_LONGEST: Final = 10**MAX_DIGITS - 1
+_MAX_REASON_CHARS: Final = 512  # some reasons repeat the value
+_MIN_BYTES_PER_MEMBER: Final = (
+    1024  # bytes to a member from which on looking at members is cheaper than saying them again
+)
+_MAX_INTEGER: Final = 10**MAX_DIGITS - 1
 
 # Possessive, because a matcher that remembers where it could turn back needs a hundred bytes for each one it reads.
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _UP_TO_COMMA: Final = re.compile(rb'(?:[^",]++|"(?:[^"\\]++|\\.)*+")*+,', re.DOTALL)
-_ALIKE: Final = bytes.maketrans(b"123456789[", b"000000000{")  # what is only counted looks the same
+_COUNTING_TABLE: Final = bytes.maketrans(b"123456789[", b"000000000{")  # what is only counted looks the same
 _TOO_MANY_DIGITS: Final = b"0" * (MAX_DIGITS + 1)
 
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder()
-_layout: Final = msgspec.json.format
+_format_json: Final = msgspec.json.format
 
 encode: Final = _encoder.encode
-raw: Final = msgspec.Raw  # what is encoded already, within something that is not
-canonical: Final = msgspec.json.Encoder(order="deterministic").encode  # equal values, equal bytes
+as_raw: Final = msgspec.Raw  # what is encoded already, within something that is not
+encode_canonical: Final = msgspec.json.Encoder(order="deterministic").encode  # equal values, equal bytes
 
 T = TypeVar("T")
 
 
 def decode(data: bytes) -> Any:
     """One JSON value, or ParseError. Reading it any other way would give the same value."""
-    large = len(data) > MAX_MEMBERS
-    separators = _separators(data) if large else 0
+    is_large = len(data) > MAX_MEMBERS
+    separators = _count_separators(data) if is_large else 0
     # Before reading: a body of nothing but members would take thirty times its size.
     if separators >= MAX_MEMBERS:
         _refuse_members(data)
@@ -49,80 +51,80 @@ def decode(data: bytes) -> Any:
         value = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise ParseError(f"Parse error: {_reason(exc)}") from None
-    if large:
+    if is_large:
         _check_large(data, value, separators)
         return value
-    alike = data.translate(_ALIKE)
+    normalized = data.translate(_COUNTING_TABLE)
     # First, because what follows goes down as deep as the value does.
-    if alike.count(b"{") > MAX_DEPTH:
+    if normalized.count(b"{") > MAX_DEPTH:
         _refuse_depth(value)
     # A name given twice is dropped by the reader: what is said again in the same bytes has none, and in other bytes a
     # dropped name shows by its missing colon; only `\u` could smuggle one back in.
-    again = encode(value)
-    if again != data and (data.count(b":") != again.count(b":") or b"\\u" in data):
+    reencoded = encode(value)
+    if reencoded != data and (data.count(b":") != reencoded.count(b":") or b"\\u" in data):
         _refuse_duplicates(data)
-    if _TOO_MANY_DIGITS in alike:
+    if _TOO_MANY_DIGITS in normalized:
         _refuse_digits(data)
     return value
 
 
 def _check_large(data: bytes, value: Any, separators: int) -> None:
     """The same in fewer passes: most of a large message is a few long texts, and its members are quickly looked at."""
-    looked = _look(value, len(data) // _SPARSE)
-    if looked is None:
+    counts = _scan_members(value, len(data) // _MIN_BYTES_PER_MEMBER)
+    if counts is None:
         _refuse_depth(value)
-    said, sure = looked or (_separators(encode(value)), False)
-    if said != separators:  # a name given twice was dropped
+    separator_count, has_short_numbers = counts or (_count_separators(encode(value)), False)
+    if separator_count != separators:  # a name given twice was dropped
         _refuse_duplicates(data)
-    if not sure and _TOO_MANY_DIGITS in data.translate(_ALIKE):
+    if not has_short_numbers and _TOO_MANY_DIGITS in data.translate(_COUNTING_TABLE):
         _refuse_digits(data)
 
 
-def _separators(data: bytes) -> int:
+def _count_separators(data: bytes) -> int:
     """How many commas and colons stand between members: one layout puts a blank after each, the other none."""
     try:
-        return len(_layout(data, indent=0)) - len(_layout(data, indent=-1))
+        return len(_format_json(data, indent=0)) - len(_format_json(data, indent=-1))
     except (msgspec.MsgspecError, RecursionError) as exc:
         raise ParseError(f"Parse error: {_reason(exc)}") from None
 
 
-def _look(value: Any, most: int) -> tuple[int, bool] | None:
+def _scan_members(value: Any, max_members: int) -> tuple[int, bool] | None:
     """How many commas and colons it takes to say a value, and whether all its numbers are surely short.
 
     None if it has too many members for looking at each to be worth it. An integer has the digits it was written with,
     a float may have lost some.
     """
-    separators, sure = 0, True
+    separators, has_short_numbers = 0, True
     members: list[Any] = [value]
     for _ in range(MAX_DEPTH + 1):
-        sure = sure and not any(map(_may_be_long, members))
-        holders = [item for item in members if type(item) in (dict, list)]
-        if not holders:
-            return separators, sure
+        has_short_numbers = has_short_numbers and not any(map(_may_be_long, members))
+        containers = [item for item in members if type(item) in (dict, list)]
+        if not containers:
+            return separators, has_short_numbers
         members = []
-        for item in holders:
+        for item in containers:
             colons = len(item) if type(item) is dict else 0
             separators += max(0, len(item) - 1) + colons
             members += item.values() if colons else item
-        most -= len(members)
-        if most < 0:
+        max_members -= len(members)
+        if max_members < 0:
             return None
     raise ParseError(f"Parse error: nested deeper than {MAX_DEPTH}")
 
 
 def _may_be_long(item: Any) -> bool:
-    return type(item) is float or (type(item) is int and abs(item) > _LONGEST)
+    return type(item) is float or (type(item) is int and abs(item) > _MAX_INTEGER)
 
 
-def convert(value: Any, to: type[T], *, what: str = "params") -> T:
+def convert(value: Any, target_type: type[T], *, label: str = "params") -> T:
     """Decoded JSON as a typed value, or InvalidParams with the place that does not fit."""
     try:
-        return msgspec.convert(value, to)
+        return msgspec.convert(value, target_type)
     except msgspec.ValidationError as exc:
-        raise InvalidParams(f"Invalid {what}: {_reason(exc)}") from None
+        raise InvalidParams(f"Invalid {label}: {_reason(exc)}") from None
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """A typed value as dicts, lists, strings and numbers, spelled as on the wire."""
     return msgspec.to_builtins(value, str_keys=True)
 
@@ -134,17 +136,17 @@ def _reason(exc: Exception) -> str:
         case UnicodeDecodeError():
             return "not UTF-8"
         case _:
-            return clip(str(exc), _MAX_REASON)
+            return clip(str(exc), _MAX_REASON_CHARS)
 
 
 def _refuse_duplicates(data: bytes) -> None:
     import json  # only for its pairs hook, only for messages that need it
 
-    def once(pairs: list[tuple[str, Any]]) -> None:
+    def check_pairs(pairs: list[tuple[str, Any]]) -> None:
         if len({name for name, _ in pairs}) != len(pairs):
             raise ParseError("Parse error: a name occurs twice in one object")
 
-    json.loads(data, object_pairs_hook=once)
+    json.loads(data, object_pairs_hook=check_pairs)
 
 
 def _refuse_depth(value: Any) -> None:
@@ -163,11 +165,11 @@ def _refuse_depth(value: Any) -> None:
 
 
 def _refuse_members(data: bytes) -> None:
-    if beyond_members(data, MAX_MEMBERS):
+    if has_more_members(data, MAX_MEMBERS):
         raise ParseError(f"Parse error: more than {MAX_MEMBERS} members")
 
 
-def beyond_members(data: bytes, limit: int) -> bool:
+def has_more_members(data: bytes, limit: int) -> bool:
     """Whether a JSON text has more members and items than this."""
     # Each match goes on where the last one ended: searching for the next would be quadratic in a broken string.
     matches = iter(_UP_TO_COMMA.scanner(data).match, None)  # pyright: ignore[reportAttributeAccessIssue]
@@ -175,5 +177,5 @@ def beyond_members(data: bytes, limit: int) -> bool:
 
 
 def _refuse_digits(data: bytes) -> None:
-    if _TOO_MANY_DIGITS in _STRING.sub(b"", data).translate(_ALIKE):
+    if _TOO_MANY_DIGITS in _STRING.sub(b"", data).translate(_COUNTING_TABLE):
         raise ParseError(f"Parse error: a number of more than {MAX_DIGITS} digits")

@@ -5,10 +5,10 @@ The specification's limit of one hundred values is kept by whoever builds the re
 
 from typing import ClassVar, Literal
 
-from dovetail.wire.shape import Params, Result, Wire
+from dovetail.wire.shape import Params, Result, WireStruct
 
 
-class PromptReference(Wire, tag_field="type", tag="ref/prompt"):
+class PromptReference(WireStruct, tag_field="type", tag="ref/prompt"):
     """The prompt whose argument is being typed."""
 
     type: ClassVar[Literal["ref/prompt"]] = "ref/prompt"
@@ -16,21 +16,21 @@ class PromptReference(Wire, tag_field="type", tag="ref/prompt"):
     title: str | None = None  # since 2025-06
 
 
-class ResourceTemplateReference(Wire, tag_field="type", tag="ref/resource"):
+class ResourceTemplateReference(WireStruct, tag_field="type", tag="ref/resource"):
     """The resource template whose variable is being typed."""
 
     type: ClassVar[Literal["ref/resource"]] = "ref/resource"
     uri: str
 
 
-class CompletionArgument(Wire):
+class CompletionArgument(WireStruct):
     """The argument and what was typed so far."""
 
     name: str
     value: str
 
 
-class CompletionContext(Wire):
+class CompletionContext(WireStruct):
     """Arguments already settled; since 2025-06."""
 
     arguments: dict[str, str] | None = None
@@ -44,7 +44,7 @@ class CompleteParams(Params):
     context: CompletionContext | None = None  # since 2025-06
 
 
-class Completion(Wire):
+class Completion(WireStruct):
     """Suggestions, and whether there are more."""
 
     values: list[str]

@@ -5,12 +5,12 @@ Refuses to know where a block came from. The `type` member tells the blocks apar
 
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from dovetail.wire.shape import UNSET, Wire, field
+from dovetail.wire.shape import UNSET, WireStruct, field
 
 Role: TypeAlias = Literal["user", "assistant"]
 
 
-class Annotations(Wire):
+class Annotations(WireStruct):
     """For whom content is meant, how much it matters, and how old it is."""
 
     audience: list[Role] | None = None
@@ -18,7 +18,7 @@ class Annotations(Wire):
     last_modified: str | None = None  # since 2025-06
 
 
-class Icon(Wire):
+class Icon(WireStruct):
     """A picture for a user interface; since 2025-11."""
 
     src: str
@@ -27,7 +27,7 @@ class Icon(Wire):
     theme: Literal["light", "dark"] | None = None
 
 
-class TextContent(Wire, tag_field="type", tag="text"):
+class TextContent(WireStruct, tag_field="type", tag="text"):
     """Plain text."""
 
     type: ClassVar[Literal["text"]] = "text"
@@ -36,7 +36,7 @@ class TextContent(Wire, tag_field="type", tag="text"):
     meta: dict[str, Any] | None = field(name="_meta", default=None)  # since 2025-06
 
 
-class ImageContent(Wire, tag_field="type", tag="image"):
+class ImageContent(WireStruct, tag_field="type", tag="image"):
     """An image; `data` is base64."""
 
     type: ClassVar[Literal["image"]] = "image"
@@ -46,7 +46,7 @@ class ImageContent(Wire, tag_field="type", tag="image"):
     meta: dict[str, Any] | None = field(name="_meta", default=None)  # since 2025-06
 
 
-class AudioContent(Wire, tag_field="type", tag="audio"):
+class AudioContent(WireStruct, tag_field="type", tag="audio"):
     """A sound; `data` is base64. Since 2025-03."""
 
     type: ClassVar[Literal["audio"]] = "audio"
@@ -56,7 +56,7 @@ class AudioContent(Wire, tag_field="type", tag="audio"):
     meta: dict[str, Any] | None = field(name="_meta", default=None)  # since 2025-06
 
 
-class ResourceLink(Wire, tag_field="type", tag="resource_link"):
+class ResourceLink(WireStruct, tag_field="type", tag="resource_link"):
     """A resource named but not included; since 2025-06."""
 
     type: ClassVar[Literal["resource_link"]] = "resource_link"
@@ -71,7 +71,7 @@ class ResourceLink(Wire, tag_field="type", tag="resource_link"):
     meta: dict[str, Any] | None = field(name="_meta", default=None)
 
 
-class ResourceContents(Wire):
+class ResourceContents(WireStruct):
     """What a resource holds: `text`, or `blob` in base64."""
 
     uri: str
@@ -85,7 +85,7 @@ class ResourceContents(Wire):
             raise ValueError("resource contents need `text` or `blob`")
 
 
-class EmbeddedResource(Wire, tag_field="type", tag="resource"):
+class EmbeddedResource(WireStruct, tag_field="type", tag="resource"):
     """A resource included whole."""
 
     type: ClassVar[Literal["resource"]] = "resource"
@@ -97,7 +97,7 @@ class EmbeddedResource(Wire, tag_field="type", tag="resource"):
 ContentBlock: TypeAlias = TextContent | ImageContent | AudioContent | ResourceLink | EmbeddedResource
 
 
-class ToolUseContent(Wire, tag_field="type", tag="tool_use"):
+class ToolUseContent(WireStruct, tag_field="type", tag="tool_use"):
     """A model wants a tool called; since 2025-11, in sampling only."""
 
     type: ClassVar[Literal["tool_use"]] = "tool_use"
@@ -107,7 +107,7 @@ class ToolUseContent(Wire, tag_field="type", tag="tool_use"):
     meta: dict[str, Any] | None = field(name="_meta", default=None)
 
 
-class ToolResultContent(Wire, tag_field="type", tag="tool_result"):
+class ToolResultContent(WireStruct, tag_field="type", tag="tool_result"):
     """What the tool a model asked for answered; since 2025-11, in sampling only."""
 
     type: ClassVar[Literal["tool_result"]] = "tool_result"

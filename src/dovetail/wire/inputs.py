@@ -5,10 +5,10 @@ A question's parameters stay a plain dict: they are read by whoever knows the me
 
 from typing import Any
 
-from dovetail.wire.shape import Result, Wire
+from dovetail.wire.shape import Result, WireStruct
 
 
-class InputRequest(Wire):
+class InputRequest(WireStruct):
     """One question: a method of the client and its parameters."""
 
     method: str

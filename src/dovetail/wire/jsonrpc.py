@@ -9,22 +9,22 @@ from dovetail.errors import InvalidRequest, ProtocolError
 from dovetail.wire.codec import encode
 from dovetail.wire.shape import Struct
 
-Id = int | str
-Kind = Literal["request", "notice", "result", "error"]
+RequestId = int | str
+MessageKind = Literal["request", "notice", "result", "error"]
 
-MAX_ID: Final = 256
-MAX_METHOD: Final = 128
+MAX_ID_BYTES: Final = 256
+MAX_METHOD_CHARS: Final = 128
 
-_NOTICE: Final = b'{"jsonrpc":"2.0","method":'
-_RESULT: Final = b'{"jsonrpc":"2.0","id":'
+_NOTIFICATION_PREFIX: Final = b'{"jsonrpc":"2.0","method":'
+_RESPONSE_PREFIX: Final = b'{"jsonrpc":"2.0","id":'
 
 
 class _Response(Struct, tag_field="jsonrpc", tag="2.0"):
-    id: Id
+    id: RequestId
     result: Any
 
 
-def kind(message: Any) -> Kind:
+def classify(message: Any) -> MessageKind:
     """Which of the four kinds this decoded message is; InvalidRequest if it is none.
 
     spec: basic#requests, basic#responses, basic#notifications
@@ -32,7 +32,7 @@ def kind(message: Any) -> Kind:
     if type(message) is not dict or message.get("jsonrpc") != "2.0":
         raise InvalidRequest('Invalid request: not a JSON-RPC 2.0 object ("jsonrpc": "2.0" is required)')
     if "method" not in message:
-        return _response_kind(message)
+        return _classify_response(message)
     _check_method(message)
     if "id" not in message:
         return "notice"
@@ -40,35 +40,35 @@ def kind(message: Any) -> Kind:
     return "request"
 
 
-def readable_id(message: Any) -> Id | None:
+def read_id(message: Any) -> RequestId | None:
     """The id to answer a refused message with, where one can be read."""
-    found = message.get("id") if type(message) is dict else None
-    return found if type(found) in (int, str) and _small(found) else None
+    value = message.get("id") if type(message) is dict else None
+    return value if type(value) in (int, str) and _is_small_id(value) else None
 
 
-def request(id: Id, method: str, params: Any = None) -> bytes:
+def encode_request(id: RequestId, method: str, params: Any = None) -> bytes:
     """A request, as bytes."""
-    head = _RESULT + encode(id) + b',"method":' + encode(method)
+    head = _RESPONSE_PREFIX + encode(id) + b',"method":' + encode(method)
     return head + b"}" if params is None else head + b',"params":' + encode(params) + b"}"
 
 
-def notice(method: str, params: Any = None) -> bytes:
+def encode_notification(method: str, params: Any = None) -> bytes:
     """A notification, as bytes."""
-    head = _NOTICE + encode(method)
+    head = _NOTIFICATION_PREFIX + encode(method)
     return head + b"}" if params is None else head + b',"params":' + encode(params) + b"}"
 
 
-def result(id: Id, body: bytes) -> bytes:
+def encode_result(id: RequestId, body: bytes) -> bytes:
     """A successful response around an already encoded result."""
-    return b"".join((_RESULT, encode(id), b',"result":', body, b"}"))
+    return b"".join((_RESPONSE_PREFIX, encode(id), b',"result":', body, b"}"))
 
 
-def response(id: Id, result: Any) -> bytes:
+def encode_response(id: RequestId, result: Any) -> bytes:
     """A successful response, result and all encoded at once: a large one is written once and not copied."""
     return encode(_Response(id, result))
 
 
-def failure(id: Id | None, code: int, message: str, data: Any = None) -> bytes:
+def encode_error(id: RequestId | None, code: int, message: str, data: Any = None) -> bytes:
     """An error response; without an id where none could be read."""
     error: dict[str, Any] = {"code": code, "message": message}
     if data is not None:
@@ -79,15 +79,15 @@ def failure(id: Id | None, code: int, message: str, data: Any = None) -> bytes:
     return encode(envelope)
 
 
-def refusal(id: Id | None, exc: ProtocolError) -> bytes:
+def encode_protocol_error(id: RequestId | None, exc: ProtocolError) -> bytes:
     """The error response an exception of ours stands for."""
-    return failure(id, exc.code, exc.message, exc.data)
+    return encode_error(id, exc.code, exc.message, exc.data)
 
 
 def _check_method(message: dict[str, Any]) -> None:
     method = message["method"]
-    if type(method) is not str or not method or len(method) > MAX_METHOD:
-        raise InvalidRequest(f"Invalid request: method must be a string of 1 to {MAX_METHOD} characters")
+    if type(method) is not str or not method or len(method) > MAX_METHOD_CHARS:
+        raise InvalidRequest(f"Invalid request: method must be a string of 1 to {MAX_METHOD_CHARS} characters")
     if "result" in message or "error" in message:
         raise InvalidRequest("Invalid request: a message has a method or a result, never both")
     params = message.get("params")
@@ -101,15 +101,15 @@ def _check_id(id: Any) -> None:
         return
     if type(id) is not str:
         raise InvalidRequest("Invalid request: id must be a string or an integer, never null")
-    if not _small(id):
-        raise InvalidRequest(f"Invalid request: id is longer than {MAX_ID} bytes")
+    if not _is_small_id(id):
+        raise InvalidRequest(f"Invalid request: id is longer than {MAX_ID_BYTES} bytes")
 
 
-def _small(id: Any) -> bool:
-    return len(id.encode()) <= MAX_ID if type(id) is str else True
+def _is_small_id(id: Any) -> bool:
+    return len(id.encode()) <= MAX_ID_BYTES if type(id) is str else True
 
 
-def _response_kind(message: dict[str, Any]) -> Kind:
+def _classify_response(message: dict[str, Any]) -> MessageKind:
     has_result, has_error = "result" in message, "error" in message
     if has_result == has_error:
         raise InvalidRequest("Invalid request: neither a method, nor exactly one of result and error")

@@ -6,10 +6,10 @@ A capability that is None was not declared; an empty one was. Members nobody nam
 from typing import Any
 
 from dovetail.wire.content import Icon
-from dovetail.wire.shape import Cacheable, Params, Result, Wire
+from dovetail.wire.shape import CacheableResult, Params, Result, WireStruct
 
 
-class Implementation(Wire):
+class Implementation(WireStruct):
     """The name and version of a program, as it tells them itself."""
 
     name: str
@@ -20,27 +20,27 @@ class Implementation(Wire):
     icons: list[Icon] | None = None  # since 2025-11
 
 
-class RootsCapability(Wire):
+class RootsCapability(WireStruct):
     """The client can list roots."""
 
     list_changed: bool = False  # until 2026-07
 
 
-class SamplingCapability(Wire):
+class SamplingCapability(WireStruct):
     """The client can ask a model."""
 
     context: dict[str, Any] | None = None  # since 2025-11
     tools: dict[str, Any] | None = None  # since 2025-11
 
 
-class ElicitationCapability(Wire):
+class ElicitationCapability(WireStruct):
     """The client can ask a person; neither mode named means form."""
 
     form: dict[str, Any] | None = None  # since 2025-11
     url: dict[str, Any] | None = None  # since 2025-11
 
 
-class ClientCapabilities(Wire):
+class ClientCapabilities(WireStruct):
     """What a client can do for a server."""
 
     experimental: dict[str, Any] | None = None
@@ -51,20 +51,20 @@ class ClientCapabilities(Wire):
     tasks: dict[str, Any] | None = None  # 2025-11 only
 
 
-class ListChangedCapability(Wire):
+class ListChangedCapability(WireStruct):
     """The server has tools, or prompts, and may tell when the list changes."""
 
     list_changed: bool = False
 
 
-class ResourcesCapability(Wire):
+class ResourcesCapability(WireStruct):
     """The server has resources, and may tell when one or the list changes."""
 
     subscribe: bool = False
     list_changed: bool = False
 
 
-class ServerCapabilities(Wire):
+class ServerCapabilities(WireStruct):
     """What a server can do for a client."""
 
     experimental: dict[str, Any] | None = None
@@ -94,7 +94,7 @@ class InitializeResult(Result):
     instructions: str | None = None
 
 
-class DiscoverResult(Cacheable):
+class DiscoverResult(CacheableResult):
     """What a server speaks and can do; since 2026-07."""
 
     supported_versions: list[str]

@@ -23,7 +23,7 @@ LEVELS: tuple[LoggingLevel, ...] = (
 _SEVERITY: dict[LoggingLevel, int] = {level: rank for rank, level in enumerate(LEVELS)}
 
 
-def severity(level: LoggingLevel) -> int:
+def get_severity(level: LoggingLevel) -> int:
     """Rank of a level: 0 for debug, 7 for emergency."""
     return _SEVERITY[level]
 

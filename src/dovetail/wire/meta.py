@@ -24,17 +24,17 @@ _NAME = r"(?:[A-Za-z0-9](?:[._-]*+[A-Za-z0-9])*+)?"
 _PREFIX = rf"{_LABEL}(?:\.{_LABEL})*+"
 
 # The second label decides, spec: basic#_meta; alone, the label is a prefix some peers use.
-_OWN_LABELS = frozenset({"modelcontextprotocol", "mcp"})
+_RESERVED_LABELS = frozenset({"modelcontextprotocol", "mcp"})
 
 
-def valid_key(name: str) -> bool:
+def is_valid_key(name: str) -> bool:
     """Whether a key has the form the specification asks for: labels and a slash if it likes, then a name."""
     prefix, slash, tail = name.rpartition("/")
     return re.fullmatch(_NAME, tail) is not None and (not slash or re.fullmatch(_PREFIX, prefix) is not None)
 
 
-def reserved(name: str) -> bool:
+def is_reserved(name: str) -> bool:
     """Whether a key's prefix belongs to the protocol, so that nobody else may coin keys under it."""
     prefix, slash, _ = name.partition("/")
     labels = prefix.split(".", 2)
-    return bool(slash) and (prefix in _OWN_LABELS or (len(labels) > 1 and labels[1] in _OWN_LABELS))
+    return bool(slash) and (prefix in _RESERVED_LABELS or (len(labels) > 1 and labels[1] in _RESERVED_LABELS))

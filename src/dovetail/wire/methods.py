@@ -25,11 +25,11 @@ from dovetail.wire.revisions import (
     R_2025_11_25,
     R_2026_07_28,
     REVISIONS,
-    within,
+    is_within,
 )
 from dovetail.wire.roots import ListRootsResult
 from dovetail.wire.sampling import CreateMessageParams, CreateMessageResult
-from dovetail.wire.shape import Empty, PaginatedParams, Params, Result, Wire
+from dovetail.wire.shape import EmptyResult, PaginatedParams, Params, Result, WireStruct
 from dovetail.wire.subscriptions import (
     AcknowledgedParams,
     ListenParams,
@@ -43,7 +43,7 @@ from dovetail.wire.tools import CallToolParams, CallToolResult, ListToolsResult
 Sender = Literal["client", "server", "both"]
 
 
-class Method(Wire):
+class Method(WireStruct):
     """One row: `until` is the first revision without it, `only` the one dialect that has it."""
 
     name: str
@@ -52,44 +52,56 @@ class Method(Wire):
     sender: Sender = "client"
     since: str = R_2024_11_05
     until: str | None = None
-    only: str | None = None
-    header: str | None = None  # the parameter mirrored in the Mcp-Name header
-    asks: bool = False  # may answer that input is required
-    cacheable: bool = False
+    only_revision: str | None = None
+    name_parameter: str | None = None  # the parameter mirrored in the Mcp-Name header
+    may_require_input: bool = False  # may answer that input is required
+    is_cacheable: bool = False
 
-    def exists(self, revision: str) -> bool:
+    def exists_in(self, revision: str) -> bool:
         """Whether the revision has this method."""
-        return revision == self.only if self.only else within(revision, self.since, self.until)
+        return revision == self.only_revision if self.only_revision else is_within(revision, self.since, self.until)
 
 
-_ROWS: Final = (
+_METHOD_ROWS: Final = (
     Method(name="initialize", params=InitializeParams, result=InitializeResult, until=R_2026_07_28),
-    Method(name="ping", params=Params, result=Empty, sender="both", until=R_2026_07_28),
-    Method(name="shutdown", params=Params, result=Empty, until=R_2026_07_28),
-    Method(name="server/discover", params=Params, result=DiscoverResult, since=R_2026_07_28, cacheable=True),
-    Method(name="tools/list", params=PaginatedParams, result=ListToolsResult, cacheable=True),
-    Method(name="tools/call", params=CallToolParams, result=CallToolResult, header="name", asks=True),
-    Method(name="resources/list", params=PaginatedParams, result=ListResourcesResult, cacheable=True),
-    Method(name="resources/templates/list", params=PaginatedParams, result=ListResourceTemplatesResult, cacheable=True),
+    Method(name="ping", params=Params, result=EmptyResult, sender="both", until=R_2026_07_28),
+    Method(name="shutdown", params=Params, result=EmptyResult, until=R_2026_07_28),
+    Method(name="server/discover", params=Params, result=DiscoverResult, since=R_2026_07_28, is_cacheable=True),
+    Method(name="tools/list", params=PaginatedParams, result=ListToolsResult, is_cacheable=True),
+    Method(
+        name="tools/call", params=CallToolParams, result=CallToolResult, name_parameter="name", may_require_input=True
+    ),
+    Method(name="resources/list", params=PaginatedParams, result=ListResourcesResult, is_cacheable=True),
+    Method(
+        name="resources/templates/list", params=PaginatedParams, result=ListResourceTemplatesResult, is_cacheable=True
+    ),
     Method(
         name="resources/read",
         params=ReadResourceParams,
         result=ReadResourceResult,
-        header="uri",
-        asks=True,
-        cacheable=True,
+        name_parameter="uri",
+        may_require_input=True,
+        is_cacheable=True,
     ),
-    Method(name="resources/subscribe", params=SubscribeParams, result=Empty, until=R_2026_07_28),
-    Method(name="resources/unsubscribe", params=UnsubscribeParams, result=Empty, until=R_2026_07_28),
-    Method(name="prompts/list", params=PaginatedParams, result=ListPromptsResult, cacheable=True),
-    Method(name="prompts/get", params=GetPromptParams, result=GetPromptResult, header="name", asks=True),
+    Method(name="resources/subscribe", params=SubscribeParams, result=EmptyResult, until=R_2026_07_28),
+    Method(name="resources/unsubscribe", params=UnsubscribeParams, result=EmptyResult, until=R_2026_07_28),
+    Method(name="prompts/list", params=PaginatedParams, result=ListPromptsResult, is_cacheable=True),
+    Method(
+        name="prompts/get",
+        params=GetPromptParams,
+        result=GetPromptResult,
+        name_parameter="name",
+        may_require_input=True,
+    ),
     Method(name="completion/complete", params=CompleteParams, result=CompleteResult),
-    Method(name="logging/setLevel", params=SetLevelParams, result=Empty, until=R_2026_07_28),
+    Method(name="logging/setLevel", params=SetLevelParams, result=EmptyResult, until=R_2026_07_28),
     Method(name="subscriptions/listen", params=ListenParams, result=ListenResult, since=R_2026_07_28),
     Method(name="roots/list", params=Params, result=ListRootsResult, sender="server"),
     Method(name="sampling/createMessage", params=CreateMessageParams, result=CreateMessageResult, sender="server"),
     Method(name="elicitation/create", params=ElicitParams, result=ElicitResult, sender="server", since=R_2025_06_18),
-    Method(name="elicitation/createDialog", params=ElicitParams, result=ElicitResult, sender="server", only=DRAFT),
+    Method(
+        name="elicitation/createDialog", params=ElicitParams, result=ElicitResult, sender="server", only_revision=DRAFT
+    ),
     Method(name="notifications/initialized", params=Params, until=R_2026_07_28),
     Method(name="notifications/cancelled", params=CancelledParams, sender="both"),
     Method(name="notifications/progress", params=ProgressParams, sender="both"),
@@ -112,19 +124,23 @@ _ROWS: Final = (
         sender="server",
         since=R_2026_07_28,
     ),
-    Method(name="notifications/elicitation/dialog_opened", params=Params, only=DRAFT),
-    Method(name="notifications/elicitation/dialog_closed", params=Params, only=DRAFT),
+    Method(name="notifications/elicitation/dialog_opened", params=Params, only_revision=DRAFT),
+    Method(name="notifications/elicitation/dialog_closed", params=Params, only_revision=DRAFT),
 )
 
-METHODS: Final = {row.name: row for row in _ROWS}
+METHODS: Final = {row.name: row for row in _METHOD_ROWS}
 
 
-def _requests(revision: str) -> dict[str, Method]:
-    return {row.name: row for row in _ROWS if row.result and row.sender in ("client", "both") and row.exists(revision)}
+def _list_requests(revision: str) -> dict[str, Method]:
+    return {
+        row.name: row
+        for row in _METHOD_ROWS
+        if row.result and row.sender in ("client", "both") and row.exists_in(revision)
+    }
 
 
 # What a client may ask for in each revision: a request looks itself up here and nowhere else.
-REQUESTS: Final = {revision: _requests(revision) for revision in REVISIONS}
+REQUESTS: Final = {revision: _list_requests(revision) for revision in REVISIONS}
 
 # Several messages in one array were part of one revision only.
-BATCHES: Final = frozenset({R_2025_03_26})
+BATCH_REVISIONS: Final = frozenset({R_2025_03_26})

@@ -6,10 +6,10 @@ Argument values are text, as the specification has them; converting is the serve
 from typing import Any
 
 from dovetail.wire.content import ContentBlock, Icon, Role
-from dovetail.wire.shape import Cacheable, Params, Result, Wire, field
+from dovetail.wire.shape import CacheableResult, Params, Result, WireStruct, field
 
 
-class PromptArgument(Wire):
+class PromptArgument(WireStruct):
     """One blank in a prompt."""
 
     name: str
@@ -18,7 +18,7 @@ class PromptArgument(Wire):
     required: bool = False
 
 
-class Prompt(Wire):
+class Prompt(WireStruct):
     """A prompt as a client sees it."""
 
     name: str
@@ -29,14 +29,14 @@ class Prompt(Wire):
     meta: dict[str, Any] | None = field(name="_meta", default=None)  # since 2025-06
 
 
-class PromptMessage(Wire):
+class PromptMessage(WireStruct):
     """One message of a filled-in prompt."""
 
     role: Role
     content: ContentBlock
 
 
-class ListPromptsResult(Cacheable):
+class ListPromptsResult(CacheableResult):
     """One page of prompts."""
 
     prompts: list[Prompt]

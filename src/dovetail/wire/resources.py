@@ -6,10 +6,10 @@ A URI is text here: nobody parses, resolves or expands it in this module.
 from typing import Any
 
 from dovetail.wire.content import Annotations, Icon, ResourceContents
-from dovetail.wire.shape import Cacheable, Params, Wire, field
+from dovetail.wire.shape import CacheableResult, Params, WireStruct, field
 
 
-class Resource(Wire):
+class Resource(WireStruct):
     """Something a client can read."""
 
     uri: str
@@ -23,7 +23,7 @@ class Resource(Wire):
     meta: dict[str, Any] | None = field(name="_meta", default=None)  # since 2025-06
 
 
-class ResourceTemplate(Wire):
+class ResourceTemplate(WireStruct):
     """A family of resources, named by a URI template."""
 
     uri_template: str
@@ -36,14 +36,14 @@ class ResourceTemplate(Wire):
     meta: dict[str, Any] | None = field(name="_meta", default=None)  # since 2025-06
 
 
-class ListResourcesResult(Cacheable):
+class ListResourcesResult(CacheableResult):
     """One page of resources."""
 
     resources: list[Resource]
     next_cursor: str | None = None
 
 
-class ListResourceTemplatesResult(Cacheable):
+class ListResourceTemplatesResult(CacheableResult):
     """One page of resource templates."""
 
     resource_templates: list[ResourceTemplate]
@@ -58,7 +58,7 @@ class ReadResourceParams(Params):
     request_state: str | None = None  # since 2026-07
 
 
-class ReadResourceResult(Cacheable):
+class ReadResourceResult(CacheableResult):
     """What the resource holds; one URI may hold several parts."""
 
     contents: list[ResourceContents]

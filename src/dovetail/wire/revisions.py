@@ -13,37 +13,39 @@ R_2025_11_25: Final = "2025-11-25"
 R_2026_07_28: Final = "2026-07-28"
 DRAFT: Final = "draft"
 
-HANDSHAKE: Final = (R_2024_11_05, R_2025_03_26, R_2025_06_18, R_2025_11_25)
-STATELESS: Final = (R_2026_07_28,)
-PUBLISHED: Final = HANDSHAKE + STATELESS
-REVISIONS: Final = (*PUBLISHED, DRAFT)
+HANDSHAKE_REVISIONS: Final = (R_2024_11_05, R_2025_03_26, R_2025_06_18, R_2025_11_25)
+STATELESS_REVISIONS: Final = (R_2026_07_28,)
+PUBLISHED_REVISIONS: Final = HANDSHAKE_REVISIONS + STATELESS_REVISIONS
+REVISIONS: Final = (*PUBLISHED_REVISIONS, DRAFT)
 
-NEWEST: Final = R_2026_07_28
-NEWEST_HANDSHAKE: Final = R_2025_11_25
+NEWEST_REVISION: Final = R_2026_07_28
+NEWEST_HANDSHAKE_REVISION: Final = R_2025_11_25
 
 # A handshake HTTP request that names no revision speaks this one. spec: streamable-http#protocol-version-header
-UNNAMED_HTTP: Final = R_2025_03_26
+DEFAULT_HTTP_REVISION: Final = R_2025_03_26
 
 # The draft dialect has what the newest handshake revision has; only spellings differ.
-_ORDER: Final = {revision: place for place, revision in enumerate(PUBLISHED)} | {DRAFT: len(HANDSHAKE) - 1}
+_ORDER: Final = {revision: place for place, revision in enumerate(PUBLISHED_REVISIONS)} | {
+    DRAFT: len(HANDSHAKE_REVISIONS) - 1
+}
 
 
-def order(revision: str) -> int:
+def get_order(revision: str) -> int:
     """The revision's place in time, to compare with another's."""
     return _ORDER[revision]
 
 
-def older(revision: str, than: str) -> bool:
+def is_older(revision: str, other: str) -> bool:
     """Whether the revision was published before the other."""
-    return _ORDER[revision] < _ORDER[than]
+    return _ORDER[revision] < _ORDER[other]
 
 
-def stateless(revision: str) -> bool:
+def is_stateless(revision: str) -> bool:
     """Whether the revision belongs to the stateless era."""
-    return revision in STATELESS
+    return revision in STATELESS_REVISIONS
 
 
-def within(revision: str, since: str, until: str | None) -> bool:
+def is_within(revision: str, since: str, until: str | None) -> bool:
     """Whether something that exists from `since` up to, not including, `until` exists in this revision."""
-    place = _ORDER[revision]
-    return _ORDER[since] <= place and (until is None or place < _ORDER[until])
+    position = _ORDER[revision]
+    return _ORDER[since] <= position and (until is None or position < _ORDER[until])

@@ -5,10 +5,10 @@ A root grants nothing by itself; the struct only names it.
 
 from typing import Any
 
-from dovetail.wire.shape import Result, Wire, field
+from dovetail.wire.shape import Result, WireStruct, field
 
 
-class Root(Wire):
+class Root(WireStruct):
     """One folder or file, as a file URI."""
 
     uri: str

@@ -6,17 +6,17 @@ Holds no opinion on which model answers; the preferences are advice.
 from typing import Any, Literal
 
 from dovetail.wire.content import Role, SamplingContent
-from dovetail.wire.shape import Params, Result, Wire, field
+from dovetail.wire.shape import Params, Result, WireStruct, field
 from dovetail.wire.tools import Tool
 
 
-class ModelHint(Wire):
+class ModelHint(WireStruct):
     """Part of a model's name."""
 
     name: str | None = None
 
 
-class ModelPreferences(Wire):
+class ModelPreferences(WireStruct):
     """What matters in the choice of a model; priorities run from 0 to 1."""
 
     hints: list[ModelHint] | None = None
@@ -25,13 +25,13 @@ class ModelPreferences(Wire):
     intelligence_priority: float | None = None
 
 
-class ToolChoice(Wire):
+class ToolChoice(WireStruct):
     """Whether the model may, must or must not call tools; since 2025-11."""
 
     mode: Literal["auto", "required", "none"] = "auto"
 
 
-class SamplingMessage(Wire):
+class SamplingMessage(WireStruct):
     """One turn of the conversation put to the model."""
 
     role: Role

@@ -13,32 +13,34 @@ from msgspec.structs import replace
 
 __all__ = [
     "UNSET",
-    "Cacheable",
-    "Empty",
+    "CacheableResult",
+    "EmptyResult",
     "PaginatedParams",
     "Params",
     "Result",
     "Struct",
     "UnsetType",
-    "Wire",
+    "WireStruct",
     "field",
     "replace",
 ]
 
 
-class _KeywordOnly(StructMeta):
+class _KeywordOnlyMeta(StructMeta):
     """Makes every derived struct keyword only, because msgspec applies `kw_only` to one class at a time."""
 
-    def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **config: Any) -> "_KeywordOnly":
+    def __new__(
+        mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **config: Any
+    ) -> "_KeywordOnlyMeta":
         return super().__new__(mcls, name, bases, namespace, kw_only=True, **config)
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
-class Wire(Struct, metaclass=_KeywordOnly, rename="camel", omit_defaults=True, frozen=True):
+class WireStruct(Struct, metaclass=_KeywordOnlyMeta, rename="camel", omit_defaults=True, frozen=True):
     """Something that travels as a JSON object."""
 
 
-class Params(Wire):
+class Params(WireStruct):
     """What every request and notification may carry."""
 
     meta: dict[str, Any] | None = field(name="_meta", default=None)
@@ -50,19 +52,19 @@ class PaginatedParams(Params):
     cursor: str | None = None
 
 
-class Result(Wire):
+class Result(WireStruct):
     """What every result may carry."""
 
     meta: dict[str, Any] | None = field(name="_meta", default=None)
     result_type: str | None = None  # since 2026-07, where the era stamps it
 
 
-class Cacheable(Result):
+class CacheableResult(Result):
     """A result with a lifetime."""
 
     ttl_ms: int | None = None  # since 2026-07
     cache_scope: Literal["public", "private"] | None = None  # since 2026-07
 
 
-class Empty(Result):
+class EmptyResult(Result):
     """A result that only says: done."""

@@ -3,10 +3,10 @@
 Says what is wished for; what a filter matches is decided in the protocol.
 """
 
-from dovetail.wire.shape import Params, Result, Wire
+from dovetail.wire.shape import Params, Result, WireStruct
 
 
-class SubscriptionFilter(Wire):
+class SubscriptionFilter(WireStruct):
     """What a listener wants to hear; since 2026-07."""
 
     tools_list_changed: bool = False

@@ -6,10 +6,10 @@ Schemas are plain dicts: this module neither reads nor checks them.
 from typing import Any
 
 from dovetail.wire.content import ContentBlock, Icon
-from dovetail.wire.shape import UNSET, Cacheable, Params, Result, Wire, field
+from dovetail.wire.shape import UNSET, CacheableResult, Params, Result, WireStruct, field
 
 
-class ToolAnnotations(Wire):
+class ToolAnnotations(WireStruct):
     """Hints about a tool's behaviour, None where its author said nothing; since 2025-03."""
 
     title: str | None = None
@@ -19,7 +19,7 @@ class ToolAnnotations(Wire):
     open_world_hint: bool | None = None
 
 
-class Tool(Wire):
+class Tool(WireStruct):
     """A tool as a client sees it."""
 
     name: str
@@ -33,7 +33,7 @@ class Tool(Wire):
     meta: dict[str, Any] | None = field(name="_meta", default=None)  # since 2025-06
 
 
-class ListToolsResult(Cacheable):
+class ListToolsResult(CacheableResult):
     """One page of tools."""
 
     tools: list[Tool]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-class Line(NamedTuple):
+class ScriptedReply(NamedTuple):
     """What the model says: text, and calls as (id, name, arguments)."""
 
     text: str | None = None
@@ -20,28 +20,28 @@ class Line(NamedTuple):
     stop: str | None = None
 
 
-class Refused(Exception):
+class BadRequest(Exception):
     """What a maker answers with status 400."""
 
 
-def must(fine: Any, why: str) -> None:
-    if not fine:
-        raise Refused(why)
+def require(condition: Any, message: str) -> None:
+    if not condition:
+        raise BadRequest(message)
 
 
-class Maker:
+class ProviderServer:
     """The server, the requests it got, and what it has yet to say."""
 
-    def __init__(self, *lines: Line) -> None:
-        self.lines = [*lines]
+    def __init__(self, *replies: ScriptedReply) -> None:
+        self.replies = [*replies]
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
-        maker = self
+        provider = self
 
         class Door(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                status, answer = maker.answer(self.path, {k.lower(): v for k, v in self.headers.items()}, body)
+                status, answer = provider.answer(self.path, {k.lower(): v for k, v in self.headers.items()}, body)
                 said = json.dumps(answer).encode()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
@@ -74,13 +74,13 @@ class Maker:
             match path:
                 case "/v1/chat/completions":
                     check_chat(headers, body)
-                    return 200, as_chat(self.lines.pop(0), body)
+                    return 200, as_chat(self.replies.pop(0), body)
                 case "/v1/messages":
                     check_messages(headers, body)
-                    return 200, as_message(self.lines.pop(0), body)
+                    return 200, as_message(self.replies.pop(0), body)
                 case _:
                     return 404, {"error": {"message": f"no such path {path}", "type": "not_found_error"}}
-        except Refused as exc:
+        except BadRequest as exc:
             return 400, {"type": "error", "error": {"message": str(exc), "type": "invalid_request_error"}}
 
 
@@ -88,34 +88,34 @@ class Maker:
 
 
 def check_chat(headers: dict[str, str], body: dict[str, Any]) -> None:
-    must(headers.get("authorization", "").startswith("Bearer "), "no key")
+    require(headers.get("authorization", "").startswith("Bearer "), "no key")
     limits = {"max_tokens", "max_completion_tokens"} & body.keys()
-    must(len(limits) == 1 and body[limits.pop()] > 0, "one limit of tokens")
+    require(len(limits) == 1 and body[limits.pop()] > 0, "one limit of tokens")
     for tool in body.get("tools", ()):
         function = tool["function"]
-        must(tool["type"] == "function" and NAME.fullmatch(function["name"]), f"tool {function['name']}")
-        must(function["parameters"]["type"] == "object", "parameters are an object")
-        must(len(function.get("description", "")) <= 1024, "description too long")
-    must("tools" in body or "tool_choice" not in body, "a choice without tools")
-    must(body.get("tool_choice", "auto") in ("auto", "required", "none"), "tool_choice")
+        require(tool["type"] == "function" and NAME.fullmatch(function["name"]), f"tool {function['name']}")
+        require(function["parameters"]["type"] == "object", "parameters are an object")
+        require(len(function.get("description", "")) <= 1024, "description too long")
+    require("tools" in body or "tool_choice" not in body, "a choice without tools")
+    require(body.get("tool_choice", "auto") in ("auto", "required", "none"), "tool_choice")
     open_calls: set[str] = set()
     for message in body["messages"]:
         if message["role"] == "tool":
-            must(message["tool_call_id"] in open_calls, "an answer to no call")
-            must(isinstance(message["content"], str), "a result is text")
+            require(message["tool_call_id"] in open_calls, "an answer to no call")
+            require(isinstance(message["content"], str), "a result is text")
             open_calls.discard(message["tool_call_id"])
             continue
-        must(not open_calls, f"calls without an answer: {open_calls}")
-        must(message["role"] in ("system", "user", "assistant"), "role")
+        require(not open_calls, f"calls without an answer: {open_calls}")
+        require(message["role"] in ("system", "user", "assistant"), "role")
         for call in message.get("tool_calls", ()):
-            must(NAME.fullmatch(call["function"]["name"]), "name of a call")
+            require(NAME.fullmatch(call["function"]["name"]), "name of a call")
             json.loads(call["function"]["arguments"])
             open_calls.add(call["id"])
-        must(message.get("content") or message.get("tool_calls"), "an empty message")
-    must(not open_calls, f"calls without an answer: {open_calls}")
+        require(message.get("content") or message.get("tool_calls"), "an empty message")
+    require(not open_calls, f"calls without an answer: {open_calls}")
 
 
-def as_chat(line: Line, body: dict[str, Any]) -> dict[str, Any]:
+def as_chat(line: ScriptedReply, body: dict[str, Any]) -> dict[str, Any]:
     calls = [
         {
             "id": id,
@@ -140,29 +140,29 @@ def as_chat(line: Line, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_messages(headers: dict[str, str], body: dict[str, Any]) -> None:
-    must(headers.get("x-api-key") or headers.get("authorization", "").startswith("Bearer "), "no key")
-    must(headers.get("anthropic-version"), "no version")
-    must(body["max_tokens"] > 0, "max_tokens")
-    must("temperature" not in body, "temperature is not taken")
+    require(headers.get("x-api-key") or headers.get("authorization", "").startswith("Bearer "), "no key")
+    require(headers.get("anthropic-version"), "no version")
+    require(body["max_tokens"] > 0, "max_tokens")
+    require("temperature" not in body, "temperature is not taken")
     for tool in body.get("tools", ()):
-        must(NAME.fullmatch(tool["name"]), f"tool {tool['name']}")
-        must(tool["input_schema"]["type"] == "object", "input_schema is an object")
+        require(NAME.fullmatch(tool["name"]), f"tool {tool['name']}")
+        require(tool["input_schema"]["type"] == "object", "input_schema is an object")
     choice = body.get("tool_choice", {"type": "auto"})["type"]
-    must(choice in ("auto", "any", "none") and ("tools" in body or "tool_choice" not in body), "tool_choice")
+    require(choice in ("auto", "any", "none") and ("tools" in body or "tool_choice" not in body), "tool_choice")
     open_calls: set[str] = set()
     for message in body["messages"]:
-        must(message["role"] in ("user", "assistant"), "role")
-        must(message["content"], "an empty message")
+        require(message["role"] in ("user", "assistant"), "role")
+        require(message["content"], "an empty message")
         blocks = message["content"]
         for block in blocks:
-            must(block["type"] != "text" or block["text"], "an empty text")
+            require(block["type"] != "text" or block["text"], "an empty text")
         given = {block["tool_use_id"] for block in blocks if block["type"] == "tool_result"}
-        must(given == open_calls, f"results {given} for calls {open_calls}")
+        require(given == open_calls, f"results {given} for calls {open_calls}")
         open_calls = {block["id"] for block in blocks if block["type"] == "tool_use"}
-    must(not open_calls, "calls without an answer")
+    require(not open_calls, "calls without an answer")
 
 
-def as_message(line: Line, body: dict[str, Any]) -> dict[str, Any]:
+def as_message(line: ScriptedReply, body: dict[str, Any]) -> dict[str, Any]:
     content: list[dict[str, Any]] = [{"type": "text", "text": line.text}] if line.text is not None else []
     content += [{"type": "tool_use", "id": id, "name": name, "input": given} for id, name, given in line.calls]
     return {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dovetail.host.models.choosing import Variant, choose, variants
+from dovetail.host.models.choosing import Variant, as_model_infos, choose_model
 from dovetail.wire.sampling import ModelHint, ModelPreferences
 
 BIG = Variant("opus-5", clever=1.0, cheap=0.1, fast=0.2, stands_for=("gpt-5",))
@@ -32,7 +32,7 @@ def hints(*names: str | None, **priorities: float) -> ModelPreferences:
     ],
 )
 def test_the_model_that_suits(preferences: ModelPreferences | None, chosen: Variant) -> None:
-    assert choose(ALL, preferences) is chosen
+    assert choose_model(ALL, preferences) is chosen
 
 
 def test_without_a_price_no_money_is_counted() -> None:
@@ -41,4 +41,4 @@ def test_without_a_price_no_money_is_counted() -> None:
 
 def test_no_model_is_refused() -> None:
     with pytest.raises(ValueError, match="model"):
-        variants(())
+        as_model_infos(())

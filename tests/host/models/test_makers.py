@@ -16,7 +16,7 @@ from dovetail.host.models.anthropic import AnthropicModel
 from dovetail.host.models.choosing import Variant
 from dovetail.host.models.model import Model
 from dovetail.host.models.openai import OpenAIModel
-from dovetail.host.models.telling import Names
+from dovetail.host.models.telling import ToolAliases
 from dovetail.wire.content import (
     AudioContent,
     EmbeddedResource,
@@ -29,24 +29,24 @@ from dovetail.wire.content import (
 )
 from dovetail.wire.sampling import ModelHint, ModelPreferences, SamplingMessage, ToolChoice
 from dovetail.wire.tools import Tool
-from host.models.makers import Line, Maker
+from host.models.makers import ProviderServer, ScriptedReply
 
 PRICE = (3.0, 15.0)
 MAKERS = ("openai", "anthropic")
 
 
 @pytest.fixture
-def maker() -> Iterator[Maker]:
-    with Maker() as made:
+def maker() -> Iterator[ProviderServer]:
+    with ProviderServer() as made:
         yield made
 
 
 @pytest.fixture(params=MAKERS)
-def model(request: pytest.FixtureRequest, maker: Maker) -> Model:
+def model(request: pytest.FixtureRequest, maker: ProviderServer) -> Model:
     return made(request.param, maker)
 
 
-def made(kind: str, maker: Maker, *more: Any) -> Model:
+def made(kind: str, maker: ProviderServer, *more: Any) -> Model:
     models = (Variant("large-1", PRICE), *more)
     if kind == "openai":
         return OpenAIModel(*models, base_url=f"{maker.url}/v1", api_key="key-1", max_retries=0)
@@ -61,8 +61,8 @@ def asks(text: str = "hi") -> list[SamplingMessage]:
     return [SamplingMessage(role="user", content=TextContent(text=text))]
 
 
-async def test_a_reply_with_its_usage(maker: Maker, model: Model) -> None:
-    maker.lines = [Line("hello")]
+async def test_a_reply_with_its_usage(maker: ProviderServer, model: Model) -> None:
+    maker.replies = [ScriptedReply("hello")]
     reply = await model.reply(asks(), max_tokens=50, system="Be brief.", stop=["END"])
     assert reply.content == [TextContent(text="hello")]
     assert (reply.model, reply.stop_reason) == ("large-1", "endTurn")
@@ -79,8 +79,8 @@ async def test_a_reply_with_its_usage(maker: Maker, model: Model) -> None:
     ("said", "means"),
     [("length", "maxTokens"), ("content_filter", "content_filter")],
 )
-async def test_why_openai_stopped(maker: Maker, said: str, means: str) -> None:
-    maker.lines = [Line("he", stop=said)]
+async def test_why_openai_stopped(maker: ProviderServer, said: str, means: str) -> None:
+    maker.replies = [ScriptedReply("he", stop=said)]
     assert (await made("openai", maker).reply(asks())).stop_reason == means
 
 
@@ -88,26 +88,26 @@ async def test_why_openai_stopped(maker: Maker, said: str, means: str) -> None:
     ("said", "means"),
     [("max_tokens", "maxTokens"), ("stop_sequence", "stopSequence"), ("refusal", "refusal")],
 )
-async def test_why_anthropic_stopped(maker: Maker, said: str, means: str) -> None:
-    maker.lines = [Line("he", stop=said)]
+async def test_why_anthropic_stopped(maker: ProviderServer, said: str, means: str) -> None:
+    maker.replies = [ScriptedReply("he", stop=said)]
     assert (await made("anthropic", maker).reply(asks())).stop_reason == means
 
 
-async def test_tools_under_names_the_maker_takes(maker: Maker, model: Model) -> None:
+async def test_tools_under_names_the_maker_takes(maker: ProviderServer, model: Model) -> None:
     """A server may call its tools what it likes; the model's call comes back under that name."""
     odd = Tool(name="files/read.all", description="Reads.", input_schema={"type": "object"})
-    maker.lines = [Line("ok")]
+    maker.replies = [ScriptedReply("ok")]
     await model.reply(asks(), [odd], choice=ToolChoice(mode="required"))
     told = maker.requests[0]["tools"][0]
     alias = told.get("name") or told["function"]["name"]
     assert maker.requests[0]["tool_choice"] in ("required", {"type": "any"})
-    maker.lines = [Line(None, (("c1", alias, {"path": "/x"}),))]
+    maker.replies = [ScriptedReply(None, (("c1", alias, {"path": "/x"}),))]
     reply = await model.reply(asks(), [odd])
     assert reply.content == [ToolUseContent(id="c1", name="files/read.all", input={"path": "/x"})]
     assert reply.stop_reason == "toolUse"
     said = SamplingMessage(role="assistant", content=[TextContent(text="wait"), *reply.content])
     answer = ToolResultContent(tool_use_id="c1", content=[TextContent(text="text of x")], is_error=True)
-    maker.lines = [Line("done")]
+    maker.replies = [ScriptedReply("done")]
     await model.reply([*asks(), said, user(answer)], [odd])
     sent = json.dumps(maker.requests[-1]["messages"])
     assert alias in sent
@@ -118,7 +118,7 @@ async def test_tools_under_names_the_maker_takes(maker: Maker, model: Model) -> 
     )  # without a flag, the text itself reports the failure
 
 
-async def test_pictures_and_what_else_a_tool_answers(maker: Maker, model: Model) -> None:
+async def test_pictures_and_what_else_a_tool_answers(maker: ProviderServer, model: Model) -> None:
     call = SamplingMessage(role="assistant", content=ToolUseContent(id="c1", name="look", input={}))
     answer = ToolResultContent(
         tool_use_id="c1",
@@ -130,7 +130,7 @@ async def test_pictures_and_what_else_a_tool_answers(maker: Maker, model: Model)
             AudioContent(data="AA==", mime_type="audio/wav"),
         ],
     )
-    maker.lines = [Line("a cat")]
+    maker.replies = [ScriptedReply("a cat")]
     picture = ImageContent(data="aW1nMg==", mime_type="image/jpeg")
     await model.reply([*asks(), call, user(answer), user(TextContent(text="and"), picture)])
     sent = json.dumps(maker.requests[0]["messages"])
@@ -138,16 +138,16 @@ async def test_pictures_and_what_else_a_tool_answers(maker: Maker, model: Model)
         assert part in sent
 
 
-async def test_a_structured_value_without_words(maker: Maker, model: Model) -> None:
+async def test_a_structured_value_without_words(maker: ProviderServer, model: Model) -> None:
     call = SamplingMessage(role="assistant", content=ToolUseContent(id="c1", name="look", input={}))
     answer = ToolResultContent(tool_use_id="c1", content=[], structured_content={"degrees": 21})
-    maker.lines = [Line("warm")]
+    maker.replies = [ScriptedReply("warm")]
     await model.reply([*asks(), call, user(answer)])
     assert "degrees" in json.dumps(maker.requests[0]["messages"])
 
 
-async def test_sounds_go_where_they_are_taken(maker: Maker) -> None:
-    maker.lines = [Line("a song")]
+async def test_sounds_go_where_they_are_taken(maker: ProviderServer) -> None:
+    maker.replies = [ScriptedReply("a song")]
     sound = AudioContent(data="AA==", mime_type="audio/mpeg")
     await made("openai", maker).reply([user(sound)])
     assert maker.requests[0]["messages"][0]["content"][0]["input_audio"] == {"data": "AA==", "format": "mp3"}
@@ -156,38 +156,40 @@ async def test_sounds_go_where_they_are_taken(maker: Maker) -> None:
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-async def test_a_model_the_server_prefers(maker: Maker, kind: str) -> None:
+async def test_a_model_the_server_prefers(maker: ProviderServer, kind: str) -> None:
     model = made(kind, maker, Variant("small-1", fast=0.9, clever=0.2))
-    maker.lines = [Line("1"), Line("2"), Line("3")]
+    maker.replies = [ScriptedReply("1"), ScriptedReply("2"), ScriptedReply("3")]
     await model.reply(asks(), preferences=ModelPreferences(hints=[ModelHint(name="small")]))
     await model.reply(asks(), preferences=ModelPreferences(speed_priority=1.0))
     await model.reply(asks(), preferences=ModelPreferences(intelligence_priority=1.0))
     assert [one["model"] for one in maker.requests] == ["small-1", "small-1", "large-1"]
 
 
-async def test_arguments_that_are_no_json(maker: Maker) -> None:
-    maker.lines = [Line(None, (("c1", "look", '{"at": '), ("c2", "look", '{"at": 1}')))]
+async def test_arguments_that_are_no_json(maker: ProviderServer) -> None:
+    maker.replies = [ScriptedReply(None, (("c1", "look", '{"at": '), ("c2", "look", '{"at": 1}')))]
     tool = Tool(name="look", input_schema={"type": "object"})
     reply = await made("openai", maker).reply(asks(), [tool])
     assert [one.id for one in reply.content if isinstance(one, ToolUseContent)] == ["c1", "c2"]
     assert list(reply.unread) == ["c1"]
 
 
-async def test_what_the_maker_refuses_says_which_model(maker: Maker, model: Model) -> None:
+async def test_what_the_maker_refuses_says_which_model(maker: ProviderServer, model: Model) -> None:
     with pytest.raises(ModelError, match="large-1"):
         await model.reply(asks(), max_tokens=0)
 
 
-async def test_no_key_of_openai_goes_elsewhere(maker: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_key_of_openai_goes_elsewhere(maker: ProviderServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    maker.lines = [Line("hello")]
+    maker.replies = [ScriptedReply("hello")]
     await OpenAIModel("local", base_url=f"{maker.url}/v1").reply(asks())
     assert "sk-secret" not in json.dumps(maker.headers)
 
 
-async def test_openai_itself_is_told_the_limit_in_its_newer_word(maker: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_openai_itself_is_told_the_limit_in_its_newer_word(
+    maker: ProviderServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", f"{maker.url}/v1")
-    maker.lines = [Line("hello")]
+    maker.replies = [ScriptedReply("hello")]
     await OpenAIModel("gpt", api_key="k").reply(asks(), max_tokens=7, temperature=0.5)
     assert maker.requests[0]["max_completion_tokens"] == 7
     assert maker.requests[0]["temperature"] == 0.5
@@ -248,7 +250,7 @@ def clock() -> Server:
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-async def test_an_agent_on_a_maker(maker: Maker, kind: str) -> None:
+async def test_an_agent_on_a_maker(maker: ProviderServer, kind: str) -> None:
     """The whole way: prompt, call, consent, result, sampling in between on the same model, answer, bill."""
     asked: list[ConsentRequest] = []
 
@@ -257,10 +259,10 @@ async def test_an_agent_on_a_maker(maker: Maker, kind: str) -> None:
         return Allow()
 
     model = made(kind, maker, Variant("small-1", (0.1, 0.2), cheap=0.9))
-    maker.lines = [
-        Line("I look.", (("c1", "clock__now", {"city": "Rome"}), ("c2", "clock__poem", {}))),
-        Line("roses are red"),
-        Line("It is noon."),
+    maker.replies = [
+        ScriptedReply("I look.", (("c1", "clock__now", {"city": "Rome"}), ("c2", "clock__poem", {}))),
+        ScriptedReply("roses are red"),
+        ScriptedReply("It is noon."),
     ]
     policy = Policy("ask", [rule("allow", kind="sampling.request")])
     async with Host(policy=policy, consent=consent, model=model) as host:
@@ -281,26 +283,26 @@ async def test_an_agent_on_a_maker(maker: Maker, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_tools_in_sampling(maker: Maker, kind: str, revision: str) -> None:
+async def test_tools_in_sampling(maker: ProviderServer, kind: str, revision: str) -> None:
     """A server's own tools go to the model and its calls come back to the server, which answers them itself."""
     model = made(kind, maker)
     async with Host(policy=Policy("ask", [rule("allow", kind="*")]), model=model) as host:
         host.add("clock", clock(), revision=revision)
-        maker.lines = [Line(None, (("c1", alias_of("look.up"), {"what": "x"}),)), Line("done")]
+        maker.replies = [ScriptedReply(None, (("c1", alias_of("look.up"), {"what": "x"}),)), ScriptedReply("done")]
         result = await host.call("clock.plan")
     assert result.content[0].text == "look.up toolUse done"
     assert maker.requests[0]["tool_choice"] in ("required", {"type": "any"})
     assert "found x" in json.dumps(maker.requests[1]["messages"])
 
 
-async def test_a_call_that_cannot_be_read_is_no_answer_to_a_server(maker: Maker) -> None:
+async def test_a_call_that_cannot_be_read_is_no_answer_to_a_server(maker: ProviderServer) -> None:
     """It is a failure of the model, rather than a call without arguments, which it was not."""
     async with Host(policy=Policy("ask", [rule("allow", kind="*")]), model=made("openai", maker)) as host:
         host.add("clock", clock(), revision="2025-11-25")
-        maker.lines = [Line(None, (("c1", alias_of("look.up"), '{"what": '),))]
+        maker.replies = [ScriptedReply(None, (("c1", alias_of("look.up"), '{"what": '),))]
         with pytest.raises(AnswerError, match=r"ModelError.*JSON"):
             await host.call("clock.plan")
 
 
 def alias_of(name: str) -> str:
-    return Names().told(name)
+    return ToolAliases().to_alias(name)

@@ -12,206 +12,251 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from dovetail.auth import proofs
-from dovetail.auth.flow import Alone, Flow, Now, Pause, SignIn, Stranger
-from dovetail.auth.keys import ASYMMETRIC
+from dovetail.auth.flow import AcquireLock, FetchUntrusted, Flow, Now, Pause, VerifyPassword
+from dovetail.auth.keys import ASYMMETRIC_ALGORITHMS
 from dovetail.auth.login import Token
-from dovetail.auth.possession import ALGORITHMS
+from dovetail.auth.possession import DPOP_ALGORITHMS
 from dovetail.auth.server import clients, pages
-from dovetail.auth.server.clients import BadClient, acts
-from dovetail.auth.server.granting import Granting
-from dovetail.auth.server.issuing import Issuing
-from dovetail.auth.server.proving import Proving, Refused
-from dovetail.auth.server.settings import Settings
-from dovetail.auth.server.store import Asked, Client, Code, Full, Grant, Store, Trip, pack, unpack
-from dovetail.auth.server.throttle import Throttle, neighbours
-from dovetail.auth.server.upstream import Upstream, Vault
-from dovetail.auth.server.web import Request, Response, document, failure, mark, page, redirect, same, slow
+from dovetail.auth.server.clients import InvalidClient, can_use_client_credentials
+from dovetail.auth.server.granting import TokenEndpoint
+from dovetail.auth.server.issuing import OAuthTokenIssuer
+from dovetail.auth.server.proving import ClientAuthenticator, OAuthError
+from dovetail.auth.server.settings import AuthorizationServerSettings
+from dovetail.auth.server.store import (
+    AuthorizationCode,
+    AuthorizationRequest,
+    ClientRecord,
+    ProviderLogin,
+    Store,
+    StoreFull,
+    TokenGrant,
+    decode_record,
+    encode_record,
+)
+from dovetail.auth.server.throttle import RateLimiter, normalize_address
+from dovetail.auth.server.upstream import SecretSealer, Upstream
+from dovetail.auth.server.web import (
+    Request,
+    Response,
+    error_response,
+    hash_secret,
+    html_response,
+    is_same_secret,
+    json_response,
+    rate_limit_response,
+    redirect_response,
+)
 from dovetail.errors import LoginFailed, clip
 from dovetail.wire.shape import replace
 
-METADATA: Final = "/.well-known/oauth-authorization-server"
+METADATA_PATH: Final = "/.well-known/oauth-authorization-server"
 
-_RENEWAL: Final = 40.0  # seconds one process has for it
-_RENEWAL_PAUSE: Final = 0.2
-_RENEWAL_LOOKS: Final = 50
-_PENDING: Final = 600.0  # for a user to decide
-_CHALLENGE: Final = re.compile(r"[A-Za-z0-9_-]{43}")
-_LONGEST: Final = 4096  # of a state, a scope, a resource
+_RENEWAL_LOCK_TTL_S: Final = 40.0  # seconds one process has for it
+_RENEWAL_POLL_INTERVAL_S: Final = 0.2
+_MAX_RENEWAL_POLLS: Final = 50
+_PENDING_REQUEST_TTL_S: Final = 600.0  # for a user to decide
+_CODE_CHALLENGE: Final = re.compile(r"[A-Za-z0-9_-]{43}")
+_MAX_PARAMETER_CHARS: Final = 4096  # of a state, a scope, a resource
 # What the scripts of any page may call: nothing there goes by a cookie.
-_FOR_PROGRAMS: Final = frozenset({METADATA, "/jwks", "/token", "/register", "/revoke"})
-_PREFLIGHT: Final = (
+_CORS_PATHS: Final = frozenset({METADATA_PATH, "/jwks", "/token", "/register", "/revoke"})
+_PREFLIGHT_HEADERS: Final = (
     ("access-control-allow-methods", "GET, POST"),
     ("access-control-allow-headers", "authorization, content-type, dpop, mcp-protocol-version"),
     ("access-control-max-age", "600"),
 )
 
 
-class Authority:
+class AuthorizationEndpoints:
     """One authorization server."""
 
     def __init__(
-        self, settings: Settings, store: Store, issuing: Issuing, upstream: Upstream | None, vault: Vault
+        self,
+        settings: AuthorizationServerSettings,
+        store: Store,
+        token_issuer: OAuthTokenIssuer,
+        identity_provider: Upstream | None,
+        sealer: SecretSealer,
     ) -> None:
         self._settings = settings
         self._store = store
-        self._issuing = issuing
-        self._upstream = upstream
-        self._vault = vault
-        self._about_request = f"authorization request of {settings.issuer}"  # others may seal with the same secret
-        self._known = {one.client_id: one for one in settings.clients}
-        self._registrations = Throttle(settings.registrations, 3600.0)
-        self._told = Throttle(1, 3600.0)
-        proving = Proving(settings.issuer, settings.at("/token"), store, self._client, self._may_fetch)
-        self._granting = Granting(settings, store, issuing, proving)
-        self._fetches = Throttle(settings.fetches, 60.0)
-        self._failures = Throttle(settings.failures, 60.0)  # of one user, from one address
-        self._guesses = Throttle(settings.failures * 5, 60.0)  # of all users, from one address
-        self._attacks = Throttle(settings.failures * 10, 60.0)  # of one user, from anywhere
-        self._decisions = Throttle(settings.decisions, 60.0)  # from one address
-        https = settings.issuer.startswith("https://")
-        self._cookie = "__Host-dovetail" if https else "dovetail"
-        self._cookie_rules = "; Path=/; HttpOnly; SameSite=Lax" + ("; Secure" if https else "")
+        self._token_issuer = token_issuer
+        self._identity_provider = identity_provider
+        self._sealer = sealer
+        self._request_seal_purpose = (
+            f"authorization request of {settings.issuer}"  # others may seal with the same secret
+        )
+        self._known_clients = {client.client_id: client for client in settings.clients}
+        self._registration_limiter = RateLimiter(settings.max_registrations_per_hour, 3600.0)
+        self._warning_limiter = RateLimiter(1, 3600.0)
+        client_authenticator = ClientAuthenticator(
+            settings.issuer, settings.url_for("/token"), store, self._find_client, self._check_fetch_limit
+        )
+        self._token_endpoint = TokenEndpoint(settings, store, token_issuer, client_authenticator)
+        self._fetch_limiter = RateLimiter(settings.max_fetches_per_minute, 60.0)
+        self._login_failure_limiter = RateLimiter(
+            settings.max_failures_per_minute, 60.0
+        )  # of one user, from one address
+        self._address_failure_limiter = RateLimiter(
+            settings.max_failures_per_minute * 5, 60.0
+        )  # of all users, from one address
+        self._user_failure_limiter = RateLimiter(
+            settings.max_failures_per_minute * 10, 60.0
+        )  # of one user, from anywhere
+        self._decision_limiter = RateLimiter(settings.max_decisions_per_minute, 60.0)  # from one address
+        is_https = settings.issuer.startswith("https://")
+        self._cookie_name = "__Host-dovetail" if is_https else "dovetail"
+        self._cookie_attributes = "; Path=/; HttpOnly; SameSite=Lax" + ("; Secure" if is_https else "")
         self._routes: dict[tuple[str, str], Callable[[Request], Flow[Response]]] = {
-            ("GET", METADATA): self._metadata,
-            ("GET", "/jwks"): self._jwks,
+            ("GET", METADATA_PATH): self._serve_metadata,
+            ("GET", "/jwks"): self._serve_jwks,
             ("GET", "/authorize"): self._authorize,
-            ("POST", "/consent"): self._consent,
-            ("POST", "/token"): self._granting.token,
-            ("POST", "/revoke"): self._granting.revoke,
+            ("POST", "/consent"): self._handle_consent,
+            ("POST", "/token"): self._token_endpoint.handle_token,
+            ("POST", "/revoke"): self._token_endpoint.handle_revocation,
         }
-        if settings.registration:
+        if settings.allow_registration:
             self._routes["POST", "/register"] = self._register
-        if settings.askers:
-            self._routes["POST", "/introspect"] = self._granting.introspect
-        if upstream is not None:
-            self._routes["GET", "/callback"] = self._callback
+        if settings.introspection_clients:
+            self._routes["POST", "/introspect"] = self._token_endpoint.handle_introspection
+        if identity_provider is not None:
+            self._routes["GET", "/callback"] = self._handle_callback
 
-    def serves(self, path: str) -> bool:
+    def has_route(self, path: str) -> bool:
         """Whether something is at this path."""
-        return any(path == known for _, known in self._routes)
+        return any(path == route_path for _, route_path in self._routes)
 
     def handle(self, request: Request) -> Flow[Response]:
         """The response to a request."""
-        request = replace(request, address=neighbours(request.address))
-        response = yield from self._answered(request)
-        if request.path not in _FOR_PROGRAMS:
+        request = replace(request, address=normalize_address(request.address))
+        response = yield from self._dispatch(request)
+        if request.path not in _CORS_PATHS:
             return response
-        return response.having(("access-control-allow-origin", "*"))
+        return response.with_headers(("access-control-allow-origin", "*"))
 
-    def _answered(self, request: Request) -> Flow[Response]:
-        if request.method == "OPTIONS" and request.path in _FOR_PROGRAMS and self.serves(request.path):
-            return Response(204, _PREFLIGHT)
-        work = self._routes.get((request.method, request.path))
-        if work is None:
-            allowed = ", ".join(method for method, path in self._routes if path == request.path)
-            if not allowed:
-                return failure("invalid_request", "nothing is here", 404)
-            return failure("invalid_request", f"only {allowed} is served here", 405).having(("allow", allowed))
+    def _dispatch(self, request: Request) -> Flow[Response]:
+        if request.method == "OPTIONS" and request.path in _CORS_PATHS and self.has_route(request.path):
+            return Response(204, _PREFLIGHT_HEADERS)
+        handler = self._routes.get((request.method, request.path))
+        if handler is None:
+            allowed_methods = ", ".join(method for method, path in self._routes if path == request.path)
+            if not allowed_methods:
+                return error_response("invalid_request", "nothing is here", 404)
+            return error_response("invalid_request", f"only {allowed_methods} is served here", 405).with_headers(
+                ("allow", allowed_methods)
+            )
         try:
-            return (yield from work(request))
-        except Refused as refused:
+            return (yield from handler(request))
+        except OAuthError as refused:
             return refused.response
-        except Full:
-            return failure("temporarily_unavailable", "there is no room for more", 503).having(("retry-after", "60"))
+        except StoreFull:
+            return error_response("temporarily_unavailable", "there is no room for more", 503).with_headers(
+                ("retry-after", "60")
+            )
 
     # What everyone may know
 
-    def _metadata(self, request: Request) -> Flow[Response]:
+    def _serve_metadata(self, request: Request) -> Flow[Response]:
         """RFC 8414. The issuer is said exactly as it was given."""
         yield Now()
         issuer, settings = self._settings.issuer, self._settings
-        said: dict[str, Any] = {
+        metadata: dict[str, Any] = {
             "issuer": issuer,
-            "authorization_endpoint": self._settings.at("/authorize"),
-            "token_endpoint": self._settings.at("/token"),
-            "revocation_endpoint": self._settings.at("/revoke"),
-            "jwks_uri": self._settings.at("/jwks"),
+            "authorization_endpoint": self._settings.url_for("/authorize"),
+            "token_endpoint": self._settings.url_for("/token"),
+            "revocation_endpoint": self._settings.url_for("/revoke"),
+            "jwks_uri": self._settings.url_for("/jwks"),
             "response_types_supported": ["code"],
             "response_modes_supported": ["query"],
             "grant_types_supported": [
-                *clients.GRANTS,
-                *([clients.PROGRAM] if any(map(acts, settings.clients)) else []),
+                *clients.GRANT_TYPES,
+                *([clients.CLIENT_CREDENTIALS] if any(map(can_use_client_credentials, settings.clients)) else []),
             ],
             "code_challenge_methods_supported": ["S256"],
-            "token_endpoint_auth_methods_supported": list(clients.METHODS),
-            "revocation_endpoint_auth_methods_supported": list(clients.METHODS),
+            "token_endpoint_auth_methods_supported": list(clients.AUTH_METHODS),
+            "revocation_endpoint_auth_methods_supported": list(clients.AUTH_METHODS),
             "authorization_response_iss_parameter_supported": True,
             "client_id_metadata_document_supported": True,
-            "token_endpoint_auth_signing_alg_values_supported": list(ASYMMETRIC),
-            "revocation_endpoint_auth_signing_alg_values_supported": list(ASYMMETRIC),
-            "dpop_signing_alg_values_supported": list(ALGORITHMS),
+            "token_endpoint_auth_signing_alg_values_supported": list(ASYMMETRIC_ALGORITHMS),
+            "revocation_endpoint_auth_signing_alg_values_supported": list(ASYMMETRIC_ALGORITHMS),
+            "dpop_signing_alg_values_supported": list(DPOP_ALGORITHMS),
         }
-        if settings.scopes:
-            said["scopes_supported"] = list(settings.scopes)
-        if settings.registration:
-            said["registration_endpoint"] = self._settings.at("/register")
-        if settings.askers:
-            said["introspection_endpoint"] = self._settings.at("/introspect")
-        return document(said, kept=True)
+        if settings.scopes_supported:
+            metadata["scopes_supported"] = list(settings.scopes_supported)
+        if settings.allow_registration:
+            metadata["registration_endpoint"] = self._settings.url_for("/register")
+        if settings.introspection_clients:
+            metadata["introspection_endpoint"] = self._settings.url_for("/introspect")
+        return json_response(metadata, is_cacheable=True)
 
-    def _jwks(self, request: Request) -> Flow[Response]:
+    def _serve_jwks(self, request: Request) -> Flow[Response]:
         now: float = yield Now()
-        return document(self._issuing.jwks(now), kept=True)
+        return json_response(self._token_issuer.build_jwks(now), is_cacheable=True)
 
     # Clients
 
     def _register(self, request: Request) -> Flow[Response]:
         """spec: client-registration#dynamic-client-registration"""
         now: float = yield Now()
-        if self._registrations.full(request.address, now):
-            self._tell_full(request.address, now)
-            return slow(self._registrations.wait, f"this address may register {self._settings.registrations} an hour")
-        said = request.json()
-        if said is None:
-            return failure("invalid_client_metadata", "the body must be a JSON object")
-        self._registrations.count(request.address, now)
+        if self._registration_limiter.is_full(request.address, now):
+            self._warn_registration_limit(request.address, now)
+            return rate_limit_response(
+                self._registration_limiter.retry_after_s,
+                f"this address may register {self._settings.max_registrations_per_hour} an hour",
+            )
+        client_metadata = request.json()
+        if client_metadata is None:
+            return error_response("invalid_client_metadata", "the body must be a JSON object")
+        self._registration_limiter.record(request.address, now)
         try:
-            client, secret = clients.registered(said)
-        except BadClient as exc:
-            return failure(exc.error, str(exc))
-        self._store.put("client", client.client_id, pack(client), now + clients.UNUSED, now)
-        return document(clients.told(client, secret, now), 201)
+            client, secret = clients.create_client(client_metadata)
+        except InvalidClient as exc:
+            return error_response(exc.error, str(exc))
+        self._store.put("client", client.client_id, encode_record(client), now + clients.UNUSED_CLIENT_TTL_S, now)
+        return json_response(clients.build_registration_response(client, secret, now), 201)
 
-    def _tell_full(self, address: str, now: float) -> None:
-        if not self._told.full(address, now):
-            self._told.count(address, now)
+    def _warn_registration_limit(self, address: str, now: float) -> None:
+        if not self._warning_limiter.is_full(address, now):
+            self._warning_limiter.record(address, now)
             self._warn(
-                f"{address or 'somebody'} registered {self._settings.registrations} clients within an hour, which is "
+                f"{address or 'somebody'} registered {self._settings.max_registrations_per_hour} clients "
+                f"within an hour, which is "
                 "the most: registrations= says how many may be"
             )
 
-    def _warn(self, words: str) -> None:
+    def _warn(self, message: str) -> None:
         if self._settings.warn is not None:
-            self._settings.warn(words)
+            self._settings.warn(message)
 
-    def _client(self, client_id: str | None, address: str, now: float) -> Flow[Client]:
+    def _find_client(self, client_id: str | None, address: str, now: float) -> Flow[ClientRecord]:
         """The client of this id; BadClient if there is none. Whoever asks for many documents in vain is slowed down."""
         if client_id is None:
-            raise BadClient("client_id is missing", "invalid_request")
-        if client_id in self._known:
-            return self._known[client_id]
-        by_document = clients.names_document(client_id)
-        kind = "client document" if by_document else "client"
-        stored = unpack(self._store.get(kind, client_id, now), Client)
+            raise InvalidClient("client_id is missing", "invalid_request")
+        if client_id in self._known_clients:
+            return self._known_clients[client_id]
+        is_document_client = clients.is_document_url(client_id)
+        record_kind = "client document" if is_document_client else "client"
+        stored = decode_record(self._store.get(record_kind, client_id, now), ClientRecord)
         if stored is not None:
             return stored
-        if not by_document:
-            raise BadClient("this client is not known here", "invalid_client")
-        host, trusts = urlsplit(client_id).hostname or "", self._settings.trusts
-        if trusts is not None and not trusts(host):
-            raise BadClient("clients of this host are not accepted here", "invalid_client")
-        self._may_fetch(address, now)
-        answer = yield Stranger(client_id)
-        client = clients.described(client_id, answer)
-        with contextlib.suppress(Full):  # then it is fetched again
-            self._store.put(kind, client_id, pack(client), now + clients.kept_for(answer.headers), now)
+        if not is_document_client:
+            raise InvalidClient("this client is not known here", "invalid_client")
+        host, is_trusted = urlsplit(client_id).hostname or "", self._settings.is_trusted_client
+        if is_trusted is not None and not is_trusted(host):
+            raise InvalidClient("clients of this host are not accepted here", "invalid_client")
+        self._check_fetch_limit(address, now)
+        response = yield FetchUntrusted(client_id)
+        client = clients.parse_client_document(client_id, response)
+        with contextlib.suppress(StoreFull):  # then it is fetched again
+            self._store.put(
+                record_kind, client_id, encode_record(client), now + clients.get_document_ttl(response.headers), now
+            )
         return client
 
-    def _may_fetch(self, address: str, now: float) -> None:
+    def _check_fetch_limit(self, address: str, now: float) -> None:
         """Refused where too much was fetched for this address already."""
-        if self._fetches.full(address, now):
-            raise Refused(slow(self._fetches.wait))
-        self._fetches.count(address, now)
+        if self._fetch_limiter.is_full(address, now):
+            raise OAuthError(rate_limit_response(self._fetch_limiter.retry_after_s))
+        self._fetch_limiter.record(address, now)
 
     # Authorization
 
@@ -219,289 +264,348 @@ class Authority:
         """spec: authorization#authorization-flow-steps"""
         now: float = yield Now()
         fields = request.fields
-        if fields is None or any(len(value) > _LONGEST for value in fields.values()):
-            return _trouble("This request cannot be read", "A parameter is given twice, or is too long.")
+        if fields is None or any(len(value) > _MAX_PARAMETER_CHARS for value in fields.values()):
+            return _error_page("This request cannot be read", "A parameter is given twice, or is too long.")
         try:
-            client = yield from self._client(fields.get("client_id"), request.address, now)
-        except BadClient as exc:
-            return _trouble("This application cannot ask for access", str(exc).capitalize() + ".")
-        target = clients.redirect_of(client, fields.get("redirect_uri"))
-        if target is None:
+            client = yield from self._find_client(fields.get("client_id"), request.address, now)
+        except InvalidClient as exc:
+            return _error_page("This application cannot ask for access", str(exc).capitalize() + ".")
+        redirect_uri = clients.match_redirect_uri(client, fields.get("redirect_uri"))
+        if redirect_uri is None:
             # Never redirected: it may be anyone's address. spec: security-considerations#open-redirection
-            return _trouble("This application cannot ask for access", "The address to return to is not registered.")
-        problem = self._problem(fields)
+            return _error_page("This application cannot ask for access", "The address to return to is not registered.")
+        problem = self._find_problem(fields)
         if problem is not None:
-            return self._sent_back(target, fields.get("state"), *problem)
-        resource, scopes = self._settings.resource_of(fields), self._scopes(fields)
+            return self._redirect_error(redirect_uri, fields.get("state"), *problem)
+        resource, scopes = self._settings.select_resource(fields), self._select_scopes(fields)
         assert resource is not None
-        browser = request.cookie(self._cookie)
-        fresh = browser is None or not 20 <= len(browser) <= 64
-        browser = secrets.token_urlsafe(24) if fresh or browser is None else browser
-        asked = Asked(
+        browser = request.cookie(self._cookie_name)
+        is_new_browser = browser is None or not 20 <= len(browser) <= 64
+        browser = secrets.token_urlsafe(24) if is_new_browser or browser is None else browser
+        authorization_request = AuthorizationRequest(
             client_id=client.client_id,
-            redirect_uri=target,
+            redirect_uri=redirect_uri,
             state=fields.get("state"),
             challenge=fields["code_challenge"],
             resource=resource,
             scopes=scopes,
-            browser=mark(browser),
+            browser=hash_secret(browser),
             csrf=secrets.token_urlsafe(24),
-            until=now + _PENDING,
+            until=now + _PENDING_REQUEST_TTL_S,
         )
         # The page itself holds the request: whoever only asks takes up no room here.
-        response = self._page(client, asked, self._vault.seal(asked, self._about_request))
-        return response.having(("set-cookie", f"{self._cookie}={browser}{self._cookie_rules}")) if fresh else response
+        response = self._render_consent(
+            client, authorization_request, self._sealer.seal(authorization_request, self._request_seal_purpose)
+        )
+        return (
+            response.with_headers(("set-cookie", f"{self._cookie_name}={browser}{self._cookie_attributes}"))
+            if is_new_browser
+            else response
+        )
 
-    def _problem(self, fields: Mapping[str, str]) -> tuple[str, str] | None:
+    def _find_problem(self, fields: Mapping[str, str]) -> tuple[str, str] | None:
         if fields.get("response_type") != "code":
             return "unsupported_response_type", "response_type must be code"
         # Without PKCE a code can be stolen on its way. spec: security-considerations#authorization-code-protection
-        if fields.get("code_challenge_method") != "S256" or not _CHALLENGE.fullmatch(fields.get("code_challenge", "")):
+        if fields.get("code_challenge_method") != "S256" or not _CODE_CHALLENGE.fullmatch(
+            fields.get("code_challenge", "")
+        ):
             return "invalid_request", "code_challenge with the method S256 is required"
-        if self._settings.resource_of(fields) is None:
+        if self._settings.select_resource(fields) is None:
             return "invalid_target", "resource must name a server this one issues tokens for"
         if fields.get("prompt") == "none":
             return "interaction_required", "a user has to agree"
         return None
 
-    def _scopes(self, fields: Mapping[str, str]) -> tuple[str, ...]:
-        wanted = dict.fromkeys(fields.get("scope", "").split())
-        known = self._settings.scopes
-        return tuple(one for one in wanted if not known or one in known)
+    def _select_scopes(self, fields: Mapping[str, str]) -> tuple[str, ...]:
+        requested = dict.fromkeys(fields.get("scope", "").split())
+        supported = self._settings.scopes_supported
+        return tuple(scope for scope in requested if not supported or scope in supported)
 
-    def _sent_back(self, target: str, state: str | None, error: str, words: str) -> Response:
+    def _redirect_error(self, redirect_uri: str, state: str | None, error: str, description: str) -> Response:
         """An error the client is to hear of. Anyone can register: a user is not led to a strange site unseen.
 
         spec: security-considerations#open-redirection
         """
-        if not clients.is_local(target):
-            return _trouble("This application asked in a way that cannot be answered", f"{error}: {words}.")
-        said = {"error": error, "error_description": words, "state": state, "iss": self._settings.issuer}
-        return redirect(target, said)
+        if not clients.is_local_redirect(redirect_uri):
+            return _error_page("This application asked in a way that cannot be answered", f"{error}: {description}.")
+        params = {"error": error, "error_description": description, "state": state, "iss": self._settings.issuer}
+        return redirect_response(redirect_uri, params)
 
-    def _page(self, client: Client, asked: Asked, key: str, problem: str | None = None) -> Response:
-        html = pages.consent(
+    def _render_consent(
+        self,
+        client: ClientRecord,
+        authorization_request: AuthorizationRequest,
+        sealed_request: str,
+        problem: str | None = None,
+    ) -> Response:
+        html = pages.render_consent(
             client,
-            asked,
-            action=self._settings.at("/consent"),
-            key=key,
-            server=self._settings.name,
-            passwords=self._settings.passwords,
-            user=self._settings.user,
-            upstream=None if self._upstream is None else self._upstream.name,
+            authorization_request,
+            action=self._settings.url_for("/consent"),
+            sealed_request=sealed_request,
+            server_name=self._settings.name,
+            asks_password=self._settings.has_passwords,
+            user=self._settings.development_user,
+            provider_name=None if self._identity_provider is None else self._identity_provider.name,
             problem=problem,
         )
-        return page(html, 200 if problem is None else 403, leads_to=asked.redirect_uri)
+        return html_response(html, 200 if problem is None else 403, form_target=authorization_request.redirect_uri)
 
-    def _consent(self, request: Request) -> Flow[Response]:
+    def _handle_consent(self, request: Request) -> Flow[Response]:
         """What the user decided, by the same browser that was asked."""
         now: float = yield Now()
         fields = request.fields or {}
-        key = fields.get("request", "")
-        asked = unpack(self._vault.open(key, self._about_request), Asked)
-        if asked is None or now >= asked.until or self._store.get("decided", mark(key), now) is not None:
-            return _trouble("This request is over", "Start again from the application.")
-        if not self._by_its_browser(request, asked.browser) or not same(fields.get("csrf", ""), asked.csrf):
-            return _trouble("This was not asked by this browser", "Start again from the application.", status=403)
-        if not self._from_here(request):
-            return _trouble("This came from another page", "Start again from the application.", status=403)
-        if self._decisions.full(request.address, now):
-            return _trouble("Too many requests", "Wait a minute, then try again.", status=429)
-        self._decisions.count(request.address, now)
+        sealed_request = fields.get("request", "")
+        authorization_request = decode_record(
+            self._sealer.open(sealed_request, self._request_seal_purpose), AuthorizationRequest
+        )
+        if (
+            authorization_request is None
+            or now >= authorization_request.until
+            or self._store.get("decided", hash_secret(sealed_request), now) is not None
+        ):
+            return _error_page("This request is over", "Start again from the application.")
+        if not self._is_same_browser(request, authorization_request.browser) or not is_same_secret(
+            fields.get("csrf", ""), authorization_request.csrf
+        ):
+            return _error_page("This was not asked by this browser", "Start again from the application.", status=403)
+        if not self._is_same_origin(request):
+            return _error_page("This came from another page", "Start again from the application.", status=403)
+        if self._decision_limiter.is_full(request.address, now):
+            return _error_page("Too many requests", "Wait a minute, then try again.", status=429)
+        self._decision_limiter.record(request.address, now)
         if fields.get("decision") != "allow":
-            self._first(key, asked, now)
-            said = {"error": "access_denied", "error_description": "the user said no", "state": asked.state}
-            return redirect(asked.redirect_uri, said | {"iss": self._settings.issuer})
-        if not (yield from self._still(asked, request.address, now)):
-            return _trouble("This request is over", "What it asks for has changed: start again from the application.")
-        if self._upstream is not None:
-            return (yield from self._leave(asked, key, now))
-        subject = self._settings.user
-        if self._settings.passwords:
-            name = fields.get("username", "")
-            subject = yield from self._signed_in(name, fields.get("password", ""), request.address, now)
+            self._mark_decided(sealed_request, authorization_request, now)
+            params = {
+                "error": "access_denied",
+                "error_description": "the user said no",
+                "state": authorization_request.state,
+            }
+            return redirect_response(authorization_request.redirect_uri, params | {"iss": self._settings.issuer})
+        if not (yield from self._is_still_valid(authorization_request, request.address, now)):
+            return _error_page(
+                "This request is over", "What it asks for has changed: start again from the application."
+            )
+        if self._identity_provider is not None:
+            return (yield from self._redirect_to_provider(authorization_request, sealed_request, now))
+        subject = self._settings.development_user
+        if self._settings.has_passwords:
+            username = fields.get("username", "")
+            subject = yield from self._sign_in(username, fields.get("password", ""), request.address, now)
             if subject is None:
-                client = yield from self._client(asked.client_id, request.address, now)
-                return self._page(client, asked, key, "That name and password do not belong together.")
-        if subject is None or not self._first(key, asked, now):
-            return _trouble("This request is over", "Start again from the application.")
-        return self._granted(asked, subject, now)
+                client = yield from self._find_client(authorization_request.client_id, request.address, now)
+                return self._render_consent(
+                    client, authorization_request, sealed_request, "That name and password do not belong together."
+                )
+        if subject is None or not self._mark_decided(sealed_request, authorization_request, now):
+            return _error_page("This request is over", "Start again from the application.")
+        return self._redirect_with_code(authorization_request, subject, now)
 
-    def _still(self, asked: Asked, address: str, now: float) -> Flow[bool]:
+    def _is_still_valid(self, authorization_request: AuthorizationRequest, address: str, now: float) -> Flow[bool]:
         """Whether what was asked for would be asked for now: by the same client, for the same place, for no less."""
         try:
-            client = yield from self._client(asked.client_id, address, now)
-        except BadClient:
+            client = yield from self._find_client(authorization_request.client_id, address, now)
+        except InvalidClient:
             return False
-        known = self._settings.scopes
+        supported = self._settings.scopes_supported
         return (
-            clients.redirect_of(client, asked.redirect_uri) is not None
-            and self._settings.resource_of({"resource": asked.resource}) == asked.resource
-            and all(not known or one in known for one in asked.scopes)
+            clients.match_redirect_uri(client, authorization_request.redirect_uri) is not None
+            and self._settings.select_resource({"resource": authorization_request.resource})
+            == authorization_request.resource
+            and all(not supported or scope in supported for scope in authorization_request.scopes)
         )
 
-    def _first(self, key: str, asked: Asked, now: float) -> bool:
+    def _mark_decided(self, sealed_request: str, authorization_request: AuthorizationRequest, now: float) -> bool:
         """Whether a request is decided only now."""
-        return self._store.add("decided", mark(key), b"1", asked.until, now) is None
+        return self._store.add("decided", hash_secret(sealed_request), b"1", authorization_request.until, now) is None
 
-    def _by_its_browser(self, request: Request, browser: str) -> bool:
-        cookie = request.cookie(self._cookie)
-        return cookie is not None and same(mark(cookie), browser)
+    def _is_same_browser(self, request: Request, browser_hash: str) -> bool:
+        cookie = request.cookie(self._cookie_name)
+        return cookie is not None and is_same_secret(hash_secret(cookie), browser_hash)
 
-    def _from_here(self, request: Request) -> bool:
+    def _is_same_origin(self, request: Request) -> bool:
         """A page without referrer says `null` for its origin, also to its own server; another's name is another's."""
         origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
         return origin in (None, "null", self._settings.origin) and site in (None, "same-origin")
 
-    def _signed_in(self, name: str, password: str, address: str, now: float) -> Flow[str | None]:
+    def _sign_in(self, name: str, password: str, address: str, now: float) -> Flow[str | None]:
         """Who it is; counted as a failure until that is known, for many may try at once."""
         name = name[:128]
         user = name.casefold()  # whoever keeps the users may not care how a name is written
-        limits = ((self._failures, f"{user} {address}"), (self._guesses, address), (self._attacks, user))
-        if any(limit.full(key, now) for limit, key in limits):
-            raise Refused(_trouble("Too many attempts", "Wait a minute, then try again.", status=429))
-        for limit, key in limits:
-            limit.count(key, now)
-        subject: str | None = yield SignIn(name, password)
+        limiters = (
+            (self._login_failure_limiter, f"{user} {address}"),
+            (self._address_failure_limiter, address),
+            (self._user_failure_limiter, user),
+        )
+        if any(limiter.is_full(key, now) for limiter, key in limiters):
+            raise OAuthError(_error_page("Too many attempts", "Wait a minute, then try again.", status=429))
+        for limiter, key in limiters:
+            limiter.record(key, now)
+        subject: str | None = yield VerifyPassword(name, password)
         if subject is not None:
-            for limit, key in limits:
-                limit.forgive(key)
+            for limiter, key in limiters:
+                limiter.undo(key)
         return subject
 
-    def _granted(
+    def _redirect_with_code(
         self,
-        asked: Asked,
+        authorization_request: AuthorizationRequest,
         subject: str,
         now: float,
         *,
         family: str | None = None,
         claims: dict[str, Any] | None = None,
-        upstream: str | None = None,
+        sealed_token: str | None = None,
     ) -> Response:
-        grant = Grant(
+        grant = TokenGrant(
             family=family or secrets.token_urlsafe(16),
-            client_id=asked.client_id,
+            client_id=authorization_request.client_id,
             subject=subject,
-            resource=asked.resource,
-            scopes=asked.scopes,
+            resource=authorization_request.resource,
+            scopes=authorization_request.scopes,
             claims=claims or {},
-            upstream=upstream,
+            upstream=sealed_token,
         )
-        code = Code(grant=grant, redirect_uri=asked.redirect_uri, challenge=asked.challenge)
-        said = {"code": self._issuing.code(code, now), "state": asked.state, "iss": self._settings.issuer}
-        return redirect(asked.redirect_uri, said)
+        code = AuthorizationCode(
+            grant=grant, redirect_uri=authorization_request.redirect_uri, challenge=authorization_request.challenge
+        )
+        params = {
+            "code": self._token_issuer.issue_code(code, now),
+            "state": authorization_request.state,
+            "iss": self._settings.issuer,
+        }
+        return redirect_response(authorization_request.redirect_uri, params)
 
     # The provider upstream
 
-    def _leave(self, asked: Asked, key: str, now: float) -> Flow[Response]:
+    def _redirect_to_provider(
+        self, authorization_request: AuthorizationRequest, sealed_request: str, now: float
+    ) -> Flow[Response]:
         """Only now, with this user's consent for this client, does the browser go on to the provider.
 
         spec: security-considerations#confused-deputy-problem
         """
-        assert self._upstream is not None
-        if not self._first(key, asked, now):
-            return _trouble("This request is over", "Start again from the application.")
-        verifier, challenge = proofs.challenge_pair()
+        assert self._identity_provider is not None
+        if not self._mark_decided(sealed_request, authorization_request, now):
+            return _error_page("This request is over", "Start again from the application.")
+        verifier, challenge = proofs.create_pkce_pair()
         state = secrets.token_urlsafe(24)
         try:
-            place = yield from self._upstream.leave(self._settings.at("/callback"), state, challenge)
-        except LoginFailed as exc:
-            self._tell_trouble(exc)
-            return _trouble("The login cannot be started", str(exc).capitalize() + ".", status=503)
-        self._store.put("trip", mark(state), pack(Trip(asked=asked, verifier=verifier)), now + _PENDING, now)
-        # Not a redirect: browsers hold the answer to a form, and all its redirects, to the form's own policy.
-        return page(pages.onward(self._upstream.name, place))
-
-    def _callback(self, request: Request) -> Flow[Response]:
-        """Back from the provider, in the browser that consented and in no other."""
-        now: float = yield Now()
-        assert self._upstream is not None
-        fields = request.fields or {}
-        name = mark(fields.get("state", ""))
-        trip = unpack(self._store.get("trip", name, now), Trip)
-        if trip is None:
-            return _trouble("This login is over", "Start again from the application.")
-        if not self._by_its_browser(request, trip.asked.browser):
-            return _trouble("This login was begun in another browser", "Start again from the application.", status=403)
-        if self._store.take("trip", name, now) is None:
-            return _trouble("This login is over", "Start again from the application.")
-        asked = trip.asked
-        try:
-            if "error" in fields:
-                raise _turned_away(fields)
-            subject, claims, token = yield from self._upstream.arrive(
-                fields, self._settings.at("/callback"), trip.verifier
+            provider_url = yield from self._identity_provider.leave(
+                self._settings.url_for("/callback"), state, challenge
             )
         except LoginFailed as exc:
-            self._tell_trouble(exc)
-            said = {"error": "access_denied", "error_description": str(exc), "state": asked.state}
-            return redirect(asked.redirect_uri, said | {"iss": self._settings.issuer})
+            self._warn_provider_failure(exc)
+            return _error_page("The login cannot be started", str(exc).capitalize() + ".", status=503)
+        self._store.put(
+            "trip",
+            hash_secret(state),
+            encode_record(ProviderLogin(asked=authorization_request, verifier=verifier)),
+            now + _PENDING_REQUEST_TTL_S,
+            now,
+        )
+        # Not a redirect: browsers hold the answer to a form, and all its redirects, to the form's own policy.
+        return html_response(pages.render_provider_redirect(self._identity_provider.name, provider_url))
+
+    def _handle_callback(self, request: Request) -> Flow[Response]:
+        """Back from the provider, in the browser that consented and in no other."""
+        now: float = yield Now()
+        assert self._identity_provider is not None
+        fields = request.fields or {}
+        state_hash = hash_secret(fields.get("state", ""))
+        pending_login = decode_record(self._store.get("trip", state_hash, now), ProviderLogin)
+        if pending_login is None:
+            return _error_page("This login is over", "Start again from the application.")
+        if not self._is_same_browser(request, pending_login.asked.browser):
+            return _error_page(
+                "This login was begun in another browser", "Start again from the application.", status=403
+            )
+        if self._store.take("trip", state_hash, now) is None:
+            return _error_page("This login is over", "Start again from the application.")
+        authorization_request = pending_login.asked
+        try:
+            if "error" in fields:
+                raise _provider_error(fields)
+            subject, claims, token = yield from self._identity_provider.arrive(
+                fields, self._settings.url_for("/callback"), pending_login.verifier
+            )
+        except LoginFailed as exc:
+            self._warn_provider_failure(exc)
+            params = {"error": "access_denied", "error_description": str(exc), "state": authorization_request.state}
+            return redirect_response(authorization_request.redirect_uri, params | {"iss": self._settings.issuer})
         family = secrets.token_urlsafe(16)
-        sealed = self._vault.seal(token, family)
-        return self._granted(asked, subject, now, family=family, claims=claims, upstream=sealed)
+        sealed_token = self._sealer.seal(token, family)
+        return self._redirect_with_code(
+            authorization_request, subject, now, family=family, claims=claims, sealed_token=sealed_token
+        )
 
     def upstream_token(self, family: str, subject: str) -> Flow[str | None]:
         """The provider's own token for a grant of this user, fresh; for the server's use, never for a client's."""
         now: float = yield Now()
-        grant, token = self._upstream_of(family, subject, now)
-        if grant is not None and token is not None and not token.fresh(now):
-            yield Alone()  # a provider's refresh token may be good once
-            grant, token = self._upstream_of(family, subject, now)
-        if grant is None or token is None or token.fresh(now):
+        grant, token = self._load_upstream_token(family, subject, now)
+        if grant is not None and token is not None and not token.is_fresh(now):
+            yield AcquireLock()  # a provider's refresh token may be good once
+            grant, token = self._load_upstream_token(family, subject, now)
+        if grant is None or token is None or token.is_fresh(now):
             return None if token is None else token.access_token
-        return (yield from self._renewed(grant, now))
+        return (yield from self._renew_upstream_token(grant, now))
 
-    def _upstream_of(self, family: str, subject: str, now: float) -> tuple[Grant | None, Token | None]:
-        grant = self._issuing.living(family, now)
+    def _load_upstream_token(self, family: str, subject: str, now: float) -> tuple[TokenGrant | None, Token | None]:
+        grant = self._token_issuer.find_active_grant(family, now)
         if grant is None or grant.upstream is None or grant.subject != subject:
             return None, None
-        return grant, unpack(self._vault.open(grant.upstream, family), Token)
+        return grant, decode_record(self._sealer.open(grant.upstream, family), Token)
 
-    def _renewed(self, grant: Grant, now: float) -> Flow[str | None]:
+    def _renew_upstream_token(self, grant: TokenGrant, now: float) -> Flow[str | None]:
         """By one process at a time: a provider may take a second use of its refresh token for a theft."""
-        name, subject = grant.family, grant.subject
-        for _ in range(_RENEWAL_LOOKS):
-            first = self._store.add("renewal", name, b"1", now + _RENEWAL, now) is None
-            found, newest = self._upstream_of(name, subject, now)
-            if first and found is not None and newest is not None and not newest.fresh(now):
+        family, subject = grant.family, grant.subject
+        for _ in range(_MAX_RENEWAL_POLLS):
+            has_lock = self._store.add("renewal", family, b"1", now + _RENEWAL_LOCK_TTL_S, now) is None
+            current_grant, current_token = self._load_upstream_token(family, subject, now)
+            if has_lock and current_grant is not None and current_token is not None and not current_token.is_fresh(now):
                 try:
-                    return (yield from self._renewed_alone(found, newest, now))
+                    return (yield from self._renew_with_provider(current_grant, current_token, now))
                 finally:
-                    self._store.take("renewal", name, now)
-            if first:
-                self._store.take("renewal", name, now)
-            if newest is None or newest.fresh(now):
-                return None if newest is None else newest.access_token
-            yield Pause(_RENEWAL_PAUSE)
+                    self._store.take("renewal", family, now)
+            if has_lock:
+                self._store.take("renewal", family, now)
+            if current_token is None or current_token.is_fresh(now):
+                return None if current_token is None else current_token.access_token
+            yield Pause(_RENEWAL_POLL_INTERVAL_S)
             now = yield Now()
         return None
 
-    def _renewed_alone(self, grant: Grant, token: Token, now: float) -> Flow[str | None]:
-        if self._upstream is None:
+    def _renew_with_provider(self, grant: TokenGrant, token: Token, now: float) -> Flow[str | None]:
+        if self._identity_provider is None:
             return None
         try:
-            fresh = yield from self._upstream.renew(token)
+            new_token = yield from self._identity_provider.renew(token)
         except LoginFailed as exc:
-            self._tell_trouble(exc)
-            fresh = None
-        if fresh is None:
+            self._warn_provider_failure(exc)
+            new_token = None
+        if new_token is None:
             return None
-        sealed = self._vault.seal(fresh, grant.family)
+        sealed_token = self._sealer.seal(new_token, grant.family)
         # Revoked while the provider was asked, it stays revoked.
-        return fresh.access_token if self._issuing.keep(replace(grant, upstream=sealed), now) else None
+        return (
+            new_token.access_token
+            if self._token_issuer.update_grant(replace(grant, upstream=sealed_token), now)
+            else None
+        )
 
-    def _tell_trouble(self, exc: LoginFailed) -> None:
+    def _warn_provider_failure(self, exc: LoginFailed) -> None:
         """What users are not told: what the provider said of this server. What it says of a user is no trouble."""
         if exc.__cause__ is not None:
             self._warn(f"{exc}: {exc.__cause__}")
 
 
-def _turned_away(fields: Mapping[str, str]) -> LoginFailed:
-    turned = LoginFailed("the provider did not log the user in")
+def _provider_error(fields: Mapping[str, str]) -> LoginFailed:
+    error = LoginFailed("the provider did not log the user in")
     if fields["error"] != "access_denied":
-        turned.__cause__ = LoginFailed(f"{clip(fields['error'], 64)}, {clip(fields.get('error_description', ''), 200)}")
-    return turned
+        error.__cause__ = LoginFailed(f"{clip(fields['error'], 64)}, {clip(fields.get('error_description', ''), 200)}")
+    return error
 
 
-def _trouble(title: str, *words: str, status: int = 400) -> Response:
-    return page(pages.trouble(title, words), status)
+def _error_page(title: str, *paragraphs: str, status: int = 400) -> Response:
+    return html_response(pages.render_error(title, paragraphs), status)

@@ -9,180 +9,215 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dovetail.auth import proofs
-from dovetail.auth.claims import Rejected, Unavailable
-from dovetail.auth.flow import Flow, Now, StillUser
-from dovetail.auth.possession import Possession
+from dovetail.auth.claims import TokenRejected, VerificationUnavailable
+from dovetail.auth.flow import CheckUserActive, Flow, Now
+from dovetail.auth.possession import DPoPChecker
 from dovetail.auth.server import clients
-from dovetail.auth.server.clients import acts
-from dovetail.auth.server.issuing import Issuing
-from dovetail.auth.server.proving import Proving, Refused, basic, claimed, refused
-from dovetail.auth.server.settings import Settings
-from dovetail.auth.server.store import Client, Grant, Store, pack
-from dovetail.auth.server.throttle import Throttle
-from dovetail.auth.server.web import Request, Response, document, failure, same, slow
+from dovetail.auth.server.clients import can_use_client_credentials
+from dovetail.auth.server.issuing import OAuthTokenIssuer
+from dovetail.auth.server.proving import (
+    ClientAuthenticator,
+    OAuthError,
+    create_oauth_error,
+    parse_basic_auth,
+    read_claimed_client_id,
+)
+from dovetail.auth.server.settings import AuthorizationServerSettings
+from dovetail.auth.server.store import ClientRecord, Store, TokenGrant, encode_record
+from dovetail.auth.server.throttle import RateLimiter
+from dovetail.auth.server.web import (
+    Request,
+    Response,
+    error_response,
+    is_same_secret,
+    json_response,
+    rate_limit_response,
+)
 from dovetail.wire.shape import replace
 
-_VERIFIER: Final = re.compile(r"[A-Za-z0-9\-._~]{43,128}")
-_LONGEST_NAME: Final = 4096
+_CODE_VERIFIER: Final = re.compile(r"[A-Za-z0-9\-._~]{43,128}")
+_MAX_NAME_CHARS: Final = 4096
 
 
-class Granting:
+class TokenEndpoint:
     """The tokens of one authorization server, as clients and resource servers ask for and about them."""
 
-    def __init__(self, settings: Settings, store: Store, issuing: Issuing, proving: Proving) -> None:
+    def __init__(
+        self,
+        settings: AuthorizationServerSettings,
+        store: Store,
+        token_issuer: OAuthTokenIssuer,
+        client_authenticator: ClientAuthenticator,
+    ) -> None:
         self._settings = settings
         self._store = store
-        self._issuing = issuing
-        self._proving = proving
-        self._known = frozenset(one.client_id for one in settings.clients)
-        self._possession = Possession()
-        self._failures = Throttle(settings.failures, 60.0)  # of one client, from one address
-        self._issued = Throttle(settings.issues, 60.0)
+        self._token_issuer = token_issuer
+        self._client_authenticator = client_authenticator
+        self._known_client_ids = frozenset(client.client_id for client in settings.clients)
+        self._proof_checker = DPoPChecker()
+        self._failure_limiter = RateLimiter(settings.max_failures_per_minute, 60.0)  # of one client, from one address
+        self._issue_limiter = RateLimiter(settings.max_token_responses_per_minute, 60.0)
 
-    def token(self, request: Request) -> Flow[Response]:
+    def handle_token(self, request: Request) -> Flow[Response]:
         """A token response, or why there is none. OAuth 2.1, section 3.2"""
         now: float = yield Now()
         fields = request.fields
         if fields is None:
-            return failure("invalid_request", "the body must be a form without repeated fields")
-        here = _here(request, fields)
-        client = yield from self._authenticated(request, fields, now)
-        if self._issued.full(here, now):
-            return slow(self._issued.wait)
+            return error_response("invalid_request", "the body must be a form without repeated fields")
+        limiter_key = _limiter_key(request, fields)
+        client = yield from self._authenticate(request, fields, now)
+        if self._issue_limiter.is_full(limiter_key, now):
+            return rate_limit_response(self._issue_limiter.retry_after_s)
         try:
-            said = yield from self._granted(client, request, fields, now)
-        except Refused:
-            self._failures.count(here, now)
+            token_response = yield from self._grant_tokens(client, request, fields, now)
+        except OAuthError:
+            self._failure_limiter.record(limiter_key, now)
             raise
-        self._issued.count(here, now)
-        return document(said)
+        self._issue_limiter.record(limiter_key, now)
+        return json_response(token_response)
 
-    def _authenticated(self, request: Request, fields: Mapping[str, str], now: float) -> Flow[Client]:
+    def _authenticate(self, request: Request, fields: Mapping[str, str], now: float) -> Flow[ClientRecord]:
         """The client that asks. Counted as a failure until it has proved who it is: many may try at once."""
-        here = _here(request, fields)
-        if self._failures.full(here, now):
-            raise Refused(slow(self._failures.wait))
-        self._failures.count(here, now)
-        client = yield from self._proving.client(request, fields, now)
-        self._failures.forgive(here)
+        limiter_key = _limiter_key(request, fields)
+        if self._failure_limiter.is_full(limiter_key, now):
+            raise OAuthError(rate_limit_response(self._failure_limiter.retry_after_s))
+        self._failure_limiter.record(limiter_key, now)
+        client = yield from self._client_authenticator.authenticate(request, fields, now)
+        self._failure_limiter.undo(limiter_key)
         return client
 
-    def _granted(self, client: Client, request: Request, fields: Mapping[str, str], now: float) -> Flow[dict[str, Any]]:
-        jkt = self._proved(request, now)
+    def _grant_tokens(
+        self, client: ClientRecord, request: Request, fields: Mapping[str, str], now: float
+    ) -> Flow[dict[str, Any]]:
+        jkt = self._check_proof(request, now)
         match fields.get("grant_type"):
             case "authorization_code":
-                return self._by_code(client, fields, jkt, now)
+                return self._redeem_code(client, fields, jkt, now)
             case "refresh_token":
-                return (yield from self._by_refresh(client, fields, jkt, now))
-            case "client_credentials" if acts(client):
-                return self._by_itself(client, fields, jkt, now)
+                return (yield from self._refresh_tokens(client, fields, jkt, now))
+            case "client_credentials" if can_use_client_credentials(client):
+                return self._grant_client_credentials(client, fields, jkt, now)
             case "client_credentials":
-                raise refused("unauthorized_client", "only a program that is known here gets tokens for itself")
+                raise create_oauth_error(
+                    "unauthorized_client", "only a program that is known here gets tokens for itself"
+                )
             case _:
-                raise refused("unsupported_grant_type", f"grant_type must be one of {', '.join(clients.GRANTS)}")
+                raise create_oauth_error(
+                    "unsupported_grant_type", f"grant_type must be one of {', '.join(clients.GRANT_TYPES)}"
+                )
 
-    def _proved(self, request: Request, now: float) -> str | None:
+    def _check_proof(self, request: Request, now: float) -> str | None:
         """The key the tokens are to be bound to, if the client shows one. RFC 9449, section 5"""
         proof = request.headers.get("dpop")
         if proof is None:
             return None
         try:
-            return self._possession.check(proof, method="POST", url=self._settings.at("/token"), token=None, now=now)
-        except (Rejected, Unavailable) as exc:
-            raise refused("invalid_dpop_proof", str(exc)) from None
+            return self._proof_checker.check(
+                proof, method="POST", url=self._settings.url_for("/token"), token=None, now=now
+            )
+        except (TokenRejected, VerificationUnavailable) as exc:
+            raise create_oauth_error("invalid_dpop_proof", str(exc)) from None
 
-    def _by_code(self, client: Client, fields: Mapping[str, str], jkt: str | None, now: float) -> dict[str, Any]:
-        code = self._issuing.redeem(fields.get("code", ""), now)
+    def _redeem_code(
+        self, client: ClientRecord, fields: Mapping[str, str], jkt: str | None, now: float
+    ) -> dict[str, Any]:
+        code = self._token_issuer.redeem_code(fields.get("code", ""), now)
         if code is None or code.grant.client_id != client.client_id:
-            raise refused("invalid_grant", "the code is not good, or not any more")
+            raise create_oauth_error("invalid_grant", "the code is not good, or not any more")
         verifier = fields.get("code_verifier", "")
-        if not _VERIFIER.fullmatch(verifier) or not same(proofs.digest(verifier), code.challenge):
-            raise refused("invalid_grant", "the code_verifier does not belong to the code")
+        if not _CODE_VERIFIER.fullmatch(verifier) or not is_same_secret(
+            proofs.sha256_base64url(verifier), code.challenge
+        ):
+            raise create_oauth_error("invalid_grant", "the code_verifier does not belong to the code")
         if fields.get("redirect_uri", code.redirect_uri) != code.redirect_uri:
-            raise refused("invalid_grant", "the redirect_uri is not the one of the code")
+            raise create_oauth_error("invalid_grant", "the redirect_uri is not the one of the code")
         self._check_resource(fields, code.grant.resource)
         grant = replace(code.grant, jkt=jkt)
-        self._use(client, now)
+        self._extend_registration(client, now)
         refreshable = "refresh_token" in client.grant_types
-        return self._issuing.tokens(grant, now, refreshable=refreshable, code=fields["code"])
+        return self._token_issuer.issue_tokens(grant, now, refreshable=refreshable, code=fields["code"])
 
-    def _by_refresh(
-        self, client: Client, fields: Mapping[str, str], jkt: str | None, now: float
+    def _refresh_tokens(
+        self, client: ClientRecord, fields: Mapping[str, str], jkt: str | None, now: float
     ) -> Flow[dict[str, Any]]:
-        text = fields.get("refresh_token", "")
-        known = self._issuing.known(text, now)
-        if known is not None and known.client_id != client.client_id:
-            raise refused("invalid_grant", "the refresh token is another client's")
-        if known is not None and known.jkt is not None and known.jkt != jkt:
-            raise refused("invalid_grant", "the refresh token is bound to a key, of which there is no proof")
-        if known is not None:
-            self._check_resource(fields, known.resource)
-            wanted = tuple(dict.fromkeys(fields["scope"].split())) if "scope" in fields else None
-            if wanted is not None and not set(wanted) <= set(known.scopes):
-                raise refused("invalid_scope", "more is asked for than was granted")
+        refresh_token = fields.get("refresh_token", "")
+        grant = self._token_issuer.find_grant(refresh_token, now)
+        if grant is not None and grant.client_id != client.client_id:
+            raise create_oauth_error("invalid_grant", "the refresh token is another client's")
+        if grant is not None and grant.jkt is not None and grant.jkt != jkt:
+            raise create_oauth_error("invalid_grant", "the refresh token is bound to a key, of which there is no proof")
+        if grant is not None:
+            self._check_resource(fields, grant.resource)
+            requested_scopes = tuple(dict.fromkeys(fields["scope"].split())) if "scope" in fields else None
+            if requested_scopes is not None and not set(requested_scopes) <= set(grant.scopes):
+                raise create_oauth_error("invalid_scope", "more is asked for than was granted")
         else:
-            wanted = None
-        if known is not None and known.subject and (yield StillUser(known.subject)) is not True:
-            self._issuing.end(known.family, now)
-        said = self._issuing.renew(text, now, wanted)
-        if said is None:
-            raise refused("invalid_grant", "the refresh token is not good, or not any more")
-        self._use(client, now)
-        return said
+            requested_scopes = None
+        if grant is not None and grant.subject and (yield CheckUserActive(grant.subject)) is not True:
+            self._token_issuer.revoke_family(grant.family, now)
+        token_response = self._token_issuer.renew_tokens(refresh_token, now, requested_scopes)
+        if token_response is None:
+            raise create_oauth_error("invalid_grant", "the refresh token is not good, or not any more")
+        self._extend_registration(client, now)
+        return token_response
 
-    def _by_itself(self, client: Client, fields: Mapping[str, str], jkt: str | None, now: float) -> dict[str, Any]:
+    def _grant_client_credentials(
+        self, client: ClientRecord, fields: Mapping[str, str], jkt: str | None, now: float
+    ) -> dict[str, Any]:
         """Tokens of a program that acts for no user; of what it asks for, what it may have. RFC 6749, section 4.4"""
-        resource = self._settings.resource_of(fields)
+        resource = self._settings.select_resource(fields)
         if resource is None:
-            raise refused("invalid_target", "resource must name a server this one issues tokens for")
-        wanted = fields["scope"].split() if "scope" in fields else client.scopes
+            raise create_oauth_error("invalid_target", "resource must name a server this one issues tokens for")
+        requested_scopes = fields["scope"].split() if "scope" in fields else client.scopes
         # Without a subject: a program's id may be the name of a user. RFC 9068, section 5
-        grant = Grant(
+        grant = TokenGrant(
             family=secrets.token_urlsafe(16),
             client_id=client.client_id,
             subject="",
             resource=resource,
-            scopes=tuple(one for one in dict.fromkeys(wanted) if one in client.scopes),
+            scopes=tuple(scope for scope in dict.fromkeys(requested_scopes) if scope in client.scopes),
             jkt=jkt,
         )
-        return self._issuing.tokens(grant, now, refreshable=False)
+        return self._token_issuer.issue_tokens(grant, now, refreshable=False)
 
     def _check_resource(self, fields: Mapping[str, str], granted: str) -> None:
         if fields.get("resource", granted).rstrip("/") != granted.rstrip("/"):
-            raise refused("invalid_target", "the resource is not the one that was granted")
+            raise create_oauth_error("invalid_target", "the resource is not the one that was granted")
 
-    def _use(self, client: Client, now: float) -> None:
-        if client.client_id not in self._known and not client.by_document:
-            self._store.put("client", client.client_id, pack(client), now + clients.UNUSED, now)
+    def _extend_registration(self, client: ClientRecord, now: float) -> None:
+        if client.client_id not in self._known_client_ids and not client.by_document:
+            self._store.put("client", client.client_id, encode_record(client), now + clients.UNUSED_CLIENT_TTL_S, now)
 
-    def revoke(self, request: Request) -> Flow[Response]:
+    def handle_revocation(self, request: Request) -> Flow[Response]:
         """RFC 7009: whatever is told, the answer is the same."""
         now: float = yield Now()
         fields = request.fields or {}
-        client = yield from self._authenticated(request, fields, now)
+        client = yield from self._authenticate(request, fields, now)
         token = fields.get("token", "")
-        found = self._issuing.known(token, now)
-        claims = None if found is not None else self._issuing.claims(token, now)
-        if found is not None and found.client_id == client.client_id:
-            self._issuing.end(found.family, now)
+        grant = self._token_issuer.find_grant(token, now)
+        claims = None if grant is not None else self._token_issuer.verify_access_token(token, now)
+        if grant is not None and grant.client_id == client.client_id:
+            self._token_issuer.revoke_family(grant.family, now)
         elif claims is not None and claims.get("client_id") == client.client_id:
-            self._issuing.end(str(claims["sid"]), now)
+            self._token_issuer.revoke_family(str(claims["sid"]), now)
         return Response(200, (("cache-control", "no-store"),))
 
-    def introspect(self, request: Request) -> Flow[Response]:
+    def handle_introspection(self, request: Request) -> Flow[Response]:
         """RFC 7662, for the resource servers that were named."""
         now: float = yield Now()
-        name, secret = basic(request) or ("", "")
-        here = f"asker {name[:_LONGEST_NAME]} {request.address}"
-        if self._failures.full(here, now):
-            return slow(self._failures.wait)
-        known = self._settings.askers.get(name)
-        if known is None or not same(secret, known):
-            self._failures.count(here, now)
-            return failure("invalid_client", "who asks is not known", 401).having(("www-authenticate", "Basic"))
-        claims = self._issuing.claims((request.fields or {}).get("token", ""), now)
-        return document({"active": False} if claims is None else claims | {"active": True})
+        client_id, secret = parse_basic_auth(request) or ("", "")
+        limiter_key = f"asker {client_id[:_MAX_NAME_CHARS]} {request.address}"
+        if self._failure_limiter.is_full(limiter_key, now):
+            return rate_limit_response(self._failure_limiter.retry_after_s)
+        expected_secret = self._settings.introspection_clients.get(client_id)
+        if expected_secret is None or not is_same_secret(secret, expected_secret):
+            self._failure_limiter.record(limiter_key, now)
+            return error_response("invalid_client", "who asks is not known", 401).with_headers(
+                ("www-authenticate", "Basic")
+            )
+        claims = self._token_issuer.verify_access_token((request.fields or {}).get("token", ""), now)
+        return json_response({"active": False} if claims is None else claims | {"active": True})
 
 
-def _here(request: Request, fields: Mapping[str, str]) -> str:
-    return f"client {(claimed(request, fields) or '')[:_LONGEST_NAME]} {request.address}"
+def _limiter_key(request: Request, fields: Mapping[str, str]) -> str:
+    return f"client {(read_claimed_client_id(request, fields) or '')[:_MAX_NAME_CHARS]} {request.address}"

@@ -9,63 +9,71 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from dovetail.auth import keys as signing
-from dovetail.auth.claims import Rejected, check_audience
+from dovetail.auth.claims import TokenRejected, check_audience
 from dovetail.auth.flow import Flow, Now
-from dovetail.auth.server.store import Code, Family, Grant, Shelf, Store, pack, unpack
-from dovetail.auth.server.upstream import Vault
-from dovetail.auth.server.web import mark, same
+from dovetail.auth.server.store import (
+    AuthorizationCode,
+    InMemoryStore,
+    Store,
+    TokenFamily,
+    TokenGrant,
+    decode_record,
+    encode_record,
+)
+from dovetail.auth.server.upstream import SecretSealer
+from dovetail.auth.server.web import hash_secret, is_same_secret
 from dovetail.auth.verify import JwtVerifier
 from dovetail.protocol.principal import Principal
-from dovetail.wire.incoming import plain
+from dovetail.wire.incoming import to_plain
 from dovetail.wire.shape import replace
 
-CODE_TIME: Final = 60.0
-_FAR: Final = 10 * 365 * 86400.0
+CODE_TTL_S: Final = 60.0
+_TEN_YEARS_S: Final = 10 * 365 * 86400.0
 _ALGORITHM: Final = "ES256"
-_ABOUT_KEY: Final = "signing key"
+_KEY_SEAL_PURPOSE: Final = "signing key"
 
 
-class Issuing:
+class OAuthTokenIssuer:
     """The tokens of one issuer."""
 
     def __init__(
         self,
         issuer: str,
         store: Store,
-        vault: Vault,
+        sealer: SecretSealer,
         *,
-        access_time: float,
-        refresh_time: float,
-        login_time: float = _FAR,
+        access_token_ttl: float,
+        refresh_token_ttl: float,
+        login_ttl: float = _TEN_YEARS_S,
         warn: Callable[[str], None] | None = None,
     ) -> None:
         self.issuer = issuer
         self._warn = warn
         self._store = store
-        self._vault = vault
-        self.access_time = access_time
-        self._refresh_time = refresh_time
-        self._login_time = login_time
-        self._key: Any = None
+        self._sealer = sealer
+        self.access_token_ttl = access_token_ttl
+        self._refresh_token_ttl = refresh_token_ttl
+        self._login_ttl = login_ttl
+        self._signing_key: Any = None
 
     @property
-    def alone(self) -> bool:
+    def is_local(self) -> bool:
         """Whether what it knows is this process's alone."""
-        return isinstance(self._store, Shelf)
+        return isinstance(self._store, InMemoryStore)
 
     # Keys
 
-    def key(self, now: float) -> Any:
+    def get_signing_key(self, now: float) -> Any:
         """The key that signs: the one stored, or a new one."""
-        if self._key is None:
+        if self._signing_key is None:
             from joserfc.jwk import ECKey
 
-            self._key = ECKey.import_key(self._stored_key(now) or self._new_key(now))
-        return self._key
+            self._signing_key = ECKey.import_key(self._load_key(now) or self._create_key(now))
+        return self._signing_key
 
-    def _stored_key(self, now: float) -> dict[str, Any] | None:
+    def _load_key(self, now: float) -> dict[str, Any] | None:
         stored = self._store.get("key", "signing", now)
-        opened = None if stored is None else self._vault.open(stored.decode(), _ABOUT_KEY)
+        opened = None if stored is None else self._sealer.open(stored.decode(), _KEY_SEAL_PURPOSE)
         if stored is not None and opened is None:
             self._store.take("key", "signing", now)
             if self._warn is not None:
@@ -73,117 +81,127 @@ class Issuing:
                     "the store was sealed with another secret: there is a new signing key, tokens issued before are "
                     "refused and clients renew theirs, and the provider's tokens in it cannot be read"
                 )
-        return None if opened is None else plain(opened)
+        return None if opened is None else to_plain(opened)
 
-    def _new_key(self, now: float) -> dict[str, Any]:
+    def _create_key(self, now: float) -> dict[str, Any]:
         """A new key; or that of another process, which was faster."""
         from joserfc.jwk import ECKey
 
-        made = ECKey.generate_key("P-256")
-        jwk = {**made.as_dict(private=True), "kid": made.thumbprint(), "alg": _ALGORITHM, "use": "sig"}
-        sealed = self._vault.seal(jwk, _ABOUT_KEY).encode()
-        if self._store.add("key", "signing", sealed, now + _FAR, now) is None:
+        new_key = ECKey.generate_key("P-256")
+        jwk = {**new_key.as_dict(private=True), "kid": new_key.thumbprint(), "alg": _ALGORITHM, "use": "sig"}
+        sealed = self._sealer.seal(jwk, _KEY_SEAL_PURPOSE).encode()
+        if self._store.add("key", "signing", sealed, now + _TEN_YEARS_S, now) is None:
             return jwk
-        return self._stored_key(now) or self._new_key(now)
+        return self._load_key(now) or self._create_key(now)
 
-    def jwks(self, now: float) -> dict[str, Any]:
+    def build_jwks(self, now: float) -> dict[str, Any]:
         """The public keys, for everyone."""
-        return {"keys": [self.key(now).as_dict(private=False)]}
+        return {"keys": [self.get_signing_key(now).as_dict(private=False)]}
 
     # Codes
 
-    def code(self, code: Code, now: float) -> str:
+    def issue_code(self, code: AuthorizationCode, now: float) -> str:
         """A new code for a grant."""
         text = f"{code.grant.family}.{secrets.token_urlsafe(32)}"
-        self._store.put("code", mark(text), pack(code), now + CODE_TIME, now)
+        self._store.put("code", hash_secret(text), encode_record(code), now + CODE_TTL_S, now)
         return text
 
-    def redeem(self, text: str, now: float) -> Code | None:
+    def redeem_code(self, code_text: str, now: float) -> AuthorizationCode | None:
         """What a code stands for, once; shown again, it ends what came of it."""
-        found = unpack(self._store.take("code", mark(text), now), Code)
-        if found is None:
-            family = self._family(text.partition(".")[0], now)
-            if family is not None and same(family.code, mark(text)):
-                self.end(family.grant.family, now)
-        return found
+        code = decode_record(self._store.take("code", hash_secret(code_text), now), AuthorizationCode)
+        if code is None:
+            family = self._load_family(code_text.partition(".")[0], now)
+            if family is not None and is_same_secret(family.code, hash_secret(code_text)):
+                self.revoke_family(family.grant.family, now)
+        return code
 
     # Tokens
 
-    def tokens(self, grant: Grant, now: float, *, refreshable: bool, code: str = "") -> dict[str, Any]:
+    def issue_tokens(self, grant: TokenGrant, now: float, *, refreshable: bool, code: str = "") -> dict[str, Any]:
         """A token response for a grant, which is a living family from now on."""
         root = secrets.token_urlsafe(16)
-        current, refresh_token = self._turned(grant.family, root)
-        family = Family(grant=grant, since=now, code=mark(code))
+        current, refresh_token = self._create_refresh_token(grant.family, root)
+        family = TokenFamily(grant=grant, since=now, code=hash_secret(code))
         if refreshable:
-            family = replace(family, root=mark(root), current=current, renewable=self._renewable(now, now))
-        self._store.put("family", grant.family, pack(family), self._until(family, now), now)
-        return self._said(grant, grant.scopes, now, refresh_token if refreshable else None)
+            family = replace(family, root=hash_secret(root), current=current, renewable=self._renewable_until(now, now))
+        self._store.put("family", grant.family, encode_record(family), self._family_expires_at(family, now), now)
+        return self._build_response(grant, grant.scopes, now, refresh_token if refreshable else None)
 
-    def renew(self, text: str, now: float, scopes: Sequence[str] | None = None) -> dict[str, Any] | None:
+    def renew_tokens(self, old_token: str, now: float, scopes: Sequence[str] | None = None) -> dict[str, Any] | None:
         """A token response for a refresh token, once; shown again, it ends the family: None.
 
         The family's own row says which token is good, so turning it needs no room, and cannot fail half way.
         """
-        while (stored := self._shown(text, now)) is not None:
-            old, family = stored
-            name, root, fresh = text.split(".")
-            if not same(mark(fresh), family.current):
-                self.end(name, now)
+        while (stored := self._find_family(old_token, now)) is not None:
+            stored_family, family = stored
+            family_id, root, secret = old_token.split(".")
+            if not is_same_secret(hash_secret(secret), family.current):
+                self.revoke_family(family_id, now)
                 return None
-            current, refresh_token = self._turned(name, root)
-            turned = replace(family, current=current, renewable=self._renewable(family.since, now))
-            if self._store.swap("family", name, old, pack(turned), self._until(turned, now), now):
-                granted = family.grant.scopes if scopes is None else tuple(scopes)
-                return self._said(family.grant, granted, now, refresh_token)
+            current, refresh_token = self._create_refresh_token(family_id, root)
+            rotated = replace(family, current=current, renewable=self._renewable_until(family.since, now))
+            if self._store.swap(
+                "family", family_id, stored_family, encode_record(rotated), self._family_expires_at(rotated, now), now
+            ):
+                granted_scopes = family.grant.scopes if scopes is None else tuple(scopes)
+                return self._build_response(family.grant, granted_scopes, now, refresh_token)
         return None
 
-    def known(self, text: str, now: float) -> Grant | None:
+    def find_grant(self, refresh_token: str, now: float) -> TokenGrant | None:
         """What a refresh token stands for, without using it, whether it is the newest of its family or not."""
-        found = self._shown(text, now)
-        return None if found is None else found[1].grant
+        match = self._find_family(refresh_token, now)
+        return None if match is None else match[1].grant
 
-    def _shown(self, text: str, now: float) -> tuple[bytes, Family] | None:
+    def _find_family(self, refresh_token: str, now: float) -> tuple[bytes, TokenFamily] | None:
         """The family, as it is stored, of which somebody has, or had, this refresh token."""
-        name, _, rest = text.partition(".")
-        root, _, fresh = rest.partition(".")
-        stored = self._store.get("family", name, now)
-        family = unpack(stored, Family)
+        family_id, _, rest = refresh_token.partition(".")
+        root, _, secret = rest.partition(".")
+        stored = self._store.get("family", family_id, now)
+        family = decode_record(stored, TokenFamily)
         # Who saw an access token knows the family's name: only who was given a refresh token knows its root.
-        if stored is None or family is None or "." in fresh or not family.root or not same(mark(root), family.root):
+        if (
+            stored is None
+            or family is None
+            or "." in secret
+            or not family.root
+            or not is_same_secret(hash_secret(root), family.root)
+        ):
             return None
         return (stored, family) if now < family.renewable else None
 
-    def _turned(self, family: str, root: str) -> tuple[str, str]:
+    def _create_refresh_token(self, family: str, root: str) -> tuple[str, str]:
         """The mark of a new refresh token, and the token."""
-        fresh = secrets.token_urlsafe(32)
-        return mark(fresh), f"{family}.{root}.{fresh}"
+        secret = secrets.token_urlsafe(32)
+        return hash_secret(secret), f"{family}.{root}.{secret}"
 
-    def _renewable(self, since: float, now: float) -> float:
-        return min(now + self._refresh_time, since + self._login_time)
+    def _renewable_until(self, since: float, now: float) -> float:
+        return min(now + self._refresh_token_ttl, since + self._login_ttl)
 
-    def _until(self, family: Family, now: float) -> float:
-        return max(now, family.renewable) + self.access_time
+    def _family_expires_at(self, family: TokenFamily, now: float) -> float:
+        return max(now, family.renewable) + self.access_token_ttl
 
-    def _said(self, grant: Grant, scopes: Sequence[str], now: float, refresh_token: str | None) -> dict[str, Any]:
-        said: dict[str, Any] = {
-            "access_token": self._access(grant, scopes, now),
+    def _build_response(
+        self, grant: TokenGrant, scopes: Sequence[str], now: float, refresh_token: str | None
+    ) -> dict[str, Any]:
+        response: dict[str, Any] = {
+            "access_token": self._sign_access_token(grant, scopes, now),
             "token_type": "Bearer" if grant.jkt is None else "DPoP",
-            "expires_in": int(self.access_time),
+            "expires_in": int(self.access_token_ttl),
             "scope": " ".join(scopes),
         }
-        return said if refresh_token is None else said | {"refresh_token": refresh_token}
+        return response if refresh_token is None else response | {"refresh_token": refresh_token}
 
-    def _access(self, grant: Grant, scopes: Sequence[str], now: float) -> str:
+    def _sign_access_token(self, grant: TokenGrant, scopes: Sequence[str], now: float) -> str:
         from joserfc import jwt
 
-        key = self.key(now)
+        key = self.get_signing_key(now)
         claims = grant.claims | {
             "iss": self.issuer,
             "aud": grant.resource,
             "client_id": grant.client_id,
             "scope": " ".join(scopes),
             "iat": int(now),
-            "exp": int(now + self.access_time),
+            "exp": int(now + self.access_token_ttl),
             "jti": secrets.token_urlsafe(16),
             "sid": grant.family,
         }
@@ -196,82 +214,82 @@ class Issuing:
 
     # Families
 
-    def _family(self, name: str, now: float) -> Family | None:
-        return unpack(self._store.get("family", name, now), Family)
+    def _load_family(self, family_id: str, now: float) -> TokenFamily | None:
+        return decode_record(self._store.get("family", family_id, now), TokenFamily)
 
-    def living(self, family: str, now: float) -> Grant | None:
+    def find_active_grant(self, family: str, now: float) -> TokenGrant | None:
         """The grant of a family that has not ended."""
-        found = self._family(family, now)
-        return None if found is None else found.grant
+        record = self._load_family(family, now)
+        return None if record is None else record.grant
 
-    def keep(self, grant: Grant, now: float) -> bool:
+    def update_grant(self, grant: TokenGrant, now: float) -> bool:
         """Remember a grant anew, if its family still lives."""
         while (stored := self._store.get("family", grant.family, now)) is not None:
-            family = unpack(stored, Family)
+            family = decode_record(stored, TokenFamily)
             if family is None:
                 return False
-            value = pack(replace(family, grant=grant))
-            if self._store.swap("family", grant.family, stored, value, self._until(family, now), now):
+            value = encode_record(replace(family, grant=grant))
+            if self._store.swap("family", grant.family, stored, value, self._family_expires_at(family, now), now):
                 return True
         return False
 
-    def end(self, family: str, now: float) -> None:
+    def revoke_family(self, family: str, now: float) -> None:
         """No token of this family is good any more."""
         self._store.take("family", family, now)
 
-    def end_all(self, subject: str) -> Flow[int]:
+    def revoke_user(self, subject: str) -> Flow[int]:
         """No token of this user's is good any more, nor a code; how many grants ended."""
         now: float = yield Now()
-        ended = 0
+        revoked_count = 0
         for name, value in self._store.all("code", now):
-            code = unpack(value, Code)
+            code = decode_record(value, AuthorizationCode)
             if code is not None and code.grant.subject == subject:
-                ended += self._store.take("code", name, now) is not None
+                revoked_count += self._store.take("code", name, now) is not None
         for name, value in self._store.all("family", now):
-            family = unpack(value, Family)
+            family = decode_record(value, TokenFamily)
             if family is not None and family.grant.subject == subject:
-                ended += self._store.take("family", name, now) is not None
-        return ended
+                revoked_count += self._store.take("family", name, now) is not None
+        return revoked_count
 
-    def claims(self, token: str, now: float) -> dict[str, Any] | None:
+    def verify_access_token(self, token: str, now: float) -> dict[str, Any] | None:
         """The claims of an access token of ours that is still good."""
         try:
-            header = signing.head(token)
-            found = signing.given(self.jwks(now))
-            claims = signing.verified(token, signing.fitting(found, header, (_ALGORITHM,)), _ALGORITHM)
-        except Rejected:
+            header = signing.read_header(token)
+            keys = signing.load_keys(self.build_jwks(now))
+            claims = signing.verify_signature(token, signing.select_keys(keys, header, (_ALGORITHM,)), _ALGORITHM)
+        except TokenRejected:
             return None
-        good = claims.get("exp", 0) > now and header.get("typ") == "at+jwt" and claims.get("iss") == self.issuer
-        return claims if good and self.living(str(claims.get("sid")), now) is not None else None
+        is_valid = claims.get("exp", 0) > now and header.get("typ") == "at+jwt" and claims.get("iss") == self.issuer
+        return claims if is_valid and self.find_active_grant(str(claims.get("sid")), now) is not None else None
 
 
-class OwnTokens:
+class LocalTokenVerifier:
     """Verifies the tokens of an authorization server of the same process: revoked ones end at once."""
 
-    def __init__(self, issuing: Issuing, audience: Sequence[str]) -> None:
-        self.issuer = issuing.issuer
-        self._issuing = issuing
+    def __init__(self, token_issuer: OAuthTokenIssuer, audience: Sequence[str]) -> None:
+        self.issuer = token_issuer.issuer
+        self._token_issuer = token_issuer
         self._audience = tuple(audience)
-        self._signed: JwtVerifier | None = None
+        self._jwt_verifier: JwtVerifier | None = None
 
     @property
     def alone(self) -> bool:
         """Whether no other process knows the keys."""
-        return self._issuing.alone
+        return self._token_issuer.is_local
 
     def speaks_of(self, token: str) -> bool:
         """Whether it says that this issuer made it."""
-        return signing.names_issuer(token, self.issuer)
+        return signing.has_issuer(token, self.issuer)
 
     def verify(self, token: str, resource: Any) -> Flow[Principal]:
         """Who the token speaks for."""
         now: float = yield Now()
-        if self._signed is None:
-            self._signed = JwtVerifier(
-                issuer=self.issuer, keys=self._issuing.jwks(now), audience=self._audience or None
+        if self._jwt_verifier is None:
+            self._jwt_verifier = JwtVerifier(
+                issuer=self.issuer, keys=self._token_issuer.build_jwks(now), audience=self._audience or None
             )
-        principal = yield from self._signed.verify(token, resource)
+        principal = yield from self._jwt_verifier.verify(token, resource)
         check_audience(principal.claims, self._audience or resource)
-        if self._issuing.living(str(principal.claims.get("sid")), now) is None:
-            raise Rejected("the token was revoked")
+        if self._token_issuer.find_active_grant(str(principal.claims.get("sid")), now) is None:
+            raise TokenRejected("the token was revoked")
         return principal

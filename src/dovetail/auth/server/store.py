@@ -9,12 +9,12 @@ from dovetail.wire.shape import Struct, field
 T = TypeVar("T")
 
 # What can be fetched again: where there is no room, the first to end makes some.
-FETCHED: Final = frozenset({"client document", "client keys"})
+REFETCHABLE_KINDS: Final = frozenset({"client document", "client keys"})
 
 MAX_ENTRIES: Final = 20_000  # of one kind; more than that is somebody trying
 
 
-class Full(Exception):
+class StoreFull(Exception):
     """There is no more room for things of this kind."""
 
 
@@ -46,54 +46,54 @@ class Store(Protocol):
         ...
 
 
-class Shelf:
+class InMemoryStore:
     """Everything in memory; gone with the process."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, dict[str, tuple[float, bytes]]] = {}
+        self._records: dict[str, dict[str, tuple[float, bytes]]] = {}
 
     def get(self, kind: str, key: str, now: float) -> bytes | None:
         """The value, if it is there."""
-        until, value = self._kept.get(kind, {}).get(key, (0.0, b""))
+        until, value = self._records.get(kind, {}).get(key, (0.0, b""))
         return value if now < until else None
 
     def put(self, kind: str, key: str, value: bytes, until: float, now: float) -> None:
         """Remember a value."""
-        kept = self._kept.setdefault(kind, {})
-        if len(kept) >= MAX_ENTRIES and key not in kept:
-            for one in [name for name, (end, _) in kept.items() if end <= now]:
-                del kept[one]
-            if len(kept) >= MAX_ENTRIES and kind not in FETCHED:
-                raise Full(kind)
-            if len(kept) >= MAX_ENTRIES:
-                del kept[min(kept, key=lambda name: kept[name][0])]
-        kept[key] = (until, value)
+        records = self._records.setdefault(kind, {})
+        if len(records) >= MAX_ENTRIES and key not in records:
+            for expired_key in [name for name, (end, _) in records.items() if end <= now]:
+                del records[expired_key]
+            if len(records) >= MAX_ENTRIES and kind not in REFETCHABLE_KINDS:
+                raise StoreFull(kind)
+            if len(records) >= MAX_ENTRIES:
+                del records[min(records, key=lambda name: records[name][0])]
+        records[key] = (until, value)
 
     def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:
         """Remember a value if there is none; None, or what was there."""
-        there = self.get(kind, key, now)
-        if there is None:
+        existing = self.get(kind, key, now)
+        if existing is None:
             self.put(kind, key, value, until, now)
-        return there
+        return existing
 
     def take(self, kind: str, key: str, now: float) -> bytes | None:
         """The value, which is gone with that."""
-        until, value = self._kept.get(kind, {}).pop(key, (0.0, b""))
+        until, value = self._records.get(kind, {}).pop(key, (0.0, b""))
         return value if now < until else None
 
     def swap(self, kind: str, key: str, old: bytes, value: bytes, until: float, now: float) -> bool:
         """Put a value where the old one still is."""
         if self.get(kind, key, now) != old:
             return False
-        self._kept[kind][key] = (until, value)
+        self._records[kind][key] = (until, value)
         return True
 
     def all(self, kind: str, now: float) -> list[tuple[str, bytes]]:
         """Every key of a kind, with its value."""
-        return [(key, value) for key, (until, value) in self._kept.get(kind, {}).items() if now < until]
+        return [(key, value) for key, (until, value) in self._records.get(kind, {}).items() if now < until]
 
 
-class Client(Struct, frozen=True, kw_only=True):
+class ClientRecord(Struct, frozen=True, kw_only=True):
     """A client as this server knows it."""
 
     client_id: str
@@ -108,7 +108,7 @@ class Client(Struct, frozen=True, kw_only=True):
     by_document: bool = False  # its id is the address of the document that describes it
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class AuthorizationRequest(Struct, frozen=True, kw_only=True):
     """An authorization request, from its arrival to the code."""
 
     client_id: str
@@ -122,14 +122,14 @@ class Asked(Struct, frozen=True, kw_only=True):
     until: float
 
 
-class Trip(Struct, frozen=True, kw_only=True):
+class ProviderLogin(Struct, frozen=True, kw_only=True):
     """A consented request while its user is at the provider upstream."""
 
-    asked: Asked
+    asked: AuthorizationRequest
     verifier: str
 
 
-class Grant(Struct, frozen=True, kw_only=True):
+class TokenGrant(Struct, frozen=True, kw_only=True):
     """What a user allowed a client: all tokens that come of it are one family, and end together."""
 
     family: str
@@ -142,10 +142,10 @@ class Grant(Struct, frozen=True, kw_only=True):
     upstream: str | None = None  # the provider's tokens, sealed
 
 
-class Family(Struct, frozen=True, kw_only=True):
+class TokenFamily(Struct, frozen=True, kw_only=True):
     """A grant that lives, and which of its refresh tokens is the one that is good."""
 
-    grant: Grant
+    grant: TokenGrant
     since: float
     code: str = ""  # the mark of the code it came of
     root: str = ""  # the mark of what all its refresh tokens have in common,
@@ -153,24 +153,24 @@ class Family(Struct, frozen=True, kw_only=True):
     renewable: float = 0.0  # until then
 
 
-class Code(Struct, frozen=True, kw_only=True):
+class AuthorizationCode(Struct, frozen=True, kw_only=True):
     """A grant that waits to be fetched."""
 
-    grant: Grant
+    grant: TokenGrant
     redirect_uri: str
     challenge: str
 
 
-def pack(value: Struct) -> bytes:
+def encode_record(value: Struct) -> bytes:
     """A value as it is stored."""
     return msgspec.json.encode(value)
 
 
-def unpack(data: bytes | None, kind: type[T]) -> T | None:
+def decode_record(data: bytes | None, record_type: type[T]) -> T | None:
     """A stored value; None if there is none, or not of this kind."""
     if data is None:
         return None
     try:
-        return msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(data, type=record_type)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None

@@ -4,47 +4,47 @@ import ipaddress
 from collections import deque
 from typing import Final
 
-_KEYS: Final = 10_000
+_MAX_KEYS: Final = 10_000
 
 
-class Throttle:
+class RateLimiter:
     """So many times within so many seconds, for each key."""
 
-    def __init__(self, most: int, seconds: float) -> None:
-        self._most = most
-        self._seconds = seconds
-        self._seen: dict[str, deque[float]] = {}
+    def __init__(self, max_count: int, window_s: float) -> None:
+        self._max_count = max_count
+        self._window_s = window_s
+        self._times_by_key: dict[str, deque[float]] = {}
 
-    def full(self, key: str, now: float) -> bool:
+    def is_full(self, key: str, now: float) -> bool:
         """Whether the next time would be too much."""
-        seen = self._seen.get(key)
-        if seen is None:
-            return self._most < 1
-        while seen and seen[0] <= now - self._seconds:
-            seen.popleft()
-        if not seen:
-            del self._seen[key]
-        return len(seen) >= self._most
+        times = self._times_by_key.get(key)
+        if times is None:
+            return self._max_count < 1
+        while times and times[0] <= now - self._window_s:
+            times.popleft()
+        if not times:
+            del self._times_by_key[key]
+        return len(times) >= self._max_count
 
-    def count(self, key: str, now: float) -> None:
+    def record(self, key: str, now: float) -> None:
         """It happened."""
-        if key not in self._seen and len(self._seen) >= _KEYS:
-            del self._seen[next(iter(self._seen))]
-        self._seen.setdefault(key, deque(maxlen=self._most)).append(now)
+        if key not in self._times_by_key and len(self._times_by_key) >= _MAX_KEYS:
+            del self._times_by_key[next(iter(self._times_by_key))]
+        self._times_by_key.setdefault(key, deque(maxlen=self._max_count)).append(now)
 
-    def forgive(self, key: str) -> None:
+    def undo(self, key: str) -> None:
         """What was counted last did not happen."""
-        seen = self._seen.get(key)
-        if seen:
-            seen.pop()
+        times = self._times_by_key.get(key)
+        if times:
+            times.pop()
 
     @property
-    def wait(self) -> int:
+    def retry_after_s(self) -> int:
         """Seconds after which it is worth trying again."""
-        return max(1, int(self._seconds))
+        return max(1, int(self._window_s))
 
 
-def neighbours(address: str) -> str:
+def normalize_address(address: str) -> str:
     """Whom one address stands for: of IPv6 everyone has a whole network of them, the first half."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])

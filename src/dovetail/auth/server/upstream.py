@@ -13,16 +13,16 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from dovetail.auth.documents import secure, server_document
-from dovetail.auth.flow import Flow, Now, basic, failure, get, post_form
+from dovetail.auth.documents import fetch_server_metadata, is_secure_url
+from dovetail.auth.flow import Flow, Now, build_basic_auth, fetch, login_error, post_form
 from dovetail.auth.login import Token
-from dovetail.auth.tokens import read_token
+from dovetail.auth.tokens import parse_token
 from dovetail.errors import LoginFailed
 from dovetail.wire.shape import Struct, field, replace
 
-_PART: Final = re.compile(r"\{(\w+)\}")
-_PLAIN: Final = re.compile(r"[A-Za-z0-9._~\-]+(:[0-9]+)?")
-_CLAIMS: Final = ("name", "email", "login", "preferred_username", "picture")
+_PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
+_PLAIN_VALUE: Final = re.compile(r"[A-Za-z0-9._~\-]+(:[0-9]+)?")
+_USER_CLAIMS: Final = ("name", "email", "login", "preferred_username", "picture")
 
 
 class Provider(Struct, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class Provider(Struct, frozen=True, kw_only=True):
 
 
 # Facts of the providers' own documentation. `{...}` is filled in by what `Upstream` is given.
-PRESETS: Final[dict[str, dict[str, Any]]] = {
+PROVIDER_PRESETS: Final[dict[str, dict[str, Any]]] = {
     "github": {
         "issuer": "https://github.com/login/oauth",
         "authorization_endpoint": "https://github.com/login/oauth/authorize",
@@ -123,15 +123,15 @@ class Upstream:
     ) -> None:
         if (provider is None) == (issuer is None):
             raise ValueError("an Upstream is a known provider, or any other by its issuer")
-        if issuer is not None and not secure(issuer):
+        if issuer is not None and not is_secure_url(issuer):
             raise ValueError(f"issuer must be an https URL, as the provider's metadata says it, not {issuer!r}")
-        _check_rule(allow)
-        self._provider = _known(provider, parts) if isinstance(provider, str) else provider
+        _check_allow_user(allow)
+        self._provider = _load_preset(provider, parts) if isinstance(provider, str) else provider
         self._issuer = issuer
         self._client_id = client_id
         self._client_secret = client_secret
         self._scopes = None if scopes is None else tuple(scopes)
-        self._allow = allow
+        self._allow_user = allow
 
     @property
     def name(self) -> str:
@@ -142,24 +142,29 @@ class Upstream:
         """The provider; found out once where only its issuer is given."""
         if self._provider is None:
             assert self._issuer is not None
-            found, trouble = None, LoginFailed(f"nothing usable is found for {self._issuer}, or it cannot be reached")
+            metadata, failure_cause = (
+                None,
+                LoginFailed(f"nothing usable is found for {self._issuer}, or it cannot be reached"),
+            )
             try:
-                found = yield from server_document(self._issuer)
+                metadata = yield from fetch_server_metadata(self._issuer)
             except LoginFailed as exc:
-                trouble = exc
-            if found is None or not (found.authorization_endpoint and found.token_endpoint and found.userinfo_endpoint):
-                raise LoginFailed("the provider publishes no metadata that can be used") from trouble
-            offered = found.token_endpoint_auth_methods_supported or ["client_secret_basic"]
-            post = "client_secret_post" in offered
+                failure_cause = exc
+            if metadata is None or not (
+                metadata.authorization_endpoint and metadata.token_endpoint and metadata.userinfo_endpoint
+            ):
+                raise LoginFailed("the provider publishes no metadata that can be used") from failure_cause
+            supported = metadata.token_endpoint_auth_methods_supported or ["client_secret_basic"]
+            supports_post = "client_secret_post" in supported
             self._provider = Provider(
                 name=self._issuer,
                 issuer=self._issuer,
-                authorization_endpoint=found.authorization_endpoint,
-                token_endpoint=found.token_endpoint,
-                userinfo_endpoint=found.userinfo_endpoint,
-                method="client_secret_post" if post else "client_secret_basic",
+                authorization_endpoint=metadata.authorization_endpoint,
+                token_endpoint=metadata.token_endpoint,
+                userinfo_endpoint=metadata.userinfo_endpoint,
+                method="client_secret_post" if supports_post else "client_secret_basic",
             )
-        if not all(map(secure, (self._provider.token_endpoint, self._provider.userinfo_endpoint))):
+        if not all(map(is_secure_url, (self._provider.token_endpoint, self._provider.userinfo_endpoint))):
             raise LoginFailed("the provider's endpoints are not https")
         return self._provider
 
@@ -194,18 +199,18 @@ class Upstream:
             "redirect_uri": callback,
             "code_verifier": verifier,
         }
-        token = yield from self._token(provider, form)
+        token = yield from self._request_token(provider, form)
         headers = {"authorization": f"Bearer {token.access_token}"}
-        answer = yield from get(provider.userinfo_endpoint, headers)
-        said = answer.json() if answer.status == 200 else None
-        subject = said.get(provider.subject) if said is not None else None
-        if said is None or isinstance(subject, bool) or not isinstance(subject, str | int) or subject == "":
-            raise LoginFailed("the provider does not say who logged in") from failure(
-                provider.userinfo_endpoint, answer
+        response = yield from fetch(provider.userinfo_endpoint, headers)
+        user_info = response.json() if response.status == 200 else None
+        subject = user_info.get(provider.subject) if user_info is not None else None
+        if user_info is None or isinstance(subject, bool) or not isinstance(subject, str | int) or subject == "":
+            raise LoginFailed("the provider does not say who logged in") from login_error(
+                provider.userinfo_endpoint, response
             )
-        if self._allow is not None and self._allow(said) is not True:
+        if self._allow_user is not None and self._allow_user(user_info) is not True:
             raise LoginFailed("this account may not use this server")
-        claims = {name: said[name] for name in _CLAIMS if isinstance(said.get(name), str)}
+        claims = {name: user_info[name] for name in _USER_CLAIMS if isinstance(user_info.get(name), str)}
         return f"{provider.name}:{subject}", claims, token
 
     def renew(self, token: Token) -> Flow[Token | None]:
@@ -214,77 +219,81 @@ class Upstream:
             return None
         provider = yield from self.provider()
         form = {"grant_type": "refresh_token", "refresh_token": token.refresh_token}
-        fresh = yield from self._token(provider, form)
-        return fresh if fresh.refresh_token is not None else replace(fresh, refresh_token=token.refresh_token)
+        new_token = yield from self._request_token(provider, form)
+        return (
+            new_token if new_token.refresh_token is not None else replace(new_token, refresh_token=token.refresh_token)
+        )
 
-    def _token(self, provider: Provider, form: dict[str, str]) -> Flow[Token]:
+    def _request_token(self, provider: Provider, form: dict[str, str]) -> Flow[Token]:
         headers: dict[str, str] = {}
         if provider.method == "client_secret_basic":
-            headers["authorization"] = basic(self._client_id, self._client_secret)
+            headers["authorization"] = build_basic_auth(self._client_id, self._client_secret)
         else:
             form = form | {"client_id": self._client_id, "client_secret": self._client_secret}
-        answer = yield from post_form(provider.token_endpoint, form, headers)
+        response = yield from post_form(provider.token_endpoint, form, headers)
         now: float = yield Now()
         try:
-            if answer.status != 200:
+            if response.status != 200:
                 raise LoginFailed("no token")
-            return read_token(answer, now)
+            return parse_token(response, now)
         except LoginFailed:  # some answer with 200 whatever they say
-            raise LoginFailed("the provider gave no token") from failure(provider.token_endpoint, answer)
+            raise LoginFailed("the provider gave no token") from login_error(provider.token_endpoint, response)
 
 
-def _check_rule(allow: Any) -> None:
+def _check_allow_user(allow: Any) -> None:
     if not (allow is None or callable(allow)):
         raise TypeError(
             'allow must be a function of what the provider says of a user: lambda user: user["login"] == "ada"'
         )
 
 
-def _known(name: str, parts: Mapping[str, str]) -> Provider:
-    preset = PRESETS.get(name)
+def _load_preset(name: str, parts: Mapping[str, str]) -> Provider:
+    preset = PROVIDER_PRESETS.get(name)
     if preset is None:
-        raise ValueError(f"provider must be one of {', '.join(PRESETS)}, or a Provider, not {name!r}")
+        raise ValueError(f"provider must be one of {', '.join(PROVIDER_PRESETS)}, or a Provider, not {name!r}")
     try:
-        facts: dict[str, Any] = {
+        fields: dict[str, Any] = {
             key: value.format(**parts) if isinstance(value, str) else value for key, value in preset.items()
         }
     except KeyError as exc:
         raise ValueError(f"the provider {name} needs {exc.args[0]}=") from None
-    taken = {part for value in preset.values() if isinstance(value, str) for part in _PART.findall(value)}
+    placeholders = {part for value in preset.values() if isinstance(value, str) for part in _PLACEHOLDER.findall(value)}
     for part, value in parts.items():
-        if part not in taken:
+        if part not in placeholders:
             raise ValueError(f"the provider {name} takes no {part}=")
-        if not _PLAIN.fullmatch(value):
+        if not _PLAIN_VALUE.fullmatch(value):
             raise ValueError(f"{part}= is a plain name, such as login.example.com, without https:// or slashes")
-    return Provider(name=name, **facts)
+    return Provider(name=name, **fields)
 
 
-class Vault:
+class SecretSealer:
     """Seals what must not be read where it is stored: the provider's tokens, the signing key."""
 
     def __init__(self, secret: str | bytes | None) -> None:
-        material = secret.encode() if isinstance(secret, str) else secret
-        if material is not None and len(material) < 16:
+        secret_bytes = secret.encode() if isinstance(secret, str) else secret
+        if secret_bytes is not None and len(secret_bytes) < 16:
             raise ValueError("a secret needs at least 16 bytes")
         self._key = (
-            secrets.token_bytes(32) if material is None else hashlib.sha256(b"dovetail vault " + material).digest()
+            secrets.token_bytes(32)
+            if secret_bytes is None
+            else hashlib.sha256(b"dovetail vault " + secret_bytes).digest()
         )
 
-    def seal(self, value: Any, about: str) -> str:
+    def seal(self, value: Any, purpose: str) -> str:
         """A text only this vault reads back, and only about the same."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         nonce = secrets.token_bytes(12)
-        sealed = AESGCM(self._key).encrypt(nonce, msgspec.json.encode(value), about.encode())
+        sealed = AESGCM(self._key).encrypt(nonce, msgspec.json.encode(value), purpose.encode())
         return urlsafe_b64encode(nonce + sealed).decode("ascii")
 
-    def open(self, sealed: str, about: str) -> bytes | None:
+    def open(self, sealed: str, purpose: str) -> bytes | None:
         """What was sealed; None if it was not, or about something else."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         try:
-            raw = urlsafe_b64decode(sealed)
-            return AESGCM(self._key).decrypt(raw[:12], raw[12:], about.encode())
+            data = urlsafe_b64decode(sealed)
+            return AESGCM(self._key).decrypt(data[:12], data[12:], purpose.encode())
         except (InvalidTag, ValueError):
             return None

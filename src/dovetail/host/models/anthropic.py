@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from dovetail.errors import ModelError
-from dovetail.host.forms import anthropic, read_anthropic
-from dovetail.host.models.choosing import Variant, choose, variants
+from dovetail.host.forms import parse_anthropic_call, to_anthropic_tools
+from dovetail.host.models.choosing import Variant, as_model_infos, choose_model
 from dovetail.host.models.model import Reply
-from dovetail.host.models.telling import Names, blocks, failing, pictures, result_words
+from dovetail.host.models.telling import ToolAliases, describe_failure, format_result, get_blocks, get_images
 from dovetail.wire.content import (
     ImageContent,
     SamplingContent,
@@ -18,13 +18,13 @@ from dovetail.wire.content import (
 from dovetail.wire.sampling import ModelPreferences, SamplingMessage, ToolChoice
 from dovetail.wire.tools import Tool
 
-_STOPS: Final = {
+_STOP_REASONS: Final = {
     "end_turn": "endTurn",
     "stop_sequence": "stopSequence",
     "max_tokens": "maxTokens",
     "tool_use": "toolUse",
 }
-_CHOICES: Final = {"auto": "auto", "required": "any", "none": "none"}
+_TOOL_CHOICE_TYPES: Final = {"auto": "auto", "required": "any", "none": "none"}
 
 
 class AnthropicModel:
@@ -35,7 +35,7 @@ class AnthropicModel:
     """
 
     def __init__(self, *models: str | Variant, **options: Any) -> None:
-        self.models = variants(models)
+        self.models = as_model_infos(models)
         self.price = self.models[0].price  # of the one that answers, unless another is preferred
         self._options = options
         self._client: Any = None
@@ -53,19 +53,19 @@ class AnthropicModel:
         preferences: ModelPreferences | None = None,
     ) -> Reply:
         """The next message of the conversation."""
-        names, model = Names(), choose(self.models, preferences)
-        told: dict[str, Any] = {"model": model.name, "max_tokens": max_tokens}
-        told["messages"] = [_message(one, names) for one in messages]
+        aliases, model = ToolAliases(), choose_model(self.models, preferences)
+        request: dict[str, Any] = {"model": model.name, "max_tokens": max_tokens}
+        request["messages"] = [_to_message(message, aliases) for message in messages]
         if tools:
-            told["tools"] = anthropic(names.offered(tools))
-            told["tool_choice"] = {"type": _CHOICES[choice.mode if choice is not None else "auto"]}
+            request["tools"] = to_anthropic_tools(aliases.to_entries(tools))
+            request["tool_choice"] = {"type": _TOOL_CHOICE_TYPES[choice.mode if choice is not None else "auto"]}
         if system is not None:
-            told["system"] = system
+            request["system"] = system
         if stop:
-            told["stop_sequences"] = [*stop]
-        return _read(await self._asked(told), names, model)
+            request["stop_sequences"] = [*stop]
+        return _parse_response(await self._send_request(request), aliases, model)
 
-    async def _asked(self, told: dict[str, Any]) -> Any:
+    async def _send_request(self, request: dict[str, Any]) -> Any:
         try:
             import anthropic
         except ImportError:
@@ -74,16 +74,16 @@ class AnthropicModel:
         try:
             if self._client is None:
                 self._client = anthropic.AsyncAnthropic(**self._options)
-            return await self._client.messages.create(**told)
+            return await self._client.messages.create(**request)
         except anthropic.AnthropicError as exc:
-            raise ModelError(f"{told['model']}: {failing(exc)}") from exc
+            raise ModelError(f"{request['model']}: {describe_failure(exc)}") from exc
 
 
-def _message(message: SamplingMessage, names: Names) -> dict[str, Any]:
-    return {"role": message.role, "content": [_block(one, names) for one in blocks(message)]}
+def _to_message(message: SamplingMessage, aliases: ToolAliases) -> dict[str, Any]:
+    return {"role": message.role, "content": [_to_block(block, aliases) for block in get_blocks(message)]}
 
 
-def _block(block: Any, names: Names) -> dict[str, Any]:
+def _to_block(block: Any, aliases: ToolAliases) -> dict[str, Any]:
     match block:
         case TextContent():
             return {"type": "text", "text": block.text}
@@ -91,36 +91,36 @@ def _block(block: Any, names: Names) -> dict[str, Any]:
             source = {"type": "base64", "media_type": block.mime_type, "data": block.data}
             return {"type": "image", "source": source}
         case ToolUseContent():
-            return {"type": "tool_use", "id": block.id, "name": names.told(block.name), "input": block.input}
+            return {"type": "tool_use", "id": block.id, "name": aliases.to_alias(block.name), "input": block.input}
         case ToolResultContent():
-            said = result_words(block)
-            content = [{"type": "text", "text": said}] if said else []
-            content += [_block(one, names) for one in pictures(block.content)]
-            made = {"type": "tool_result", "tool_use_id": block.tool_use_id, "content": content}
-            return made | ({"is_error": True} if block.is_error else {})
+            text = format_result(block)
+            content = [{"type": "text", "text": text}] if text else []
+            content += [_to_block(image, aliases) for image in get_images(block.content)]
+            tool_result = {"type": "tool_result", "tool_use_id": block.tool_use_id, "content": content}
+            return tool_result | ({"is_error": True} if block.is_error else {})
         case _:
             raise ModelError(f"Anthropic's models take no {block.type}")
 
 
-def _read(answer: Any, names: Names, model: Variant) -> Reply:
+def _parse_response(response: Any, aliases: ToolAliases, model: Variant) -> Reply:
     content: list[SamplingContent] = []
-    unread: dict[str, str] = {}
-    for block in answer.content or ():
+    invalid_calls: dict[str, str] = {}
+    for block in response.content or ():
         if block.type == "text" and block.text:
             content.append(TextContent(text=block.text))
         elif block.type == "tool_use":
             try:
-                name, arguments = read_anthropic(block)
+                name, arguments = parse_anthropic_call(block)
             except ValueError as exc:
                 name, arguments = block.name or "", {}
-                unread[block.id] = str(exc)
-            content.append(ToolUseContent(id=block.id, name=names.meant(name), input=arguments))
-    used = answer.usage
-    put = used.input_tokens + (used.cache_creation_input_tokens or 0) + (used.cache_read_input_tokens or 0)
+                invalid_calls[block.id] = str(exc)
+            content.append(ToolUseContent(id=block.id, name=aliases.to_name(name), input=arguments))
+    usage = response.usage
+    input_tokens = usage.input_tokens + (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
     return Reply(
         content=content,
-        model=answer.model,
-        stop_reason=_STOPS.get(answer.stop_reason, answer.stop_reason),
-        usage=model.usage(put, used.output_tokens),
-        unread=unread,
+        model=response.model,
+        stop_reason=_STOP_REASONS.get(response.stop_reason, response.stop_reason),
+        usage=model.usage(input_tokens, usage.output_tokens),
+        unread=invalid_calls,
     )

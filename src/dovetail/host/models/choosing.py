@@ -17,33 +17,41 @@ class Variant(Struct, frozen=True):
     clever: float = 0.5
     stands_for: tuple[str, ...] = ()  # hints it answers to beside its own name
 
-    def usage(self, put: int, got: int) -> Usage:
+    def usage(self, input_tokens: int, output_tokens: int) -> Usage:
         """What a reply took."""
-        usd = None if self.price is None else (put * self.price[0] + got * self.price[1]) / 1_000_000
-        return Usage(input=put, output=got, usd=usd)
+        cost_usd = (
+            None if self.price is None else (input_tokens * self.price[0] + output_tokens * self.price[1]) / 1_000_000
+        )
+        return Usage(input=input_tokens, output=output_tokens, usd=cost_usd)
 
 
-def variants(given: Sequence[str | Variant]) -> tuple[Variant, ...]:
+def as_model_infos(models: Sequence[str | Variant]) -> tuple[Variant, ...]:
     """Models by name, or with all that is known of them; ValueError if there is none."""
-    if not given:
+    if not models:
         raise ValueError("which model? Give the name of one, or several of which the first answers")
-    return tuple(Variant(one) if isinstance(one, str) else one for one in given)
+    return tuple(Variant(model) if isinstance(model, str) else model for model in models)
 
 
-def choose(among: Sequence[Variant], preferences: ModelPreferences | None) -> Variant:
+def choose_model(models: Sequence[Variant], model_preferences: ModelPreferences | None) -> Variant:
     """The model that suits best: a hint counts before the priorities, an earlier hint before a later one.
 
     A hint is part of a name. spec: sampling#model-preferences
     """
-    if preferences is None:
-        return among[0]
-    for hint in preferences.hints or ():
-        wanted = (hint.name or "").lower()
-        for one in among:
-            if wanted and any(wanted in name.lower() for name in (one.name, *one.stands_for)):
-                return one
-    cost, speed, wits = (
+    if model_preferences is None:
+        return models[0]
+    for hint in model_preferences.hints or ():
+        hint_name = (hint.name or "").lower()
+        for model in models:
+            if hint_name and any(hint_name in name.lower() for name in (model.name, *model.stands_for)):
+                return model
+    cost, speed, intelligence = (
         priority or 0.0
-        for priority in (preferences.cost_priority, preferences.speed_priority, preferences.intelligence_priority)
+        for priority in (
+            model_preferences.cost_priority,
+            model_preferences.speed_priority,
+            model_preferences.intelligence_priority,
+        )
     )
-    return max(among, key=lambda one: cost * one.cheap + speed * one.fast + wits * one.clever)  # the first of equals
+    return max(
+        models, key=lambda model: cost * model.cheap + speed * model.fast + intelligence * model.clever
+    )  # the first of equals

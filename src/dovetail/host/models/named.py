@@ -4,13 +4,13 @@ from typing import Any, Final
 
 from dovetail.host.models.model import Model
 
-_LOCAL: Final = {
+_LOCAL_URLS: Final = {
     "ollama": "http://127.0.0.1:11434/v1",
     "lmstudio": "http://127.0.0.1:1234/v1",
     "llamacpp": "http://127.0.0.1:8080/v1",
     "vllm": "http://127.0.0.1:8000/v1",
 }
-SPELLINGS: Final = "openai:NAME, anthropic:NAME, ollama:NAME, or URL#NAME of anything that speaks as OpenAI does"
+MODEL_NAME_HELP: Final = "openai:NAME, anthropic:NAME, ollama:NAME, or URL#NAME of anything that speaks as OpenAI does"
 
 
 def named(word: str, **options: Any) -> Model:
@@ -18,20 +18,20 @@ def named(word: str, **options: Any) -> Model:
     if word.startswith(("http://", "https://")):
         url, _, name = word.partition("#")
         if name:
-            return _openai(name, base_url=url, **options)
-    maker, _, name = word.partition(":")
-    if name and maker == "openai":
-        return _openai(name, **options)
-    if name and maker == "anthropic":
+            return _create_openai_model(name, base_url=url, **options)
+    provider, _, name = word.partition(":")
+    if name and provider == "openai":
+        return _create_openai_model(name, **options)
+    if name and provider == "anthropic":
         from dovetail.host.models.anthropic import AnthropicModel
 
         return AnthropicModel(name, **options)
-    if name and maker in _LOCAL:
-        return _openai(name, **({"base_url": _LOCAL[maker]} | options))
-    raise ValueError(f"{word!r} names no model: it is {SPELLINGS}")
+    if name and provider in _LOCAL_URLS:
+        return _create_openai_model(name, **({"base_url": _LOCAL_URLS[provider]} | options))
+    raise ValueError(f"{word!r} names no model: it is {MODEL_NAME_HELP}")
 
 
-def _openai(name: str, **options: Any) -> Model:
+def _create_openai_model(name: str, **options: Any) -> Model:
     from dovetail.host.models.openai import OpenAIModel
 
     return OpenAIModel(name, **options)

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from dovetail.errors import ModelError
-from dovetail.host.forms import openai, read_openai
-from dovetail.host.models.choosing import Variant, choose, variants
+from dovetail.host.forms import parse_openai_call, to_openai_tools
+from dovetail.host.models.choosing import Variant, as_model_infos, choose_model
 from dovetail.host.models.model import Reply
-from dovetail.host.models.telling import Names, blocks, failing, pictures, result_words
+from dovetail.host.models.telling import ToolAliases, describe_failure, format_result, get_blocks, get_images
 from dovetail.wire.codec import encode
 from dovetail.wire.content import (
     AudioContent,
@@ -20,7 +20,7 @@ from dovetail.wire.content import (
 from dovetail.wire.sampling import ModelPreferences, SamplingMessage, ToolChoice
 from dovetail.wire.tools import Tool
 
-_STOPS: Final = {"stop": "endTurn", "length": "maxTokens", "tool_calls": "toolUse"}
+_STOP_REASONS: Final = {"stop": "endTurn", "length": "maxTokens", "tool_calls": "toolUse"}
 
 
 class OpenAIModel:
@@ -31,11 +31,11 @@ class OpenAIModel:
     """
 
     def __init__(self, *models: str | Variant, base_url: str | None = None, **options: Any) -> None:
-        self.models = variants(models)
+        self.models = as_model_infos(models)
         self.price = self.models[0].price  # of the one that answers, unless another is preferred
         if base_url is not None:
             options = {"base_url": base_url, "api_key": "none", **options}  # local servers want none, the client does
-        self._compatible = base_url is not None
+        self._is_compatible_server = base_url is not None
         self._options = options
         self._client: Any = None
 
@@ -52,20 +52,20 @@ class OpenAIModel:
         preferences: ModelPreferences | None = None,
     ) -> Reply:
         """The next message of the conversation."""
-        names, model = Names(), choose(self.models, preferences)
-        told: dict[str, Any] = {"model": model.name, "messages": _messages(messages, system, names)}
+        aliases, model = ToolAliases(), choose_model(self.models, preferences)
+        request: dict[str, Any] = {"model": model.name, "messages": _to_messages(messages, system, aliases)}
         # What OpenAI calls it now is unknown to most of those who speak as it did.
-        told["max_tokens" if self._compatible else "max_completion_tokens"] = max_tokens
+        request["max_tokens" if self._is_compatible_server else "max_completion_tokens"] = max_tokens
         if tools:
-            told["tools"] = openai(names.offered(tools))
-            told["tool_choice"] = choice.mode if choice is not None else "auto"
+            request["tools"] = to_openai_tools(aliases.to_entries(tools))
+            request["tool_choice"] = choice.mode if choice is not None else "auto"
         if temperature is not None:
-            told["temperature"] = temperature
+            request["temperature"] = temperature
         if stop:
-            told["stop"] = [*stop]
-        return _read(await self._asked(told), names, model)
+            request["stop"] = [*stop]
+        return _parse_response(await self._send_request(request), aliases, model)
 
-    async def _asked(self, told: dict[str, Any]) -> Any:
+    async def _send_request(self, request: dict[str, Any]) -> Any:
         try:
             import openai
         except ImportError:
@@ -74,80 +74,86 @@ class OpenAIModel:
         try:
             if self._client is None:
                 self._client = openai.AsyncOpenAI(**self._options)
-            return await self._client.chat.completions.create(**told)
+            return await self._client.chat.completions.create(**request)
         except openai.OpenAIError as exc:
-            raise ModelError(f"{told['model']}: {failing(exc)}") from exc
+            raise ModelError(f"{request['model']}: {describe_failure(exc)}") from exc
 
 
-def _messages(messages: Sequence[SamplingMessage], system: str | None, names: Names) -> list[dict[str, Any]]:
-    made = [{"role": "system", "content": system}] if system is not None else []
+def _to_messages(
+    messages: Sequence[SamplingMessage], system_prompt: str | None, aliases: ToolAliases
+) -> list[dict[str, Any]]:
+    provider_messages = [{"role": "system", "content": system_prompt}] if system_prompt is not None else []
     for message in messages:
-        made += _from_model(message, names) if message.role == "assistant" else _from_user(message)
-    return made
+        provider_messages += (
+            _to_assistant_messages(message, aliases) if message.role == "assistant" else _to_user_messages(message)
+        )
+    return provider_messages
 
 
-def _from_model(message: SamplingMessage, names: Names) -> Iterator[dict[str, Any]]:
-    text = "".join(one.text for one in blocks(message) if isinstance(one, TextContent))
-    calls = [
+def _to_assistant_messages(message: SamplingMessage, aliases: ToolAliases) -> Iterator[dict[str, Any]]:
+    text = "".join(block.text for block in get_blocks(message) if isinstance(block, TextContent))
+    tool_calls = [
         {
-            "id": one.id,
+            "id": block.id,
             "type": "function",
-            "function": {"name": names.told(one.name), "arguments": encode(one.input).decode()},
+            "function": {"name": aliases.to_alias(block.name), "arguments": encode(block.input).decode()},
         }
-        for one in blocks(message)
-        if isinstance(one, ToolUseContent)
+        for block in get_blocks(message)
+        if isinstance(block, ToolUseContent)
     ]
-    yield {"role": "assistant", "content": text or None} | ({"tool_calls": calls} if calls else {})
+    yield {"role": "assistant", "content": text or None} | ({"tool_calls": tool_calls} if tool_calls else {})
 
 
-def _from_user(message: SamplingMessage) -> Iterator[dict[str, Any]]:
+def _to_user_messages(message: SamplingMessage) -> Iterator[dict[str, Any]]:
     """A result is a message of its own, and holds words alone: its pictures come after."""
     parts: list[dict[str, Any]] = []
-    for one in blocks(message):
-        if isinstance(one, ToolResultContent):
-            said = result_words(one)
-            text = f"The tool failed: {said}" if one.is_error else said
-            yield {"role": "tool", "tool_call_id": one.tool_use_id, "content": text}
-            parts += map(_part, pictures(one.content))
-    parts += [_part(one) for one in blocks(message) if not isinstance(one, ToolResultContent)]
+    for block in get_blocks(message):
+        if isinstance(block, ToolResultContent):
+            result_text = format_result(block)
+            text = f"The tool failed: {result_text}" if block.is_error else result_text
+            yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": text}
+            parts += map(_to_content_part, get_images(block.content))
+    parts += [_to_content_part(block) for block in get_blocks(message) if not isinstance(block, ToolResultContent)]
     if parts:
-        alone = parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else None
-        yield {"role": "user", "content": parts if alone is None else alone}
+        single_text = parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else None
+        yield {"role": "user", "content": parts if single_text is None else single_text}
 
 
-def _part(block: Any) -> dict[str, Any]:
+def _to_content_part(block: Any) -> dict[str, Any]:
     match block:
         case TextContent():
             return {"type": "text", "text": block.text}
         case ImageContent():
             return {"type": "image_url", "image_url": {"url": f"data:{block.mime_type};base64,{block.data}"}}
         case AudioContent():
-            kind = "mp3" if block.mime_type in ("audio/mpeg", "audio/mp3") else block.mime_type.rpartition("/")[2]
-            return {"type": "input_audio", "input_audio": {"data": block.data, "format": kind}}
+            audio_format = (
+                "mp3" if block.mime_type in ("audio/mpeg", "audio/mp3") else block.mime_type.rpartition("/")[2]
+            )
+            return {"type": "input_audio", "input_audio": {"data": block.data, "format": audio_format}}
         case _:
             raise ModelError(f"a user says no {type(block).__name__}")
 
 
-def _read(answer: Any, names: Names, model: Variant) -> Reply:
-    if not getattr(answer, "choices", None):
+def _parse_response(response: Any, aliases: ToolAliases, model: Variant) -> Reply:
+    if not getattr(response, "choices", None):
         raise ModelError(f"{model.name}: the answer holds no message")
-    choice = answer.choices[0]
+    choice = response.choices[0]
     content: list[SamplingContent] = []
-    if said := choice.message.content or choice.message.refusal:
-        content.append(TextContent(text=said))
-    unread: dict[str, str] = {}
+    if text := choice.message.content or choice.message.refusal:
+        content.append(TextContent(text=text))
+    invalid_calls: dict[str, str] = {}
     for call in choice.message.tool_calls or ():
         try:
-            name, arguments = read_openai(call)
+            name, arguments = parse_openai_call(call)
         except ValueError as exc:
             name, arguments = getattr(getattr(call, "function", None), "name", None) or "", {}
-            unread[call.id] = str(exc)
-        content.append(ToolUseContent(id=call.id, name=names.meant(name), input=arguments))
-    used = answer.usage
+            invalid_calls[call.id] = str(exc)
+        content.append(ToolUseContent(id=call.id, name=aliases.to_name(name), input=arguments))
+    usage = response.usage
     return Reply(
         content=content,
-        model=answer.model or model.name,
-        stop_reason=_STOPS.get(choice.finish_reason, choice.finish_reason),
-        usage=model.usage(used.prompt_tokens, used.completion_tokens) if used is not None else model.usage(0, 0),
-        unread=unread,
+        model=response.model or model.name,
+        stop_reason=_STOP_REASONS.get(choice.finish_reason, choice.finish_reason),
+        usage=model.usage(usage.prompt_tokens, usage.completion_tokens) if usage is not None else model.usage(0, 0),
+        unread=invalid_calls,
     )

@@ -19,7 +19,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     options: dict[str, Any]
 
 
-Line: TypeAlias = str | ToolUseContent | Reply | Sequence[str | ToolUseContent] | Callable[[Asked], Any]
+ScriptedReply: TypeAlias = str | ToolUseContent | Reply | Sequence[str | ToolUseContent] | Callable[[Asked], Any]
 
 
 def use(tool: str, **arguments: Any) -> ToolUseContent:
@@ -37,13 +37,13 @@ class Scripted:
 
     def __init__(
         self,
-        *lines: Line,
+        *lines: ScriptedReply,
         name: str = "scripted",
         usage: Usage | None = None,
         price: tuple[float, float] | None = None,
     ) -> None:
         self.asked: list[Asked] = []
-        self._lines = [*lines]
+        self._replies = [*lines]
         self._name = name
         self._usage = usage or Usage(input=1, output=1, usd=0.0)
         self.price = price or (None if self._usage.usd is None else (0.0, 0.0))
@@ -51,24 +51,24 @@ class Scripted:
     async def reply(self, messages: Sequence[SamplingMessage], tools: Sequence[Tool] = (), **options: Any) -> Reply:
         """The next line."""
         self.asked.append(Asked(messages=[*messages], tools=[*tools], options=options))
-        if not self._lines:
+        if not self._replies:
             raise ModelError("the scripted model has no line left")
-        line: Any = self._lines.pop(0)
-        return self._made(line(self.asked[-1]) if callable(line) else line)
+        scripted_reply: Any = self._replies.pop(0)
+        return self._build_reply(scripted_reply(self.asked[-1]) if callable(scripted_reply) else scripted_reply)
 
-    def _made(self, line: Any) -> Reply:
-        if isinstance(line, Reply):
-            return line
-        parts = line if isinstance(line, list | tuple) else [line]
-        content = [self._block(one, at) for at, one in enumerate(parts)]
-        calls = any(isinstance(one, ToolUseContent) for one in content)
+    def _build_reply(self, scripted_reply: Any) -> Reply:
+        if isinstance(scripted_reply, Reply):
+            return scripted_reply
+        parts = scripted_reply if isinstance(scripted_reply, list | tuple) else [scripted_reply]
+        content = [self._build_block(part, index) for index, part in enumerate(parts)]
+        has_calls = any(isinstance(block, ToolUseContent) for block in content)
         return Reply(
-            content=content, model=self._name, stop_reason="toolUse" if calls else "endTurn", usage=self._usage
+            content=content, model=self._name, stop_reason="toolUse" if has_calls else "endTurn", usage=self._usage
         )
 
-    def _block(self, part: Any, at: int) -> Any:
+    def _build_block(self, part: Any, index: int) -> Any:
         if isinstance(part, str):
             return TextContent(text=part)
         if isinstance(part, ToolUseContent) and not part.id:
-            return replace(part, id=f"call-{len(self.asked)}-{at}")
+            return replace(part, id=f"call-{len(self.asked)}-{index}")
         return part

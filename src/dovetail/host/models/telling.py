@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from dovetail.host.names import exposed
+from dovetail.host.names import make_model_name
 from dovetail.host.offers import Offered
-from dovetail.wire.codec import plain
+from dovetail.wire.codec import to_plain
 from dovetail.wire.content import (
     AudioContent,
     ContentBlock,
@@ -21,63 +21,63 @@ from dovetail.wire.sampling import SamplingMessage
 from dovetail.wire.shape import UNSET
 from dovetail.wire.tools import Tool
 
-_TAKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_VALID_ALIAS: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-class Names:
+class ToolAliases:
     """The names of tools as makers take them, and back."""
 
     def __init__(self) -> None:
-        self._real: dict[str, str] = {}
+        self._name_by_alias: dict[str, str] = {}
 
-    def told(self, name: str) -> str:
+    def to_alias(self, name: str) -> str:
         """What a maker is told."""
-        alias = name if _TAKEN.fullmatch(name) else exposed("", name)
-        self._real[alias] = name
+        alias = name if _VALID_ALIAS.fullmatch(name) else make_model_name("", name)
+        self._name_by_alias[alias] = name
         return alias
 
-    def meant(self, alias: str) -> str:
+    def to_name(self, alias: str) -> str:
         """What a model meant."""
-        return self._real.get(alias, alias)
+        return self._name_by_alias.get(alias, alias)
 
-    def offered(self, tools: Iterable[Tool]) -> list[Offered]:
+    def to_entries(self, tools: Iterable[Tool]) -> list[Offered]:
         """Tools under the names that are told."""
         return [
-            Offered(server="", name=one.name, full=one.name, exposed=self.told(one.name), declaration=one)
-            for one in tools
+            Offered(server="", name=tool.name, full=tool.name, exposed=self.to_alias(tool.name), declaration=tool)
+            for tool in tools
         ]
 
 
-def blocks(message: SamplingMessage) -> Sequence[Any]:
+def get_blocks(message: SamplingMessage) -> Sequence[Any]:
     """What a message holds, as a list."""
     return message.content if isinstance(message.content, list) else [message.content]
 
 
-def words(content: Iterable[ContentBlock]) -> str:
+def format_content(content: Iterable[ContentBlock]) -> str:
     """The blocks of a result that can be said in words; pictures are told apart by `pictures`."""
-    return "\n".join(said for one in content if (said := _word(one)) is not None)
+    return "\n".join(text for block in content if (text := _format_block(block)) is not None)
 
 
-def pictures(content: Iterable[ContentBlock]) -> list[ImageContent]:
+def get_images(content: Iterable[ContentBlock]) -> list[ImageContent]:
     """The pictures of a result."""
-    return [one for one in content if isinstance(one, ImageContent)]
+    return [block for block in content if isinstance(block, ImageContent)]
 
 
-def result_words(result: ToolResultContent) -> str:
+def format_result(result: ToolResultContent) -> str:
     """What a tool answered, in words; its structured value where it has no other."""
-    said = words(result.content)
-    if not said and result.structured_content is not UNSET:
-        return json.dumps(plain(result.structured_content), ensure_ascii=False)
-    return said
+    text = format_content(result.content)
+    if not text and result.structured_content is not UNSET:
+        return json.dumps(to_plain(result.structured_content), ensure_ascii=False)
+    return text
 
 
-def failing(exc: Exception) -> str:
+def describe_failure(exc: Exception) -> str:
     """What went wrong between a maker's client and the maker; where, if no answer came that would tell."""
     request = None if getattr(exc, "response", None) is not None else getattr(exc, "request", None)
     return str(exc) if request is None else f"{exc} ({request.url})"
 
 
-def _word(block: ContentBlock) -> str | None:
+def _format_block(block: ContentBlock) -> str | None:
     match block:
         case TextContent():
             return block.text
@@ -88,5 +88,5 @@ def _word(block: ContentBlock) -> str | None:
         case ResourceLink():
             return f"[{block.name}: {block.uri}]"
         case EmbeddedResource():
-            held = block.resource
-            return held.text if held.text is not None else f"[{held.uri}, {held.mime_type or 'bytes'}]"
+            resource = block.resource
+            return resource.text if resource.text is not None else f"[{resource.uri}, {resource.mime_type or 'bytes'}]"
