@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 
 HELLO = Path(__file__).parents[1] / "examples" / "hello.py"
-OURS = [sys.executable, "-m", "dovetail.cli"]
+OURS = [sys.executable, "-m", "dovetail"]
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientInfo": {"name": "bench", "version": "1"},

@@ -21,14 +21,14 @@ import click
 
 import dovetail
 from dovetail import errors
-from dovetail.cli.exits import EXIT_CODE_DESCRIPTIONS
-from dovetail.cli.main import COMMAND_GROUPS, COMMAND_SUMMARIES
+from dovetail.cli.error_report import EXIT_CODE_DESCRIPTIONS
+from dovetail.cli.main import COMMAND_GROUPS, COMMAND_SUMMARIES, load_command
 from dovetail.protocol import downgrade
-from dovetail.protocol.http import get_http_status
-from dovetail.protocol.profiles import PROVIDER_RULES
+from dovetail.protocol.http_checks import get_http_status
+from dovetail.schemas.provider_rules import PROVIDER_RULES
+from dovetail.wire.base import Struct
 from dovetail.wire.methods import BATCH_REVISIONS, METHODS, Method
 from dovetail.wire.revisions import REVISIONS, is_stateless
-from dovetail.wire.shape import Struct
 
 DOCS = Path(__file__).parent
 PACKAGE = Path(dovetail.__file__).parent
@@ -259,7 +259,7 @@ def commands() -> dict[Path, str]:
     made = {folder / "README.md": first}
     for name in COMMAND_SUMMARIES:
         page = folder / f"{name}.md"
-        command: click.Command = importlib.import_module(f"dovetail.cli.{name}").command
+        command = load_command(name)
         text = page.read_text(encoding="utf-8") if page.exists() else f"# dovetail {name}\n"
         made[page] = _replaced(text, "help", "\n\n".join(f"```text\n{one}\n```" for one in _helps(name, command)))
     return made

@@ -17,10 +17,10 @@ from msgspec import Meta
 from pydantic import BaseModel, Field
 
 from dovetail import Audio, CallToolResult, File, Image, ResourceLink, TextContent
-from dovetail.server.content import compile_output
 from dovetail.server.context import Context
-from dovetail.server.signature import compile_signature
-from dovetail.server.streaming import get_collected_type
+from dovetail.server.invocation import get_collected_type
+from dovetail.server.parameters.signature import compile_signature
+from dovetail.server.results import compile_output
 from dovetail.wire.codec import to_plain
 
 

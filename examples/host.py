@@ -9,7 +9,7 @@ import argparse
 import asyncio
 
 from dovetail import Agent, Host, Policy, TerminalConsent, rule
-from dovetail.host import named
+from dovetail.agent import named
 
 POLICY = Policy(
     "ask",

@@ -624,7 +624,7 @@ async def serve_asgi(application: Any, limits: Any, port: int = 0) -> AsyncItera
     """Any ASGI application, the same way."""
     import uvicorn
 
-    from dovetail.transports.web import bind_socket, create_uvicorn_config
+    from dovetail.transports.http_server.uvicorn_server import bind_socket, create_uvicorn_config
 
     listener = bind_socket("127.0.0.1", port)
     server = uvicorn.Server(create_uvicorn_config(application, limits))
@@ -708,8 +708,8 @@ async def _memory(server: Server, peer: Peer) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _pipe(server: Server, peer: Peer) -> AsyncIterator[None]:
-    from dovetail.transports.lines import serve_connection
-    from dovetail.transports.stdio import open_stdio
+    from dovetail.transports.line_protocol import serve_connection
+    from dovetail.transports.stdio_server import open_stdio
 
     their_source, our_sink = os.pipe()
     our_source, their_sink = os.pipe()
@@ -738,7 +738,7 @@ async def _pipe(server: Server, peer: Peer) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _socket(server: Server, peer: Peer) -> AsyncIterator[None]:
-    from dovetail.transports.sockets import serve_socket
+    from dovetail.transports.socket_server import serve_socket
 
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
         path = str(Path(folder) / "s") if peer.transport == "unix" else None

@@ -249,15 +249,17 @@ async def test_what_a_process_says_on_stderr_can_be_had() -> None:
 def test_what_is_said_of_the_servers_certificate_is_for_the_server_alone(
     told: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dovetail.login import driver
-    from dovetail.transports import door
+    from dovetail.auth import authorizer
+    from dovetail.transports.http_client import remote_server
 
     made: list[Any] = []
-    monkeypatch.setattr(driver, "create_authorizer", lambda *given: made.extend(given))
+    monkeypatch.setattr(authorizer, "create_authorizer", lambda *given: made.extend(given))
     monkeypatch.setattr(
-        door, "create_http_client", lambda **given: {name: given[name] for name in ("verify", "cert", "ca_file")}
+        remote_server,
+        "create_http_client",
+        lambda **given: {name: given[name] for name in ("verify", "cert", "ca_file")},
     )
-    monkeypatch.setattr(door, "check_certificate_files", lambda *_: None)
+    monkeypatch.setattr(remote_server, "check_certificate_files", lambda *_: None)
     Client("https://x", auth="oauth", ca_file="ca.pem", **told)
     _, _, others, *own = made
     assert others() == {"verify": True, "cert": None, "ca_file": "ca.pem"}

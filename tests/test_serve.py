@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from dovetail import Limits, Offload, Server
-from dovetail.transports.asgi import Endpoint
-from dovetail.transports.duplex import DuplexServer
+from dovetail.transports.duplex_server import DuplexServer
+from dovetail.transports.http_server.endpoint import Endpoint
 from mentions import values
 
 PATIENCE = 30.0

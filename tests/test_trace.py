@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dovetail import Client, Context, Server, testing
-from dovetail.protocol.recording import Frame, RecordingHeader, read_frames
-from dovetail.transports.tracing import RecordingWriter
+from dovetail.protocol.recording_format import Frame, RecordingHeader, read_frames
+from dovetail.recording.trace import RecordingWriter
 
 PROGRAM = """
 from dovetail import Server

@@ -2,26 +2,15 @@
 
 from typing import TYPE_CHECKING
 
-from dovetail.exports import create_lazy_loader as _on_demand
+from dovetail.lazy import create_lazy_loader as _on_demand
 
 if TYPE_CHECKING:
-    from dovetail.auth.guard import Guard as Guard
-    from dovetail.auth.server.clients import known_client as known_client
-    from dovetail.auth.server.upstream import Provider as Provider
-    from dovetail.auth.server.upstream import Upstream as Upstream
-    from dovetail.auth.settings import Bearer as Bearer
-    from dovetail.auth.settings import ClientCredentials as ClientCredentials
-    from dovetail.auth.settings import DeviceLogin as DeviceLogin
-    from dovetail.auth.settings import EnterpriseLogin as EnterpriseLogin
-    from dovetail.auth.settings import OAuth as OAuth
-    from dovetail.auth.settings import WorkloadIdentity as WorkloadIdentity
-    from dovetail.auth.verify import IntrospectionVerifier as IntrospectionVerifier
-    from dovetail.auth.verify import JwtVerifier as JwtVerifier
-    from dovetail.auth.verify import StaticTokens as StaticTokens
-    from dovetail.client.listening import Change as Change
-    from dovetail.client.rounds import Pending as Pending
-    from dovetail.connect import Client as Client
-    from dovetail.connect import SyncClient as SyncClient
+    from dovetail.agent.agent import Agent as Agent
+    from dovetail.auth.authorization_server_app import AuthorizationServer as AuthorizationServer
+    from dovetail.client.input_rounds import Pending as Pending
+    from dovetail.client.subscription import Change as Change
+    from dovetail.client.targets import Client as Client
+    from dovetail.client.targets import SyncClient as SyncClient
     from dovetail.errors import AnswerError as AnswerError
     from dovetail.errors import AuthError as AuthError
     from dovetail.errors import Busy as Busy
@@ -55,21 +44,34 @@ if TYPE_CHECKING:
     from dovetail.errors import ToolError as ToolError
     from dovetail.errors import TransportError as TransportError
     from dovetail.errors import Unauthorized as Unauthorized
-    from dovetail.host.agent import Agent as Agent
-    from dovetail.host.conditions import arg as arg
-    from dovetail.host.consent import Allow as Allow
-    from dovetail.host.consent import CallbackConsent as CallbackConsent
-    from dovetail.host.consent import ConsentRequest as ConsentRequest
-    from dovetail.host.consent import Deny as Deny
-    from dovetail.host.consent import DenyAll as DenyAll
-    from dovetail.host.consent import Edit as Edit
-    from dovetail.host.consent import Later as Later
-    from dovetail.host.consent import TerminalConsent as TerminalConsent
+    from dovetail.host.consent.consent import Allow as Allow
+    from dovetail.host.consent.consent import CallbackConsent as CallbackConsent
+    from dovetail.host.consent.consent import ConsentRequest as ConsentRequest
+    from dovetail.host.consent.consent import Deny as Deny
+    from dovetail.host.consent.consent import DenyAll as DenyAll
+    from dovetail.host.consent.consent import Edit as Edit
+    from dovetail.host.consent.consent import Later as Later
+    from dovetail.host.consent.inbox import DurableConsent as DurableConsent
+    from dovetail.host.consent.terminal_consent import TerminalConsent as TerminalConsent
     from dovetail.host.host import Host as Host
-    from dovetail.host.inbox import DurableConsent as DurableConsent
-    from dovetail.host.policy import Policy as Policy
-    from dovetail.host.policy import rule as rule
-    from dovetail.login.authority import AuthorizationServer as AuthorizationServer
+    from dovetail.host.policy.conditions import arg as arg
+    from dovetail.host.policy.policy import Policy as Policy
+    from dovetail.host.policy.policy import rule as rule
+    from dovetail.oauth.authorization_server.clients import known_client as known_client
+    from dovetail.oauth.authorization_server.identity_provider import Provider as Provider
+    from dovetail.oauth.authorization_server.identity_provider import Upstream as Upstream
+    from dovetail.oauth.guard.guard import Guard as Guard
+    from dovetail.oauth.guard.verifiers import IntrospectionVerifier as IntrospectionVerifier
+    from dovetail.oauth.guard.verifiers import JwtVerifier as JwtVerifier
+    from dovetail.oauth.guard.verifiers import StaticTokens as StaticTokens
+    from dovetail.oauth.login.login_settings import Bearer as Bearer
+    from dovetail.oauth.login.login_settings import ClientCredentials as ClientCredentials
+    from dovetail.oauth.login.login_settings import DeviceLogin as DeviceLogin
+    from dovetail.oauth.login.login_settings import EnterpriseLogin as EnterpriseLogin
+    from dovetail.oauth.login.login_settings import OAuth as OAuth
+    from dovetail.oauth.login.login_settings import WorkloadIdentity as WorkloadIdentity
+    from dovetail.protocol.http_types import WebReply as WebReply
+    from dovetail.protocol.http_types import WebRequest as WebRequest
     from dovetail.protocol.limits import ClientLimits as ClientLimits
     from dovetail.protocol.limits import Limits as Limits
     from dovetail.protocol.limits import Timeouts as Timeouts
@@ -77,29 +79,27 @@ if TYPE_CHECKING:
     from dovetail.protocol.stats import ClientStats as ClientStats
     from dovetail.protocol.stats import HostStats as HostStats
     from dovetail.protocol.stats import ServerStats as ServerStats
-    from dovetail.protocol.web import WebReply as WebReply
-    from dovetail.protocol.web import WebRequest as WebRequest
-    from dovetail.serve import Server as Server
-    from dovetail.server.asking import Elicit as Elicit
-    from dovetail.server.asking import ElicitUrl as ElicitUrl
-    from dovetail.server.asking import InputRequired as InputRequired
-    from dovetail.server.asking import Roots as Roots
-    from dovetail.server.asking import Sample as Sample
     from dovetail.server.context import Context as Context
-    from dovetail.server.inject import Depends as Depends
+    from dovetail.server.decorators import prompt as prompt
+    from dovetail.server.decorators import resource as resource
+    from dovetail.server.decorators import tool as tool
+    from dovetail.server.dependencies import Depends as Depends
+    from dovetail.server.input_requests import Elicit as Elicit
+    from dovetail.server.input_requests import ElicitUrl as ElicitUrl
+    from dovetail.server.input_requests import InputRequired as InputRequired
+    from dovetail.server.input_requests import Roots as Roots
+    from dovetail.server.input_requests import Sample as Sample
+    from dovetail.server.invocation import Progress as Progress
+    from dovetail.server.item_options import Lifetime as Lifetime
+    from dovetail.server.large_results import Offload as Offload
     from dovetail.server.lint import Finding as Finding
     from dovetail.server.lint import ToolReport as ToolReport
-    from dovetail.server.marks import prompt as prompt
-    from dovetail.server.marks import resource as resource
-    from dovetail.server.marks import tool as tool
     from dovetail.server.media import Audio as Audio
     from dovetail.server.media import File as File
     from dovetail.server.media import Image as Image
-    from dovetail.server.offload import Offload as Offload
-    from dovetail.server.options import Lifetime as Lifetime
-    from dovetail.server.streaming import Progress as Progress
-    from dovetail.server.transforms import Argument as Argument
-    from dovetail.server.transforms import Transform as Transform
+    from dovetail.server.mounts.transforms import Argument as Argument
+    from dovetail.server.mounts.transforms import Transform as Transform
+    from dovetail.server.runners import Server as Server
     from dovetail.wire.completion import Completion as Completion
     from dovetail.wire.content import Annotations as Annotations
     from dovetail.wire.content import AudioContent as AudioContent
@@ -128,53 +128,53 @@ if TYPE_CHECKING:
     from dovetail.wire.tools import ToolAnnotations as ToolAnnotations
 
 _HOMES = {
-    "Agent": "dovetail.host.agent",
-    "Allow": "dovetail.host.consent",
+    "Agent": "dovetail.agent.agent",
+    "Allow": "dovetail.host.consent.consent",
     "Annotations": "dovetail.wire.content",
     "AnswerError": "dovetail.errors",
-    "Argument": "dovetail.server.transforms",
+    "Argument": "dovetail.server.mounts.transforms",
     "Audio": "dovetail.server.media",
     "AudioContent": "dovetail.wire.content",
     "AuthError": "dovetail.errors",
-    "AuthorizationServer": "dovetail.login.authority",
-    "Bearer": "dovetail.auth.settings",
+    "AuthorizationServer": "dovetail.auth.authorization_server_app",
+    "Bearer": "dovetail.oauth.login.login_settings",
     "Busy": "dovetail.errors",
     "CallToolResult": "dovetail.wire.tools",
-    "CallbackConsent": "dovetail.host.consent",
+    "CallbackConsent": "dovetail.host.consent.consent",
     "CannotConnect": "dovetail.errors",
     "CannotStart": "dovetail.errors",
-    "Change": "dovetail.client.listening",
-    "Client": "dovetail.connect",
+    "Change": "dovetail.client.subscription",
+    "Client": "dovetail.client.targets",
     "ClientCapabilities": "dovetail.wire.lifecycle",
-    "ClientCredentials": "dovetail.auth.settings",
+    "ClientCredentials": "dovetail.oauth.login.login_settings",
     "ClientLimits": "dovetail.protocol.limits",
     "ClientStats": "dovetail.protocol.stats",
     "Completion": "dovetail.wire.completion",
-    "ConsentRequest": "dovetail.host.consent",
+    "ConsentRequest": "dovetail.host.consent.consent",
     "Context": "dovetail.server.context",
     "CreateMessageParams": "dovetail.wire.sampling",
     "CreateMessageResult": "dovetail.wire.sampling",
     "Declined": "dovetail.errors",
     "Denied": "dovetail.errors",
-    "Deny": "dovetail.host.consent",
-    "DenyAll": "dovetail.host.consent",
-    "Depends": "dovetail.server.inject",
-    "DeviceLogin": "dovetail.auth.settings",
+    "Deny": "dovetail.host.consent.consent",
+    "DenyAll": "dovetail.host.consent.consent",
+    "Depends": "dovetail.server.dependencies",
+    "DeviceLogin": "dovetail.oauth.login.login_settings",
     "Disconnected": "dovetail.errors",
     "Dismissed": "dovetail.errors",
-    "DurableConsent": "dovetail.host.inbox",
-    "Edit": "dovetail.host.consent",
-    "Elicit": "dovetail.server.asking",
+    "DurableConsent": "dovetail.host.consent.inbox",
+    "Edit": "dovetail.host.consent.consent",
+    "Elicit": "dovetail.server.input_requests",
     "ElicitParams": "dovetail.wire.elicitation",
     "ElicitResult": "dovetail.wire.elicitation",
-    "ElicitUrl": "dovetail.server.asking",
+    "ElicitUrl": "dovetail.server.input_requests",
     "EmbeddedResource": "dovetail.wire.content",
-    "EnterpriseLogin": "dovetail.auth.settings",
+    "EnterpriseLogin": "dovetail.oauth.login.login_settings",
     "File": "dovetail.server.media",
     "Finding": "dovetail.server.lint",
     "Forbidden": "dovetail.errors",
     "GetPromptResult": "dovetail.wire.prompts",
-    "Guard": "dovetail.auth.guard",
+    "Guard": "dovetail.oauth.guard.guard",
     "Host": "dovetail.host.host",
     "HostStats": "dovetail.protocol.stats",
     "HttpError": "dovetail.errors",
@@ -182,14 +182,14 @@ _HOMES = {
     "Image": "dovetail.server.media",
     "ImageContent": "dovetail.wire.content",
     "Implementation": "dovetail.wire.lifecycle",
-    "InputRequired": "dovetail.server.asking",
+    "InputRequired": "dovetail.server.input_requests",
     "InsufficientScope": "dovetail.errors",
     "Interrupted": "dovetail.errors",
-    "IntrospectionVerifier": "dovetail.auth.verify",
+    "IntrospectionVerifier": "dovetail.oauth.guard.verifiers",
     "InvalidParams": "dovetail.errors",
-    "JwtVerifier": "dovetail.auth.verify",
-    "Later": "dovetail.host.consent",
-    "Lifetime": "dovetail.server.options",
+    "JwtVerifier": "dovetail.oauth.guard.verifiers",
+    "Later": "dovetail.host.consent.consent",
+    "Lifetime": "dovetail.server.item_options",
     "Limits": "dovetail.protocol.limits",
     "LoggingMessageParams": "dovetail.wire.logs",
     "LoginFailed": "dovetail.errors",
@@ -201,18 +201,18 @@ _HOMES = {
     "NotFound": "dovetail.errors",
     "NotMCP": "dovetail.errors",
     "NotOffered": "dovetail.errors",
-    "OAuth": "dovetail.auth.settings",
-    "Offload": "dovetail.server.offload",
+    "OAuth": "dovetail.oauth.login.login_settings",
+    "Offload": "dovetail.server.large_results",
     "PeerError": "dovetail.errors",
-    "Pending": "dovetail.client.rounds",
-    "Policy": "dovetail.host.policy",
+    "Pending": "dovetail.client.input_rounds",
+    "Policy": "dovetail.host.policy.policy",
     "PolicyError": "dovetail.errors",
     "Principal": "dovetail.protocol.principal",
-    "Progress": "dovetail.server.streaming",
+    "Progress": "dovetail.server.invocation",
     "Prompt": "dovetail.wire.prompts",
     "PromptMessage": "dovetail.wire.prompts",
     "ProtocolError": "dovetail.errors",
-    "Provider": "dovetail.auth.server.upstream",
+    "Provider": "dovetail.oauth.authorization_server.identity_provider",
     "RateLimited": "dovetail.errors",
     "ReadResourceResult": "dovetail.wire.resources",
     "RequestTimeout": "dovetail.errors",
@@ -223,32 +223,32 @@ _HOMES = {
     "ResourceTemplate": "dovetail.wire.resources",
     "ResultError": "dovetail.errors",
     "Root": "dovetail.wire.roots",
-    "Roots": "dovetail.server.asking",
-    "Sample": "dovetail.server.asking",
-    "Server": "dovetail.serve",
+    "Roots": "dovetail.server.input_requests",
+    "Sample": "dovetail.server.input_requests",
+    "Server": "dovetail.server.runners",
     "ServerStats": "dovetail.protocol.stats",
-    "StaticTokens": "dovetail.auth.verify",
-    "SyncClient": "dovetail.connect",
-    "TerminalConsent": "dovetail.host.consent",
+    "StaticTokens": "dovetail.oauth.guard.verifiers",
+    "SyncClient": "dovetail.client.targets",
+    "TerminalConsent": "dovetail.host.consent.terminal_consent",
     "TextContent": "dovetail.wire.content",
     "Timeouts": "dovetail.protocol.limits",
     "Tool": "dovetail.wire.tools",
     "ToolAnnotations": "dovetail.wire.tools",
     "ToolError": "dovetail.errors",
     "ToolReport": "dovetail.server.lint",
-    "Transform": "dovetail.server.transforms",
+    "Transform": "dovetail.server.mounts.transforms",
     "TransportError": "dovetail.errors",
     "Unauthorized": "dovetail.errors",
-    "Upstream": "dovetail.auth.server.upstream",
-    "WebReply": "dovetail.protocol.web",
-    "WebRequest": "dovetail.protocol.web",
-    "WorkloadIdentity": "dovetail.auth.settings",
-    "arg": "dovetail.host.conditions",
-    "known_client": "dovetail.auth.server.clients",
-    "prompt": "dovetail.server.marks",
-    "resource": "dovetail.server.marks",
-    "rule": "dovetail.host.policy",
-    "tool": "dovetail.server.marks",
+    "Upstream": "dovetail.oauth.authorization_server.identity_provider",
+    "WebReply": "dovetail.protocol.http_types",
+    "WebRequest": "dovetail.protocol.http_types",
+    "WorkloadIdentity": "dovetail.oauth.login.login_settings",
+    "arg": "dovetail.host.policy.conditions",
+    "known_client": "dovetail.oauth.authorization_server.clients",
+    "prompt": "dovetail.server.decorators",
+    "resource": "dovetail.server.decorators",
+    "rule": "dovetail.host.policy.policy",
+    "tool": "dovetail.server.decorators",
 }
 
 __all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]

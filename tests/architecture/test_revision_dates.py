@@ -6,8 +6,8 @@ from pathlib import Path
 ALLOWED = {
     "wire/revisions.py",
     "wire/methods.py",
-    "protocol/modern.py",
-    "protocol/legacy.py",
+    "protocol/stateless.py",
+    "protocol/handshake.py",
     "protocol/downgrade.py",
 }
 DATE = re.compile(r"20\d\d[-_](?:0[1-9]|1[0-2])[-_](?:0[1-9]|[12]\d|3[01])")

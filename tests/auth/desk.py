@@ -5,8 +5,15 @@ from base64 import b64encode
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
-from dovetail.auth import proofs
-from dovetail.auth.flow import (
+from dovetail.oauth import proofs
+from dovetail.oauth.authorization_server.authorization_endpoint import AuthorizationEndpoints
+from dovetail.oauth.authorization_server.clients import known_client
+from dovetail.oauth.authorization_server.identity_provider import SecretSealer, Upstream
+from dovetail.oauth.authorization_server.responses import Request, Response
+from dovetail.oauth.authorization_server.settings import AuthorizationServerSettings
+from dovetail.oauth.authorization_server.store import InMemoryStore, Store
+from dovetail.oauth.authorization_server.token_issuer import LocalTokenVerifier, OAuthTokenIssuer
+from dovetail.oauth.flow import (
     AcquireLock,
     CheckUserActive,
     FetchUntrusted,
@@ -16,13 +23,6 @@ from dovetail.auth.flow import (
     Now,
     VerifyPassword,
 )
-from dovetail.auth.server.authority import AuthorizationEndpoints
-from dovetail.auth.server.clients import known_client
-from dovetail.auth.server.issuing import LocalTokenVerifier, OAuthTokenIssuer
-from dovetail.auth.server.settings import AuthorizationServerSettings
-from dovetail.auth.server.store import InMemoryStore, Store
-from dovetail.auth.server.upstream import SecretSealer, Upstream
-from dovetail.auth.server.web import Request, Response
 from dovetail.wire.codec import decode, encode
 
 ISSUER = "https://login.example"

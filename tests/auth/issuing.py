@@ -7,7 +7,7 @@ from typing import Any
 from joserfc import jws, jwt
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 
-from dovetail.auth.flow import AcquireLock, Flow, HTTPRequest, HTTPResponse, Now
+from dovetail.oauth.flow import AcquireLock, Flow, HTTPRequest, HTTPResponse, Now
 from dovetail.wire.codec import encode
 
 ISSUER = "https://login.example"

@@ -20,15 +20,15 @@ from auth.desk import (
     decode_body,
     parse_redirect,
 )
-from dovetail.auth.claims import TokenRejected
-from dovetail.auth.flow import HTTPResponse, Now, VerifyPassword
-from dovetail.auth.server import store as stores
-from dovetail.auth.server.clients import known_client
-from dovetail.auth.server.store import InMemoryStore, TokenGrant
-from dovetail.auth.server.throttle import RateLimiter, normalize_address
-from dovetail.auth.server.web import Request
-from dovetail.login import sqlite
-from dovetail.login.sqlite import SQLiteStore
+from dovetail.auth import sqlite_store
+from dovetail.auth.sqlite_store import SQLiteStore
+from dovetail.oauth.authorization_server import store as stores
+from dovetail.oauth.authorization_server.clients import known_client
+from dovetail.oauth.authorization_server.responses import Request
+from dovetail.oauth.authorization_server.store import InMemoryStore, TokenGrant
+from dovetail.oauth.flow import HTTPResponse, Now, VerifyPassword
+from dovetail.oauth.guard.claims import TokenRejected
+from dovetail.protocol.rate_limiter import RateLimiter, normalize_address
 from dovetail.wire.codec import encode
 
 
@@ -56,8 +56,8 @@ def test_refreshing_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_full_store_costs_nobody_their_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(stores, "MAX_ENTRIES", 1)
-    monkeypatch.setattr(sqlite, "MAX_ENTRIES", 1)
-    monkeypatch.setattr(sqlite, "PURGE_EVERY_WRITES", 2)
+    monkeypatch.setattr(sqlite_store, "MAX_ENTRIES", 1)
+    monkeypatch.setattr(sqlite_store, "PURGE_EVERY_WRITES", 2)
     file = SQLiteStore(tmp_path / "kept.db")
     for store in (InMemoryStore(), file):
         desk = ServerHarness(store=store)
@@ -129,8 +129,8 @@ def test_whoever_only_asks_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_documents_of_strangers_keep_nobody_out(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """They can be fetched again, so the oldest make room; those who register have room of their own."""
     monkeypatch.setattr(stores, "MAX_ENTRIES", 3)
-    monkeypatch.setattr(sqlite, "MAX_ENTRIES", 3)
-    monkeypatch.setattr(sqlite, "PURGE_EVERY_WRITES", 2)
+    monkeypatch.setattr(sqlite_store, "MAX_ENTRIES", 3)
+    monkeypatch.setattr(sqlite_store, "PURGE_EVERY_WRITES", 2)
     store: Any = InMemoryStore() if kind == "memory" else SQLiteStore(tmp_path / "kept.db")
     desk = ServerHarness(store=store)
     for number in range(12):

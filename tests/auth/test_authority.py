@@ -27,23 +27,24 @@ from auth.desk import (
     get_header,
     parse_redirect,
 )
-from dovetail.auth import keys, proofs
-from dovetail.auth.claims import TokenRejected
-from dovetail.auth.flow import HTTPResponse
-from dovetail.auth.server.clients import (
+from dovetail.auth.sqlite_store import SQLiteStore
+from dovetail.oauth import proofs
+from dovetail.oauth.authorization_server.clients import (
     InvalidClient,
     check_redirect_uri,
     is_document_url,
     known_client,
     match_redirect_uri,
 )
-from dovetail.auth.server.issuing import OAuthTokenIssuer
-from dovetail.auth.server.store import InMemoryStore, StoreFull
-from dovetail.auth.server.throttle import RateLimiter
-from dovetail.auth.server.upstream import SecretSealer
-from dovetail.auth.server.web import Response, csp_source
-from dovetail.login.sqlite import SQLiteStore
+from dovetail.oauth.authorization_server.identity_provider import SecretSealer
+from dovetail.oauth.authorization_server.responses import Response, csp_source
+from dovetail.oauth.authorization_server.store import InMemoryStore, StoreFull
+from dovetail.oauth.authorization_server.token_issuer import OAuthTokenIssuer
+from dovetail.oauth.flow import HTTPResponse
+from dovetail.oauth.guard import keys
+from dovetail.oauth.guard.claims import TokenRejected
 from dovetail.protocol.principal import Principal
+from dovetail.protocol.rate_limiter import RateLimiter
 from dovetail.wire.codec import encode
 
 EVIL = "https://evil.example/take"
@@ -800,7 +801,7 @@ def test_processes_that_start_together_sign_with_one_key(tmp_path: Path) -> None
 
 FORKED = """
 import multiprocessing, os, sys
-from dovetail.login.sqlite import SQLiteStore
+from dovetail.auth.sqlite_store import SQLiteStore
 
 store = SQLiteStore(sys.argv[1])
 store.put("a", "k", b"1", 9e9, 1.0)
@@ -877,7 +878,7 @@ def test_a_file_survives_and_holds_no_secret(tmp_path: Path) -> None:
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dovetail.auth.server import store as module
+    from dovetail.oauth.authorization_server import store as module
 
     monkeypatch.setattr(module, "MAX_ENTRIES", 3)
     shelf = InMemoryStore()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dovetail.auth.challenge import Challenge, parse_challenge
+from dovetail.oauth.challenge import Challenge, parse_challenge
 
 URL = "https://a.example/.well-known/oauth-protected-resource"
 

@@ -24,15 +24,15 @@ from auth.world import (
     resource_metadata,
     server_metadata,
 )
-from dovetail.auth.challenge import Challenge, parse_challenge
-from dovetail.auth.code_flow import choose_scopes, is_login_for, log_in, read_redirect
-from dovetail.auth.documents import AuthorizationServerMetadata, ProtectedResourceMetadata
-from dovetail.auth.flow import HTTPResponse
-from dovetail.auth.login import ClientRegistration, SavedLogin, Token
-from dovetail.auth.settings import ClientCredentials, OAuth, get_signer
-from dovetail.auth.tokens import refresh_login
 from dovetail.errors import LoginFailed
-from dovetail.wire.shape import replace
+from dovetail.oauth.challenge import Challenge, parse_challenge
+from dovetail.oauth.flow import HTTPResponse
+from dovetail.oauth.login.code_flow import choose_scopes, is_login_for, log_in, read_redirect
+from dovetail.oauth.login.login_settings import ClientCredentials, OAuth, get_signer
+from dovetail.oauth.login.saved_login import ClientRegistration, SavedLogin, Token
+from dovetail.oauth.metadata import AuthorizationServerMetadata, ProtectedResourceMetadata
+from dovetail.oauth.token_request import refresh_login
+from dovetail.wire.base import replace
 
 TOKEN = f"{ISSUER}/token"
 

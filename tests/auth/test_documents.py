@@ -18,7 +18,9 @@ from auth.world import (
     resource_metadata,
     server_metadata,
 )
-from dovetail.auth.documents import (
+from dovetail.errors import LoginFailed
+from dovetail.oauth.flow import HTTPResponse
+from dovetail.oauth.metadata import (
     AuthorizationServerMetadata,
     ProtectedResourceMetadata,
     check_resource,
@@ -28,8 +30,6 @@ from dovetail.auth.documents import (
     is_secure_url,
     parse_web_url,
 )
-from dovetail.auth.flow import HTTPResponse
-from dovetail.errors import LoginFailed
 
 # The protected resource
 

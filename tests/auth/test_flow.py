@@ -6,7 +6,7 @@ import re
 import pytest
 
 from auth.world import FlowEnvironment, json_answer
-from dovetail.auth.flow import HTTPRequest, HTTPResponse, fetch, login_error, post_form, post_json
+from dovetail.oauth.flow import HTTPRequest, HTTPResponse, fetch, login_error, post_form, post_json
 
 
 def test_a_document_is_asked_for_as_json() -> None:

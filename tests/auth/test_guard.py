@@ -8,15 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from auth.issuing import ISSUER, NOW, RESOURCE, UNREADABLE, Issuer, run_flow
-from dovetail.auth import proofs
-from dovetail.auth.challenge import parse_challenge
-from dovetail.auth.claims import parse_scopes
-from dovetail.auth.flow import HTTPRequest, HTTPResponse
-from dovetail.auth.guard import Guard, RequestHead, create_guard
-from dovetail.auth.place import ServerLocation, location_from_public_url, location_from_request, parse_host_name
-from dovetail.auth.possession import DPoPChecker
-from dovetail.auth.verify import IntrospectionVerifier, JwtVerifier, StaticTokens
 from dovetail.errors import Denied
+from dovetail.oauth import proofs
+from dovetail.oauth.challenge import parse_challenge
+from dovetail.oauth.flow import HTTPRequest, HTTPResponse
+from dovetail.oauth.guard.claims import parse_scopes
+from dovetail.oauth.guard.dpop import DPoPChecker
+from dovetail.oauth.guard.guard import (
+    Guard,
+    RequestHead,
+    ServerLocation,
+    create_guard,
+    location_from_public_url,
+    location_from_request,
+    parse_host_name,
+)
+from dovetail.oauth.guard.verifiers import IntrospectionVerifier, JwtVerifier, StaticTokens
 from dovetail.protocol.principal import Principal
 
 METADATA = "https://mcp.example/.well-known/oauth-protected-resource/mcp"
@@ -320,8 +327,8 @@ def nested(levels: int) -> Any:
 
 
 def test_the_memory_of_proofs_is_bounded(key: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    from dovetail.auth import possession
-    from dovetail.auth.claims import VerificationUnavailable
+    from dovetail.oauth.guard import dpop as possession
+    from dovetail.oauth.guard.claims import VerificationUnavailable
 
     monkeypatch.setattr(possession, "MAX_REMEMBERED_PROOFS", 3)
     one = DPoPChecker()

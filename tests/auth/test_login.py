@@ -7,9 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from auth.world import ISSUER, SERVER, server_metadata
-from dovetail.auth.documents import AuthorizationServerMetadata
-from dovetail.auth.login import ClientRegistration, SavedLogin, Token
-from dovetail.auth.settings import Bearer, ClientCredentials, DeviceLogin, EnterpriseLogin, OAuth, WorkloadIdentity
+from dovetail.oauth.login.login_settings import (
+    Bearer,
+    ClientCredentials,
+    DeviceLogin,
+    EnterpriseLogin,
+    OAuth,
+    WorkloadIdentity,
+)
+from dovetail.oauth.login.saved_login import ClientRegistration, SavedLogin, Token
+from dovetail.oauth.metadata import AuthorizationServerMetadata
 
 LOGIN = SavedLogin(
     resource=SERVER,

@@ -20,18 +20,18 @@ from auth.world import (
     resource_metadata,
     server_metadata,
 )
-from dovetail.auth.challenge import Challenge, parse_challenge
-from dovetail.auth.flow import Flow, HTTPRequest, HTTPResponse
-from dovetail.auth.login import SavedLogin, Token
-from dovetail.auth.machine_flow import (
+from dovetail.errors import LoginFailed
+from dovetail.oauth.challenge import Challenge, parse_challenge
+from dovetail.oauth.flow import Flow, HTTPRequest, HTTPResponse
+from dovetail.oauth.login.login_settings import ClientCredentials, DeviceLogin, EnterpriseLogin, WorkloadIdentity
+from dovetail.oauth.login.machine_flow import (
     log_in_with_credentials,
     log_in_with_device_code,
     log_in_with_enterprise_idp,
     log_in_with_workload_identity,
 )
-from dovetail.auth.settings import ClientCredentials, DeviceLogin, EnterpriseLogin, WorkloadIdentity
-from dovetail.errors import LoginFailed
-from dovetail.wire.shape import replace
+from dovetail.oauth.login.saved_login import SavedLogin, Token
+from dovetail.wire.base import replace
 
 TOKEN = f"{ISSUER}/token"
 SCOPED = parse_challenge('Bearer scope="a b"')

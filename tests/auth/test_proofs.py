@@ -10,9 +10,9 @@ from joserfc import jwt
 from joserfc.errors import BadSignatureError
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
-from dovetail.auth import proofs
-from dovetail.auth.settings import Signer
 from dovetail.errors import LoginFailed
+from dovetail.oauth import proofs
+from dovetail.oauth.login.login_settings import Signer
 
 URL = "https://mcp.example.com/mcp?x=1#y"
 

@@ -10,11 +10,11 @@ from joserfc.jwk import ECKey, OctKey
 
 from auth.desk import ISSUER, REDIRECT_URI, Browser, ServerHarness, decode_body
 from auth.issuing import UNREADABLE
-from dovetail.auth.flow import HTTPResponse
-from dovetail.auth.proofs import create_client_assertion
-from dovetail.auth.server.clients import known_client
-from dovetail.auth.server.proving import JWT_BEARER_ASSERTION
-from dovetail.auth.settings import Signer
+from dovetail.oauth.authorization_server.client_authentication import JWT_BEARER_ASSERTION
+from dovetail.oauth.authorization_server.clients import known_client
+from dovetail.oauth.flow import HTTPResponse
+from dovetail.oauth.login.login_settings import Signer
+from dovetail.oauth.proofs import create_client_assertion
 from dovetail.wire.codec import encode
 
 DOCUMENT, KEYS = "https://app.example/client.json", "https://app.example/keys.json"

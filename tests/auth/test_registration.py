@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from auth.world import ISSUER, REDIRECT, FlowEnvironment, json_answer, server_metadata
-from dovetail.auth.documents import AuthorizationServerMetadata
-from dovetail.auth.login import ClientRegistration
-from dovetail.auth.registration import choose_auth_method, identify_client
-from dovetail.auth.settings import DeviceLogin, OAuth
 from dovetail.errors import LoginFailed
+from dovetail.oauth.login.client_registration import choose_auth_method, identify_client
+from dovetail.oauth.login.login_settings import DeviceLogin, OAuth
+from dovetail.oauth.login.saved_login import ClientRegistration
+from dovetail.oauth.metadata import AuthorizationServerMetadata
 
 DOCUMENT = "https://my.app/client.json"
 EARLIER = ClientRegistration(issuer=ISSUER, client_id="earlier", redirect_uris=[REDIRECT])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.auth.settings import (
+from dovetail.oauth.login.login_settings import (
     Bearer,
     ClientCredentials,
     DeviceLogin,

@@ -11,11 +11,12 @@ from joserfc import jwt
 from joserfc.jwk import ECKey
 
 from auth.world import ISSUER, SERVER, FlowEnvironment, Reply, json_answer, parse_form, server_metadata
-from dovetail.auth import proofs
-from dovetail.auth.documents import AuthorizationServerMetadata
-from dovetail.auth.flow import HTTPRequest, HTTPResponse
-from dovetail.auth.login import ClientRegistration, SavedLogin, Token
-from dovetail.auth.tokens import (
+from dovetail.errors import LoginFailed
+from dovetail.oauth import proofs
+from dovetail.oauth.flow import HTTPRequest, HTTPResponse
+from dovetail.oauth.login.saved_login import ClientRegistration, SavedLogin, Token
+from dovetail.oauth.metadata import AuthorizationServerMetadata
+from dovetail.oauth.token_request import (
     add_client_authentication,
     parse_seconds,
     parse_token,
@@ -23,8 +24,7 @@ from dovetail.auth.tokens import (
     request_token,
     revoke_login,
 )
-from dovetail.errors import LoginFailed
-from dovetail.wire.shape import replace
+from dovetail.wire.base import replace
 
 TOKEN = f"{ISSUER}/token"
 GOOD = {"access_token": "new", "token_type": "Bearer", "expires_in": 60}

@@ -21,12 +21,12 @@ from auth.desk import (
 )
 from auth.issuing import Issuer, run_flow
 from auth.providers import RECORDED_METADATA
-from dovetail.auth.flow import AcquireLock, HTTPRequest, HTTPResponse, Now, Pause
-from dovetail.auth.server.clients import known_client
-from dovetail.auth.server.store import InMemoryStore, Store
-from dovetail.auth.server.upstream import PROVIDER_PRESETS, Provider, SecretSealer, Upstream
-from dovetail.auth.verify import JwtVerifier
-from dovetail.login.sqlite import SQLiteStore
+from dovetail.auth.sqlite_store import SQLiteStore
+from dovetail.oauth.authorization_server.clients import known_client
+from dovetail.oauth.authorization_server.identity_provider import PROVIDER_PRESETS, Provider, SecretSealer, Upstream
+from dovetail.oauth.authorization_server.store import InMemoryStore, Store
+from dovetail.oauth.flow import AcquireLock, HTTPRequest, HTTPResponse, Now, Pause
+from dovetail.oauth.guard.verifiers import JwtVerifier
 from dovetail.wire.codec import encode
 
 TOKEN, USER = "https://up.example/token", "https://up.example/user"

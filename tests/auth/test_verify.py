@@ -13,10 +13,10 @@ from joserfc import jwt
 from joserfc.jwk import RSAKey
 
 from auth.issuing import ISSUER, NOW, RESOURCE, UNREADABLE, Issuer, run_flow, sign_with_secret
-from dovetail.auth.claims import TokenRejected, VerificationUnavailable, check_claims
-from dovetail.auth.flow import AcquireLock, HTTPRequest, HTTPResponse, Now
-from dovetail.auth.keys import ASYMMETRIC_ALGORITHMS
-from dovetail.auth.verify import IntrospectionVerifier, JwtVerifier, StaticTokens
+from dovetail.oauth.flow import AcquireLock, HTTPRequest, HTTPResponse, Now
+from dovetail.oauth.guard.claims import TokenRejected, VerificationUnavailable, check_claims
+from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS
+from dovetail.oauth.guard.verifiers import IntrospectionVerifier, JwtVerifier, StaticTokens
 from dovetail.protocol.principal import Principal
 from dovetail.wire.codec import encode
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from dovetail.auth.flow import Flow, HTTPRequest, HTTPResponse, Now, OpenBrowser, Pause, ReserveRedirectURI, ShowCode
+from dovetail.oauth.flow import Flow, HTTPRequest, HTTPResponse, Now, OpenBrowser, Pause, ReserveRedirectURI, ShowCode
 
 SERVER = "https://mcp.example.com/mcp"
 ISSUER = "https://login.example.com"

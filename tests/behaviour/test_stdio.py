@@ -15,7 +15,7 @@ import pytest
 from behaviour import programs
 from behaviour.manifest import requirement
 from behaviour.stage import ControlledServer, call_params, text
-from dovetail.transports.sockets import serve_socket
+from dovetail.transports.socket_server import serve_socket
 from driver import STATELESS, connect, spawn, stop_process
 from rawhttp import TIMEOUT_S
 

@@ -44,7 +44,7 @@ def run(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
 
     def run(*words: Any, stdin: str = "", cwd: Path | None = None, **variables: str) -> CommandResult:
         done = subprocess.run(
-            [sys.executable, "-m", "dovetail.cli", *map(str, words)],
+            [sys.executable, "-m", "dovetail", *map(str, words)],
             input=stdin.encode(),
             capture_output=True,
             cwd=cwd or elsewhere,

@@ -65,7 +65,7 @@ def open_terminal(
 ) -> Iterator[TerminalSession]:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        command or [sys.executable, "-m", "dovetail.cli", *words],
+        command or [sys.executable, "-m", "dovetail", *words],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

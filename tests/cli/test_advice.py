@@ -7,7 +7,7 @@ import pytest
 
 from cli.program import SAMPLE_SERVER, RunCommand
 from dovetail import MCPError, RequestTimeout
-from dovetail.cli.advice import translate_error
+from dovetail.cli.error_report import translate_error
 
 SERVER = """
 import asyncio, os

@@ -6,7 +6,8 @@ from typing import Any
 import click
 import pytest
 
-from dovetail.cli.arguments import coerce, read_arguments
+from dovetail.cli.tool_arguments import read_arguments
+from dovetail.terminal.form import coerce
 
 SCHEMA: dict[str, Any] = {
     "properties": {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dovetail import AnswerError, Declined, Dismissed, ElicitParams
-from dovetail.cli.asking import AnswerProvider
+from dovetail.cli.answers import AnswerProvider
 
 FORM: dict[str, Any] = {
     "properties": {

@@ -121,7 +121,7 @@ def test_a_login_is_kept_until_there_is_another(run: RunCommand, guarded: str, o
 def test_an_address_to_paste_is_whole_and_need_not_be_typed(
     run: RunCommand, guarded: str, own: dict[str, str], environment: dict[str, str]
 ) -> None:
-    command = [sys.executable, "-m", "dovetail.cli", "auth", "login", guarded, "--paste", "--scope", "notes:read"]
+    command = [sys.executable, "-m", "dovetail", "auth", "login", guarded, "--paste", "--scope", "notes:read"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env=environment | own, text=True, stdin=pipe, stderr=pipe, stdout=pipe) as process:
         assert process.stderr is not None

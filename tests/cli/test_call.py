@@ -13,7 +13,7 @@ from dovetail import (
     ResourceLink,
     TextContent,
 )
-from dovetail.cli.call import format_result
+from dovetail.cli.commands.call import format_result
 
 
 def test_every_kind_of_content() -> None:

@@ -85,7 +85,7 @@ def test_a_question_without_anybody_there_exits_with_8_at_once(run: RunCommand, 
 def test_read(run: RunCommand, url: str, environment: dict[str, str]) -> None:
     assert run("read", url, "notes://today").check_success().out == "milk"
     assert run("read", url, "notes://today", "--json").check_success().json["contents"][0]["text"] == "milk"
-    command = [sys.executable, "-m", "dovetail.cli", "read", url, "bytes://some"]
+    command = [sys.executable, "-m", "dovetail", "read", url, "bytes://some"]
     assert subprocess.run(command, env=environment, capture_output=True, check=True).stdout == b"\x00\xff\x1b"
     assert run("read", url, "nothing://there").code == 2
     assert run("read", url).code == 2
@@ -124,7 +124,7 @@ def test_listening_for_nothing_is_refused(run: RunCommand, url: str) -> None:
 
 
 def test_listen(run: RunCommand, url: str, environment: dict[str, str]) -> None:
-    command = [sys.executable, "-m", "dovetail.cli", "listen", url, "notes://today", "--json", "-n", "1"]
+    command = [sys.executable, "-m", "dovetail", "listen", url, "notes://today", "--json", "-n", "1"]
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -10,7 +10,7 @@ import pytest
 
 from cli.program import SAMPLE_SERVER, RunCommand
 from cli.terminal import open_terminal
-from dovetail.cli.completion import SCRIPTS
+from dovetail.cli.commands.shell_completion import SCRIPTS
 
 Complete = Callable[..., list[str]]
 

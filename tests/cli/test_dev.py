@@ -14,7 +14,7 @@ import pytest
 from cli.program import RunCommand, ServerProcess, read_first_line
 from dovetail import Client, MCPError
 
-OURS = [sys.executable, "-m", "dovetail.cli"]
+OURS = [sys.executable, "-m", "dovetail"]
 PATIENCE = 30.0
 PROGRAM = """
 from dovetail import Server

@@ -13,8 +13,8 @@ import pytest
 from cli.program import TIMEOUT_S, UNSAFE_CHARACTERS, RunCommand, ServerProcess
 from cli.terminal import open_terminal
 from dovetail import Client
-from dovetail.cli.hosting import is_gateway
-from dovetail.host.entries import Entry
+from dovetail.cli.host_setup import is_gateway
+from dovetail.host.config.server_entry import Entry
 from host.models.makers import ProviderServer, ScriptedReply
 
 HOSTED = Path(__file__).with_name("hosted.py")
@@ -88,7 +88,7 @@ def test_servers_of_a_project_are_not_started_unasked(run: RunCommand, tmp_path:
 
 def test_servers_of_a_project_are_asked_about(tmp_path: Path, alone: dict[str, str]) -> None:
     config(tmp_path, sums=GOOD).rename(tmp_path / ".mcp.json")
-    command = ["sh", "-c", f'cd "{tmp_path}" && exec "{sys.executable}" -m dovetail.cli host']
+    command = ["sh", "-c", f'cd "{tmp_path}" && exec "{sys.executable}" -m dovetail host']
     with open_terminal(alone, command=command) as at:
         at.until_match(r"\bsums\b")
         at.wait_for("[n]o: ")
@@ -114,7 +114,7 @@ def test_no_servers(run: RunCommand, tmp_path: Path, at_home: dict[str, str]) ->
 
 @pytest.mark.parametrize("era", ["stateless", "handshake"])
 async def test_a_gateway_over_stdio(file: Path, policy: Path, alone: dict[str, str], era: Any) -> None:
-    command = [sys.executable, "-m", "dovetail.cli", "gateway", str(file), "--policy", str(policy)]
+    command = [sys.executable, "-m", "dovetail", "gateway", str(file), "--policy", str(policy)]
     async with Client(command, env=alone, era=era) as client:
         assert [one.name for one in await client.list_tools()] == ["sums__add", "sums__delete"]
         assert await client.call("sums__add", a=1, b=2) == 3
@@ -125,7 +125,7 @@ async def test_a_gateway_over_stdio(file: Path, policy: Path, alone: dict[str, s
 
 async def test_a_gateway_over_http(file: Path, policy: Path, alone: dict[str, str], tmp_path: Path) -> None:
     journal = tmp_path / "journal.jsonl"
-    command = [sys.executable, "-m", "dovetail.cli", "gateway", str(file), "--policy", str(policy)]
+    command = [sys.executable, "-m", "dovetail", "gateway", str(file), "--policy", str(policy)]
     with ServerProcess([*command, "--http", "--port", "0", "--journal", str(journal)], alone) as url:
         async with Client(url) as client:
             assert await client.call("sums__add", a=1, b=2) == 3
@@ -144,7 +144,7 @@ def test_everyone_is_served_only_if_that_is_said(run: RunCommand, file: Path, al
 
 
 def test_a_question_of_a_gateway_can_be_read_and_answered(run: RunCommand, file: Path, alone: dict[str, str]) -> None:
-    command = [sys.executable, "-m", "dovetail.cli", "gateway", str(file)]
+    command = [sys.executable, "-m", "dovetail", "gateway", str(file)]
     said = run("call", "sums__add", "a=1", "b=2", "--", *command, **alone)
     assert re.search(r"\bsums\b.*\badd\b", said.err)
     assert "--answer allow=once|session|no" in said.err
@@ -153,9 +153,9 @@ def test_a_question_of_a_gateway_can_be_read_and_answered(run: RunCommand, file:
 async def test_only_some_servers_and_no_gateway_within_itself(tmp_path: Path, alone: dict[str, str]) -> None:
     (tmp_path / "inner").mkdir()
     inner = config(tmp_path / "inner", within=GOOD)
-    own = {"command": sys.executable, "args": ["-m", "dovetail.cli", "gateway", str(inner)]}
+    own = {"command": sys.executable, "args": ["-m", "dovetail", "gateway", str(inner)]}
     path = config(tmp_path, sums=GOOD, other=GOOD, everything=own)
-    command = [sys.executable, "-m", "dovetail.cli", "gateway", str(path), "--search"]
+    command = [sys.executable, "-m", "dovetail", "gateway", str(path), "--search"]
     async with Client(command, env=alone) as client:
         names = {one.name for one in await client.list_tools()}
         assert names == {"search_tools", "describe_tool", "call_tool"}
@@ -172,7 +172,7 @@ async def test_only_some_servers_and_no_gateway_within_itself(tmp_path: Path, al
         ("dovetail", ["gateway", "mcp.json"], True),
         ("/usr/local/bin/dovetail", ["gateway"], True),
         ("uvx", ["--from", "dovetail-mcp", "dovetail", "gateway"], True),
-        ("python", ["-m", "dovetail.cli", "gateway"], True),
+        ("python", ["-m", "dovetail", "gateway"], True),
         ("dovetail", ["run", "gateway.py"], False),
         ("node", ["gateway"], False),
     ],

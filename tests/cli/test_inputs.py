@@ -122,7 +122,7 @@ def test_what_to_do_about_servers_nobody_could_be_asked_about(
     said = run("host", cwd=tmp_path, **at_home)
     assert said.code == 3
     assert re.search("file.*server.start.*--policy", said.err)
-    gateway = (sys.executable, "-m", "dovetail.cli", "gateway")
+    gateway = (sys.executable, "-m", "dovetail", "gateway")
     listed = run("list", "--", *gateway, cwd=tmp_path, **at_home)
     assert listed.out == "nothing\n"
     assert re.search(r"(?s)sums.*file.*server\.start.*--policy", listed.err)
@@ -133,8 +133,8 @@ def test_what_to_do_about_servers_nobody_could_be_asked_about(
 
 async def test_a_gateway_follows_its_files(tmp_path: Path, alone: dict[str, str]) -> None:
     path = written(tmp_path, sums=GOOD)
-    command = [sys.executable, "-m", "dovetail.cli", "gateway", str(path), "--watch"]
-    own = {"command": sys.executable, "args": ["-m", "dovetail.cli", "gateway", str(path)]}
+    command = [sys.executable, "-m", "dovetail", "gateway", str(path), "--watch"]
+    own = {"command": sys.executable, "args": ["-m", "dovetail", "gateway", str(path)]}
 
     async def names(client: Client) -> set[str]:
         return {one.name for one in await client.list_tools()}

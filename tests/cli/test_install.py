@@ -10,7 +10,7 @@ import pytest
 
 from cli.program import SAMPLE_SERVER, RunCommand
 
-COMMAND = ["-m", "dovetail.cli", "run", str(SAMPLE_SERVER)]
+COMMAND = ["-m", "dovetail", "run", str(SAMPLE_SERVER)]
 
 
 def test_install_and_use_it(run: RunCommand, tmp_path: Path) -> None:

@@ -4,15 +4,13 @@ import json
 import re
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
-import click
 import pytest
 
 from cli.program import SAMPLE_SERVER, RunCommand
-from dovetail.cli import exits, main
-from dovetail.cli.main import COMMAND_SUMMARIES
+from dovetail.cli import error_report, main
+from dovetail.cli.main import COMMAND_SUMMARIES, load_command
 from dovetail.version import VERSION
 
 
@@ -22,14 +20,13 @@ def test_help_names_every_command_and_loads_none() -> None:
     assert all(f"  {name} " in done.stdout for name in COMMAND_SUMMARIES)
     loaded = done.stdout.split()
     assert "dovetail.cli.main" in loaded
-    assert not {"asyncio", "msgspec", "rich", "uvicorn", *(f"dovetail.cli.{name}" for name in COMMAND_SUMMARIES)} & set(
-        loaded
-    )
+    assert not {"asyncio", "msgspec", "rich", "uvicorn"} & set(loaded)
+    assert not [name for name in loaded if name.startswith("dovetail.cli.commands.")]
 
 
 def test_every_module_of_a_command_holds_it_and_its_help_is_the_line_that_is_listed() -> None:
     for name in COMMAND_SUMMARIES:
-        command: click.Command = import_module(f"dovetail.cli.{name}").command
+        command = load_command(name)
         assert command.name == name
         assert command.help
 
@@ -94,7 +91,7 @@ def test_the_installed_command_is_this_one() -> None:
 
 
 def test_a_reader_that_leaves_is_no_error(url: str, environment: dict[str, str]) -> None:
-    command = [sys.executable, "-m", "dovetail.cli", "list", url]
+    command = [sys.executable, "-m", "dovetail", "list", url]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -114,7 +111,7 @@ def test_a_wrong_command_line_is_told_as_json_to_programs(run: RunCommand) -> No
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 @pytest.mark.parametrize("words", [["--version"], ["list"], ["list", "--help"]])
 def test_output_that_cannot_be_written_is_told(environment: dict[str, str], words: list[str], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "dovetail.cli", *words]
+    command = [sys.executable, "-m", "dovetail", *words]
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             command, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, check=False
@@ -134,7 +131,7 @@ def test_a_fault_of_its_own_is_named(
     monkeypatch.setattr(sys, "argv", ["dovetail", *words])
     with pytest.raises(SystemExit) as ended:
         main.main()
-    assert ended.value.code == exits.EXIT_INTERNAL_ERROR
+    assert ended.value.code == error_report.EXIT_INTERNAL_ERROR
     said = capsys.readouterr().err
     assert "LookupError: odd\\x1b[31m" in said
     assert ("Traceback" in said) == (words[-2:] == ["x", "-v"] and "--" not in words)
@@ -147,7 +144,7 @@ def test_a_fault_of_its_own_is_named(
 def test_streams_that_are_closed(
     closed: str, code: int, said: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    command = f'"$0" -m dovetail.cli list "$1" tools {closed}'
+    command = f'"$0" -m dovetail list "$1" tools {closed}'
     words = ["/bin/sh", "-c", command, sys.executable, str(SAMPLE_SERVER)]
     done = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
     assert done.returncode == code, done.stderr
@@ -157,7 +154,7 @@ def test_streams_that_are_closed(
 
 
 def test_a_folder_that_is_gone(environment: dict[str, str], tmp_path: Path) -> None:
-    command = 'rmdir "$PWD" && "$0" -m dovetail.cli list nobody'
+    command = 'rmdir "$PWD" && "$0" -m dovetail list nobody'
     gone = tmp_path / "gone"
     gone.mkdir()
     words = ["/bin/sh", "-c", command, sys.executable]
@@ -168,7 +165,7 @@ def test_a_folder_that_is_gone(environment: dict[str, str], tmp_path: Path) -> N
 
 @pytest.mark.parametrize("words", [[b"echo", b"value=\xff"], [b"\xff"]])
 def test_a_word_that_is_not_utf_8(words: list[bytes], environment: dict[str, str]) -> None:
-    command = [sys.executable.encode(), b"-m", b"dovetail.cli", b"call", str(SAMPLE_SERVER).encode(), *words]
+    command = [sys.executable.encode(), b"-m", b"dovetail", b"call", str(SAMPLE_SERVER).encode(), *words]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 2
     assert "UTF-8" in done.stderr

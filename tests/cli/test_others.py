@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from cli.program import TIMEOUT_S, RunCommand, ServerProcess
-from dovetail.protocol.playback import read_exchanges
-from dovetail.protocol.recording import read_frames
+from dovetail.protocol.recording_format import read_frames
+from dovetail.recording.playback import read_exchanges
 
 pytestmark = pytest.mark.interop
 
-OURS = [sys.executable, "-m", "dovetail.cli"]
+OURS = [sys.executable, "-m", "dovetail"]
 TEXT = "demo://resource/dynamic/text/1"
 
 

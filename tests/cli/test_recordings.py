@@ -11,7 +11,7 @@ import pytest
 
 from cli.program import ROOT, SAMPLE_SERVER, RunCommand, ServerProcess, read_first_line
 
-OURS = [sys.executable, "-m", "dovetail.cli"]
+OURS = [sys.executable, "-m", "dovetail"]
 STEPS = ["call add a=1 b=2", "call refuse", "read notes://today", "prompt packing city=Oslo", "call book flight=Y"]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from cli.program import SAMPLE_SERVER, RunCommand, ServerProcess
 
-OURS = [sys.executable, "-m", "dovetail.cli"]
+OURS = [sys.executable, "-m", "dovetail"]
 
 
 def test_over_http(run: RunCommand, environment: dict[str, str]) -> None:

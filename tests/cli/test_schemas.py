@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cli.program import RunCommand
-from dovetail.cli.arguments import read_arguments
-from dovetail.cli.asking import AnswerProvider
-from dovetail.cli.lint import lint_tools
+from dovetail.cli.answers import AnswerProvider
+from dovetail.cli.commands.lint import lint_tools
+from dovetail.cli.tool_arguments import read_arguments
 from dovetail.errors import AnswerError
-from dovetail.protocol.drift import diff_definitions
-from dovetail.protocol.profiles import PROFILES, PROVIDER_RULES, fit_schema
+from dovetail.schemas.definition_diff import diff_definitions
+from dovetail.schemas.provider_rules import PROFILES, PROVIDER_RULES, fit_schema
 from dovetail.wire.elicitation import ElicitParams
 from dovetail.wire.tools import Tool
 

@@ -9,8 +9,8 @@ import click
 import pytest
 
 from dovetail import Client
-from dovetail.cli.serving import serve_at_url
-from dovetail.cli.targets import TargetOptions
+from dovetail.cli.target_argument import TargetOptions
+from dovetail.cli.temporary_server import serve_at_url
 
 pytestmark = pytest.mark.timeout(60)
 

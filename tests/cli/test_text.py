@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.cli import text
+from dovetail.terminal import output
 
 HIDING = "\u200b\u200d\u2060\ufeff\u202e\u2066\u061c\u00ad\u3164\ufe0f\U000e0041\u2028"
 
@@ -20,30 +20,30 @@ def acting(said: str) -> list[str]:
 @given(st.text(alphabet=st.characters(exclude_categories=["Cn", "Co"])))
 def test_what_is_printed_acts_on_nothing(said: str) -> None:
     arabic_numbers = {chr(number) for number in (*range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2)}
-    left = [one for one in acting(text.escape_text(said)) if one not in arabic_numbers]
+    left = [one for one in acting(output.escape_text(said)) if one not in arabic_numbers]
     assert not [one for one in left if not 0x110B0 <= ord(one) <= 0x1343F and not 0x1BCA0 <= ord(one) <= 0x1BCA3]
-    assert "\n" not in text.escape_line(said)
-    assert len(text.format_table([("x", f"{said}x")], ("a", "b")).splitlines()) == 2
+    assert "\n" not in output.escape_line(said)
+    assert len(output.format_table([("x", f"{said}x")], ("a", "b")).splitlines()) == 2
 
 
 @pytest.mark.parametrize("mark", [*HIDING, "\x1b", "\x07", "\r", "\x9b", "\x7f", "\ud800"])
 def test_every_dangerous_mark_is_shown_by_its_number(mark: str) -> None:
-    assert text.escape_text(f"a{mark}b") == f"a{text.escape_line(mark)}b"
-    assert f"{ord(mark):x}" in text.escape_text(mark)
-    assert json.loads(text.format_json({"a": mark})) == {"a": mark}
-    assert mark not in text.format_json({"a": mark})
-    assert mark not in text.format_json_line({"a": mark})
+    assert output.escape_text(f"a{mark}b") == f"a{output.escape_line(mark)}b"
+    assert f"{ord(mark):x}" in output.escape_text(mark)
+    assert json.loads(output.format_json({"a": mark})) == {"a": mark}
+    assert mark not in output.format_json({"a": mark})
+    assert mark not in output.format_json_line({"a": mark})
 
 
 def test_lines_that_end_as_on_windows_are_lines() -> None:
-    assert text.escape_text("one\r\ntwo\n\tthree") == "one\ntwo\n\tthree"
+    assert output.escape_text("one\r\ntwo\n\tthree") == "one\ntwo\n\tthree"
 
 
 def test_a_megabyte_of_a_name_stays_small() -> None:
-    assert len(text.format_table([("x" * 1_000_000, "y" * 1_000_000)], ("a", "b"))) < 2000
+    assert len(output.format_table([("x" * 1_000_000, "y" * 1_000_000)], ("a", "b"))) < 2000
 
 
 def test_columns_line_up_with_wide_letters() -> None:
-    shown = text.format_table([("日本", "x"), ("ab", "y")], ("n", "m")).splitlines()
+    shown = output.format_table([("日本", "x"), ("ab", "y")], ("n", "m")).splitlines()
     assert shown[1] == "日本  x"
     assert shown[2] == "ab    y"

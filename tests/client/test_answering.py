@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail import Client, Context, Server
-from dovetail.client.answering import InputHandlers, is_safe_url
+from dovetail.client.handlers import InputHandlers
 from dovetail.errors import AnswerError, Declined, Dismissed, InvalidParams, MethodNotFound
+from dovetail.protocol.http_checks import is_safe_url
 from dovetail.wire.codec import to_plain
 from dovetail.wire.elicitation import ElicitResult
-from dovetail.wire.inputs import InputRequest
+from dovetail.wire.input_required import InputRequest
 from dovetail.wire.roots import Root
 from mentions import mentions
 

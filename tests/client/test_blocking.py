@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.client import blocking
+from dovetail.client import sync_client
 
 
 async def loop_and_thread() -> tuple[asyncio.AbstractEventLoop, str]:
@@ -16,17 +16,17 @@ async def loop_and_thread() -> tuple[asyncio.AbstractEventLoop, str]:
 
 def test_all_threads_share_one_loop_in_a_thread_of_its_own() -> None:
     with ThreadPoolExecutor(8) as threads:
-        found = {threads.submit(blocking.run_blocking, loop_and_thread()).result() for _ in range(20)}
+        found = {threads.submit(sync_client.run_blocking, loop_and_thread()).result() for _ in range(20)}
     ((loop, thread),) = found
-    assert loop is blocking.get_shared_loop()
+    assert loop is sync_client.get_shared_loop()
     assert thread != threading.current_thread().name
     assert next(one for one in threading.enumerate() if one.name == thread).daemon
 
 
 async def test_it_works_inside_another_loop() -> None:
-    loop, _ = await asyncio.to_thread(blocking.run_blocking, loop_and_thread())
+    loop, _ = await asyncio.to_thread(sync_client.run_blocking, loop_and_thread())
     assert loop is not asyncio.get_running_loop()
-    assert blocking.run_blocking(loop_and_thread())[0] is loop  # it blocks this one, but it ends
+    assert sync_client.run_blocking(loop_and_thread())[0] is loop  # it blocks this one, but it ends
 
 
 def test_what_is_raised_there_is_raised_here() -> None:
@@ -34,7 +34,7 @@ def test_what_is_raised_there_is_raised_here() -> None:
         raise LookupError("there")
 
     with pytest.raises(LookupError, match="there"):
-        blocking.run_blocking(failing())
+        sync_client.run_blocking(failing())
 
 
 def test_the_loop_itself_is_told_instead_of_waiting_for_itself() -> None:
@@ -42,10 +42,10 @@ def test_the_loop_itself_is_told_instead_of_waiting_for_itself() -> None:
 
     async def outer() -> str:
         with pytest.raises(RuntimeError) as told:
-            blocking.run_blocking(inner())
+            sync_client.run_blocking(inner())
         return str(told.value)
 
-    assert blocking.run_blocking(outer())
+    assert sync_client.run_blocking(outer())
 
 
 def test_an_interrupted_wait_cancels_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,15 +65,15 @@ def test_an_interrupted_wait_cancels_the_work(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(Future, "result", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        blocking.run_blocking(work())
+        sync_client.run_blocking(work())
     assert cancelled.wait(10)
 
 
 def test_a_loop_that_was_closed_gives_way_to_another() -> None:
-    closed, name = blocking.run_blocking(loop_and_thread())
+    closed, name = sync_client.run_blocking(loop_and_thread())
     thread = next(one for one in threading.enumerate() if one.name == name)
     closed.call_soon_threadsafe(closed.stop)
     thread.join(10)
     closed.close()
-    loop, _ = blocking.run_blocking(loop_and_thread())
+    loop, _ = sync_client.run_blocking(loop_and_thread())
     assert loop is not closed

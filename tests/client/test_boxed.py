@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dovetail import CallToolResult, Client, TextContent
-from dovetail.client.values import convert_value, extract_value
+from dovetail.client.result_values import convert_value, extract_value
 from stand_ins import ERAS, ScriptedServer, serve_on_socket, text_result, tool_definition
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.client.caching import ResultCache
+from dovetail.client.result_cache import ResultCache
 from dovetail.wire.tools import ListToolsResult, Tool
 
 KEYS = st.sampled_from(["tools/list", "prompts/list", "resources/list", "resources/read"])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dovetail.client.checking import SchemaLimits, UnusableSchema, apply_defaults, compile_schema
+from dovetail.client.validator import SchemaLimits, UnusableSchema, apply_defaults, compile_schema
 from dovetail.errors import clip
 from mentions import mentions
 
@@ -525,7 +525,7 @@ def test_a_form_without_defaults_adds_nothing(schema: Any) -> None:
 
 def test_the_validator_is_loaded_by_the_first_schema_only() -> None:
     program = (
-        "import sys, dovetail.client.checking as c; assert 'jsonschema_rs' not in sys.modules; "
+        "import sys, dovetail.client.validator as c; assert 'jsonschema_rs' not in sys.modules; "
         "c.apply_defaults({}, {}); assert 'jsonschema_rs' not in sys.modules; "
         "c.compile_schema({}); assert 'jsonschema_rs' in sys.modules"
     )

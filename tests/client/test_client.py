@@ -41,7 +41,7 @@ from dovetail import (
     Timeouts,
     ToolError,
 )
-from dovetail.transports.guardian import reaper
+from dovetail.transports.process.reaper import reaper
 from mentions import mentions, values
 from stand_ins import (
     ERAS,

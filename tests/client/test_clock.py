@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.client.clock import MAX_TIMEOUT_S, RequestDeadline
+from dovetail.client.deadlines import MAX_TIMEOUT_S, RequestDeadline
 from mentions import mentions
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.client.clock import MAX_TIMEOUT_S, DeadlineTimer, RequestDeadline
+from dovetail.client.deadlines import MAX_TIMEOUT_S, DeadlineTimer, RequestDeadline
 from mentions import mentions
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from client.world import run_target
 from dovetail import Client, Context, Principal, Server
-from dovetail.client.forwarding import MountedClient
+from dovetail.client.mounted_client import MountedClient
 from dovetail.errors import InternalError, ProtocolError, ResourceNotFound
 from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.wire.base import Result
 from dovetail.wire.lifecycle import ClientCapabilities, ElicitationCapability
-from dovetail.wire.shape import Result
 
 OLD, NEW = "2025-06-18", "2026-07-28"
 ASKABLE = ClientCapabilities(elicitation=ElicitationCapability(form={}))

@@ -25,7 +25,7 @@ from dovetail import (
     Timeouts,
     ToolAnnotations,
 )
-from dovetail.client.keeping import Reconnector
+from dovetail.client.reconnect import Reconnector
 from driver import serve, serve_asgi
 from stand_ins import (
     CAPABILITIES,

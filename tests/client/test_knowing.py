@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail import CallToolResult, Client, ClientLimits, Interrupted, ResultError, Tool, ToolAnnotations
-from dovetail.client.knowing import ToolIndex
+from dovetail.client.tool_index import ToolIndex
 from mentions import mentions, values
 from stand_ins import CLOSE, ERAS, ErrorReply, ScriptedServer, serve_on_socket, text_result, tool_definition
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail import Change, Client, ClientLimits, NotOffered, Timeouts
-from dovetail.client.listening import CHANGE_KINDS, Listening
-from dovetail.connect import ResolvedTarget
+from dovetail.client.subscription import CHANGE_KINDS, Listening
+from dovetail.client.targets import ResolvedTarget
 from dovetail.wire.subscriptions import SubscriptionFilter
 from stand_ins import (
     SILENCE,

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from dovetail.client.mailbox import CallbackQueue
+from dovetail.client.callback_queue import CallbackQueue
 
 
 async def test_coroutines_run_one_after_the_other_and_in_order() -> None:

@@ -20,9 +20,9 @@ from dovetail import (
     Timeouts,
     ToolError,
 )
-from dovetail.protocol.channel import describe_request
-from dovetail.protocol.speaking import create_error
-from dovetail.wire.incoming import ErrorObject
+from dovetail.protocol.client_messages import create_error
+from dovetail.protocol.client_transport import describe_request
+from dovetail.wire.raw_message import ErrorObject
 from mentions import mentions, values
 from stand_ins import ErrorReply as Refusal
 from stand_ins import ScriptedServer, serve_on_socket

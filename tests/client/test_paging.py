@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.client.paging import collect_pages
+from dovetail.client.pagination import collect_pages
 from dovetail.errors import ResultError
 from dovetail.protocol.limits import ClientLimits
 from dovetail.wire.tools import ListToolsResult, Tool

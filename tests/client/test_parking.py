@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from dovetail.client import parking
-from dovetail.client.parking import ParkedCalls
+from dovetail.client import mounted_client
+from dovetail.client.mounted_client import ParkedCalls
 from dovetail.errors import Busy, InvalidParams
 from dovetail.protocol.exchange import Caller, Exchange
-from dovetail.wire.inputs import InputRequiredResult
+from dovetail.wire.input_required import InputRequiredResult
 from transports.scene import run_pending_callbacks
 
 CALL = "tools/call"
@@ -134,7 +134,7 @@ async def test_a_caller_who_gives_up_leaves_nothing_behind(rounds: int) -> None:
 
 
 async def test_nobody_waits_for_ever_and_all_can_be_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parking, "ANSWER_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(mounted_client, "ANSWER_TIMEOUT_S", 0.0)
     server = Server()
     await server.asks(exchange())
     assert await server.left() == (0, False)

@@ -6,8 +6,8 @@ import pytest
 
 from client.world import NEWEST_HANDSHAKE, STATELESS, connect_client
 from dovetail import Client, NotFound, PeerError, Server, ToolError
-from dovetail.protocol.speaking import create_error
-from dovetail.wire.incoming import ErrorObject
+from dovetail.protocol.client_messages import create_error
+from dovetail.wire.raw_message import ErrorObject
 from mentions import mentions, values
 from stand_ins import ErrorReply as Refusal
 from stand_ins import ScriptedServer, serve_on_socket

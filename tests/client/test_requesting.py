@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from dovetail import ClientLimits, PeerError, RequestTimeout, ResultError, Timeouts
-from dovetail.client.answering import InputHandlers
-from dovetail.client.keeping import SendOptions
-from dovetail.client.requesting import CALL_TOOL, RequestOptions, RequestSender
+from dovetail.client.handlers import InputHandlers
+from dovetail.client.reconnect import SendOptions
+from dovetail.client.request_sender import CALL_TOOL, RequestOptions, RequestSender
 from dovetail.wire.methods import METHODS
 
 TIMES = Timeouts(call=60, read=30, total=600)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail import CallToolResult, Client, Pending, ResultError
-from dovetail.client.rounds import decode_result
+from dovetail.client.input_rounds import decode_result
 from dovetail.wire.methods import METHODS
 from stand_ins import ScriptedServer, serve_on_socket
 

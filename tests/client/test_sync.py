@@ -12,7 +12,7 @@ import pytest
 from client.world import TESTS, create_full_server, run_target
 from dovetail import AnswerError, Client, ClientLimits, Server, SyncClient, Timeouts, ToolError
 from dovetail.client import client as module
-from dovetail.client import sync
+from dovetail.client import sync_client
 
 
 def surface(kind: type[Any]) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def surface(kind: type[Any]) -> dict[str, Any]:
 
 
 def test_both_have_the_same_surface() -> None:
-    ours, theirs = surface(sync.SyncClient), surface(module.Client)
+    ours, theirs = surface(sync_client.SyncClient), surface(module.Client)
     instance = {"name"}  # an attribute of one, a property of the other
     theirs.pop("mountable")  # for servers, which live on a loop
     assert ours.keys() - instance == theirs.keys()

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail.client.values import convert_value, extract_contents, extract_value
+from dovetail.client.result_values import convert_value, extract_contents, extract_value
 from dovetail.errors import ResultError, ToolError
 from dovetail.wire.content import ImageContent, ResourceContents, TextContent
 from dovetail.wire.resources import ReadResourceResult

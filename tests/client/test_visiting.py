@@ -5,17 +5,7 @@ from typing import Any
 
 import pytest
 
-from dovetail import (
-    AnswerError,
-    Client,
-    ClientLimits,
-    Declined,
-    Dismissed,
-    ElicitParams,
-    MCPError,
-    PeerError,
-    Timeouts,
-)
+from dovetail import AnswerError, Client, ClientLimits, Declined, Dismissed, ElicitParams, MCPError, PeerError, Timeouts
 from stand_ins import ErrorReply, Messages, ScriptedServer, serve_on_socket, serve_over_http, text_result
 from transports.scene import wait_until
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from dovetail import Client, Context, InputRequired, Root, Server, ToolAnnotations, ToolError
-from dovetail.transports.sockets import serve_socket
+from dovetail.transports.socket_server import serve_socket
 from driver import DRAFT, HANDSHAKE, REVISIONS, STATELESS, serve
 
 TESTS = Path(__file__).parents[1]

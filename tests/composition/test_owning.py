@@ -11,7 +11,7 @@ import pytest
 from dovetail import Client, Offload, Principal, ResourceLink, Server, TextContent, Transform
 from dovetail.errors import InsufficientScope, NotFound, ToolNotFound
 from dovetail.protocol.exchange import Caller, Exchange
-from dovetail.server import mount as mounting
+from dovetail.server.mounts import mounted_servers as mounting
 from dovetail.wire.revisions import NEWEST_REVISION
 
 

@@ -24,9 +24,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from dovetail import Server, serve
-from dovetail.testing import joining
-from dovetail.transports import web
+from dovetail import Server
+from dovetail.server import runners
+from dovetail.testing import harness
+from dovetail.transports.http_server import uvicorn_server
 
 ROOT = Path(__file__).parents[2]
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
@@ -72,14 +73,14 @@ def nothing_serves(monkeypatch: pytest.MonkeyPatch) -> None:
         assert host
         assert port
 
-    monkeypatch.setattr(joining, "bind_socket", web.bind_socket)  # what tests serve is served
-    monkeypatch.setattr(web, "bind_socket", lambda host, port: Mock(getsockname=lambda: (host, port)))
+    monkeypatch.setattr(harness, "bind_socket", uvicorn_server.bind_socket)  # what tests serve is served
+    monkeypatch.setattr(uvicorn_server, "bind_socket", lambda host, port: Mock(getsockname=lambda: (host, port)))
     # Private names: there is no public place between the checks of `run` and the moment it begins to serve.
-    monkeypatch.setattr(serve, "_run_worker", serve_http)
-    monkeypatch.setattr(serve, "_supervise", serve_workers)
-    monkeypatch.setattr(serve, "run_stdio", lambda _: None)
-    monkeypatch.setattr(serve, "run_unix", serve_unix)
-    monkeypatch.setattr(serve, "run_tcp", serve_tcp)
+    monkeypatch.setattr(runners, "_run_worker", serve_http)
+    monkeypatch.setattr(runners, "_supervise", serve_workers)
+    monkeypatch.setattr(runners, "run_stdio", lambda _: None)
+    monkeypatch.setattr(runners, "run_unix", serve_unix)
+    monkeypatch.setattr(runners, "run_tcp", serve_tcp)
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from dovetail import Deny, DurableConsent, Policy, Server, ToolError, rule
+from dovetail.agent.agent import Agent, AgentEvent, Answered, Called, Done, Paused, Said
 from dovetail.errors import ModelError, NotOffered
-from dovetail.host.agent import Agent, AgentEvent, Answered, Called, Done, Paused, Said
 from dovetail.host.host import Host
-from dovetail.host.models.model import Reply, Usage
-from dovetail.host.models.scripted import Asked, Scripted, use
+from dovetail.protocol.language_model import Reply, Usage
+from dovetail.testing.scripted_model import Asked, Scripted, use
 from dovetail.wire.content import TextContent, ToolResultContent, ToolUseContent
 
 OPEN = Policy("allow")

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from dovetail import Context, MCPError, Policy, Server, TextContent, rule
-from dovetail.host.consent import Allow, ConsentRequest, Deny, Edit
+from dovetail.host.consent.consent import Allow, ConsentRequest, Deny, Edit
 from dovetail.host.host import Host
-from dovetail.host.models.model import Reply
+from dovetail.protocol.language_model import Reply
 
 OLD, NEW = "2025-06-18", "2026-07-28"
 ALLOW = [rule("allow", kind="tool.call")]

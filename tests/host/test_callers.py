@@ -7,7 +7,7 @@ import pytest
 
 from dovetail import Policy, Principal, Server
 from dovetail.errors import PolicyError
-from dovetail.host.callers import CallerClients
+from dovetail.host.caller_clients import CallerClients
 from dovetail.host.host import Host
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dovetail import Prompt, Resource, ResourceTemplate, Tool
 from dovetail.host.catalog import Catalog, Manifest
-from dovetail.protocol.profiles import find_violations
+from dovetail.schemas.provider_rules import find_violations
 
 EMPTY: dict[str, Any] = {"type": "object", "properties": {}}
 

@@ -16,7 +16,7 @@ import pytest
 
 from dovetail import MCPError, Policy, testing
 from dovetail.host.host import Host
-from dovetail.serve import Server
+from dovetail.server.runners import Server
 from host.waiting import wait_until
 from reliability.lab import MiB, record_measurement
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from dovetail import Client, Policy, PolicyError, Server, arg, rule
 from dovetail.host import Allow, Edit, Host, Question
-from dovetail.host.coercion import create_expected_schemas as expected_by
-from dovetail.host.coercion import iter_readings, normalize
-from dovetail.host.rules import STRICTNESS
+from dovetail.host.policy.argument_coercion import create_expected_schemas as expected_by
+from dovetail.host.policy.argument_coercion import iter_readings, normalize
+from dovetail.host.policy.rules import STRICTNESS
 
 app = Server("s")
 calls: list[dict[str, Any]] = []

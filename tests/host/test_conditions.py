@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.host.conditions import Condition, arg, parse_condition
+from dovetail.host.policy.conditions import Condition, arg, parse_condition
 
 HOSTS = arg("/url").host_in("localhost", "*.test")
 FOLDER = arg("/path").under("/srv/docs")

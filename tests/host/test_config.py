@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.host.config import read_file, read_known, resolve_references
+from dovetail.host.config.config_files import read_file, read_known, resolve_references
 
 STDIO: dict[str, Any] = {"command": "uvx", "args": ["mcp-server-time"], "env": {"A": "${A}"}}
 

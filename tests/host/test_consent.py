@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.host.consent import (
+from dovetail.host.consent.consent import (
     Allow,
     CallbackConsent,
     ConsentRequest,
@@ -17,10 +17,10 @@ from dovetail.host.consent import (
     DenyAll,
     Edit,
     Later,
-    TerminalConsent,
     as_consent_answer,
 )
-from dovetail.host.kinds import CONSENT_KINDS
+from dovetail.host.consent.terminal_consent import TerminalConsent
+from dovetail.host.policy.rules import CONSENT_KINDS
 
 EVIL = "\x1b[2J\x1b[Hsafe\u202eelbisivni\u200b\r\nAllow once? yes"
 CALL = ConsentRequest(kind="tool.call", server="files", tool="write", arguments={"path": EVIL}, reason="a rule")

@@ -7,15 +7,16 @@ from typing import Any, Literal
 import pytest
 
 from dovetail import Policy, PolicyError, Server, Tool, arg, rule
-from dovetail.host.consent import Allow, ConsentRequest, Deny, Edit, TerminalConsent
-from dovetail.host.deciding import RequestAuthorizer
+from dovetail.host.authorization import RequestAuthorizer
+from dovetail.host.consent.consent import Allow, ConsentRequest, Deny, Edit
+from dovetail.host.consent.grants import Grants
+from dovetail.host.consent.pins import Pins
+from dovetail.host.consent.terminal_consent import TerminalConsent
 from dovetail.host.events import Event
-from dovetail.host.grants import Grants
 from dovetail.host.host import Host
-from dovetail.host.ledger import lock_path
-from dovetail.host.pinned import Pins
-from dovetail.host.policy import Question
-from dovetail.wire.shape import replace
+from dovetail.host.policy.policy import Question
+from dovetail.storage import lock_path
+from dovetail.wire.base import replace
 from host.waiting import hurry
 
 TOOL = Tool(name="t", description="Does it.", input_schema={"type": "object", "properties": {"a": {"type": "array"}}})

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dovetail.host.config import Entry, Problem, read_file
-from dovetail.host.following import ConfigWatcher
-from dovetail.host.secrets import Secrets
+from dovetail.host.config.config_files import Entry, Problem, read_file
+from dovetail.host.config.secret_lookup import Secrets
+from dovetail.host.config.watcher import ConfigWatcher
 
 FOLDER = Path(__file__).parent / "dialects"
 HERE = Path("/srv/here")

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.host.entries import Entry, parse_entry
-from dovetail.host.secrets import Secrets
+from dovetail.host.config.secret_lookup import Secrets
+from dovetail.host.config.server_entry import Entry, parse_entry
 
 HERE = Path("/p/mcp.json")
 

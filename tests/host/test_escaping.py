@@ -5,7 +5,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.host.escaping import escape_line, escape_text
+from dovetail.protocol.safe_text import escape_line, escape_text
 
 ACTING = ("Cc", "Cf", "Cs", "Zl", "Zp")
 VISIBLE = "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"  # formats, yet seen

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from dovetail import CannotStart, Policy, PolicyError, rule
-from dovetail.host.consent import Allow, ConsentRequest
+from dovetail.host.audit_log import read_journal
+from dovetail.host.config.secret_lookup import Secrets
+from dovetail.host.consent.consent import Allow, ConsentRequest
 from dovetail.host.host import Host
-from dovetail.host.journal import read_journal
-from dovetail.host.secrets import Secrets
-from dovetail.protocol.recording import Event
+from dovetail.protocol.recording_format import Event
 from host.waiting import wait_until
 
 ALLOW = Policy("allow")

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.host.forms import (
+from dovetail.host.catalog_item import Offered
+from dovetail.host.tool_formats import (
     lint_tools,
     parse_anthropic_call,
     parse_gemini_call,
@@ -14,7 +15,6 @@ from dovetail.host.forms import (
     to_gemini_tools,
     to_openai_tools,
 )
-from dovetail.host.offers import Offered
 from dovetail.wire.tools import Tool
 
 

@@ -23,7 +23,7 @@ from dovetail import (
     testing,
 )
 from dovetail.host.host import Host
-from dovetail.transports.web import bind_socket
+from dovetail.transports.http_server.uvicorn_server import bind_socket
 from host.far import UpstreamServer
 from host.waiting import wait_until
 

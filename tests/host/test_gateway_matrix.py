@@ -10,7 +10,7 @@ import pytest
 
 from dovetail import Client, NotFound, PeerError, Policy, ResourceLink, Server, ToolError, rule, testing
 from dovetail.host.host import Host
-from dovetail.host.names import make_model_name
+from dovetail.host.qualified_names import make_model_name
 from host.far import UpstreamServer
 from host.waiting import TIMEOUT_S, wait_until
 

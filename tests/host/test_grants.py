@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.host.grants import Grant, Grants, Scope, build_argument_shape, grant, matches_shape
-from dovetail.host.policy import Question
-from dovetail.wire.shape import replace
+from dovetail.host.consent.grants import Grant, Grants, Scope, build_argument_shape, grant, matches_shape
+from dovetail.host.policy.policy import Question
+from dovetail.wire.base import replace
 
 NOW = 1_800_000_000.0
 QUESTION = Question(
@@ -124,8 +124,8 @@ def test_a_grant_for_nobody_in_the_file_covers_nothing(tmp_path: Path) -> None:
 
 TAKER = """
 import sys
-from dovetail.host.grants import Grants
-from dovetail.host.policy import Question
+from dovetail.host.consent.grants import Grants
+from dovetail.host.policy.policy import Question
 grants = Grants(sys.argv[1])
 question = Question(server="s", tool="t", identity="i")
 sys.stdin.readline()

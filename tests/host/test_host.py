@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dovetail import CannotStart, Client, Context, MCPError, NotOffered, Policy, PolicyError, Server, ToolError, rule
-from dovetail.host.consent import Allow, ConsentRequest, Deny, Edit
+from dovetail.host.consent.consent import Allow, ConsentRequest, Deny, Edit
 from dovetail.host.events import Event
 from dovetail.host.host import Host
 from host.waiting import TIMEOUT_S, wait_until

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail import Server
-from dovetail.host.identity import identity_of
+from dovetail.host.managed_server import identity_of
 
 ENTRY: dict[str, Any] = {"command": "npx", "args": ["-y", "server"], "env": {"TOKEN": "${TOKEN}"}, "cwd": None}
 

@@ -24,9 +24,9 @@ from dovetail import (
     arg,
     rule,
 )
-from dovetail.host.consent import Allow, Deny, Edit
+from dovetail.host.consent.consent import Allow, Deny, Edit
+from dovetail.host.consent.inbox import DurableConsent, Item, Waiting
 from dovetail.host.host import Host
-from dovetail.host.inbox import DurableConsent, Item, Waiting
 from host.waiting import TIMEOUT_S, wait_until
 
 SECRETS = ["a secret of the server's"]

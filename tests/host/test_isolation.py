@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dovetail import Context, MCPError, Policy, Server, TextContent, rule
-from dovetail.host.consent import ConsentRequest, Edit
+from dovetail.host.consent.consent import ConsentRequest, Edit
 from dovetail.host.host import Host
-from dovetail.host.models.model import Reply
+from dovetail.protocol.language_model import Reply
 from host.waiting import wait_until
 
 OLD, NEW = "2025-11-25", "2026-07-28"

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from dovetail import Policy, rule
-from dovetail.host.journal import Journal, describe_shape, read_journal
-from dovetail.host.policy import Question
-from dovetail.host.secrets import Secrets
-from dovetail.protocol.recording import Event, Frame, RecordingHeader, read_frames
+from dovetail.host.audit_log import Journal, describe_shape, read_journal
+from dovetail.host.config.secret_lookup import Secrets
+from dovetail.host.policy.policy import Question
+from dovetail.protocol.recording_format import Event, Frame, RecordingHeader, read_frames
 
 CANARY = "canary-7f3a91"
 QUESTION = Question(
@@ -148,7 +148,7 @@ def test_a_file_taken_away_is_begun_again(tmp_path: Path) -> None:
 
 WRITER = """
 import sys
-from dovetail.host.journal import Journal
+from dovetail.host.audit_log import Journal
 journal = Journal(sys.argv[1], max_bytes=4000, keep=1000)
 sys.stdin.readline()
 for number in range(200):

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from dovetail import Policy, rule
-from dovetail.host.kinds import CONSENT_KINDS, check_consent_kind
-from dovetail.host.policy import Question
+from dovetail.host.policy.policy import Question
+from dovetail.host.policy.rules import CONSENT_KINDS, check_consent_kind
 
 
 @pytest.mark.parametrize(

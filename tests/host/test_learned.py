@@ -3,7 +3,7 @@
 from typing import Any
 
 from dovetail.host.events import Event
-from dovetail.host.learned import ListCache
+from dovetail.host.list_cache import ListCache
 
 TOOLS = "notifications/tools/list_changed"
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.host.ledger import SharedDocument, get_state_dir, lock_path
+from dovetail.storage import SharedDocument, get_state_dir, lock_path
 from host.waiting import hurry
 
 ADDER = """
 import sys
-from dovetail.host.ledger import SharedDocument
+from dovetail.storage import SharedDocument
 ledger = SharedDocument(sys.argv[1])
 sys.stdin.readline()
 for _ in range(int(sys.argv[2])):

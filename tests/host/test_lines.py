@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from dovetail.host.lines import BlockingLineReader
+from dovetail.terminal.line_reader import BlockingLineReader
 
 
 def test_the_end_of_the_input_is_an_end() -> None:

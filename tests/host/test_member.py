@@ -10,8 +10,7 @@ import pytest
 
 from dovetail import CannotStart, Client, MCPError, NeedsLogin, RequestTimeout, Server, Timeouts
 from dovetail.host.events import Event
-from dovetail.host.member import Member
-from dovetail.host.terms import Terms
+from dovetail.host.managed_server import Member, Terms
 from host.waiting import TIMEOUT_S, wait_until
 
 PROGRAM = """

@@ -5,10 +5,9 @@ import asyncio
 import pytest
 
 from dovetail.errors import PolicyError
-from dovetail.host.metering import Meter, truncate_result
-from dovetail.host.quotas import parse_limits
+from dovetail.host.policy.quotas import Meter, parse_limits, truncate_result
+from dovetail.wire.base import UNSET
 from dovetail.wire.content import ImageContent, TextContent
-from dovetail.wire.shape import UNSET
 from dovetail.wire.tools import CallToolResult
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dovetail.host.names import (
+from dovetail.host.qualified_names import (
     MAX_NAME_CHARS,
     check_server_name,
     make_full_name,

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from dovetail.errors import PolicyError
+from dovetail.host.audit_log import CallOutcome, Journal, create_audit_listener, read_journal, report_call
 from dovetail.host.events import Event
-from dovetail.host.journal import Journal, read_journal
-from dovetail.host.noting import CallOutcome, create_audit_listener, report_call
-from dovetail.host.policy import Question
+from dovetail.host.policy.policy import Question
 from dovetail.wire.content import TextContent
 from dovetail.wire.tools import CallToolResult
 

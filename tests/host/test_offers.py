@@ -1,6 +1,6 @@
 """Offers: what a definition takes of a conversation, and what a thing is called at home."""
 
-from dovetail.host.offers import estimate_tokens, get_item_name
+from dovetail.host.catalog_item import estimate_tokens, get_item_name
 from dovetail.wire.prompts import Prompt
 from dovetail.wire.resources import Resource, ResourceTemplate
 from dovetail.wire.tools import Tool

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.host.paths import GatewayRouter
+from dovetail.host.gateway.gateway import GatewayRouter
 
 
 class Door:

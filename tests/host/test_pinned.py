@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from dovetail import Tool
-from dovetail.host.pinned import Pins
-from dovetail.wire.shape import replace
+from dovetail.host.consent.pins import Pins
+from dovetail.wire.base import replace
 
 A = Tool(name="a", description="A", input_schema={"type": "object"})
 B = Tool(name="b", description="B", input_schema={"type": "object"})

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail import Tool, ToolAnnotations
-from dovetail.host.pins import Difference, changes, describe, extract_pinned_fields, fingerprint
+from dovetail.host.consent.pins import fingerprint
+from dovetail.schemas.definition_changes import Difference, changes, describe, extract_pinned_fields
+from dovetail.wire.base import replace
 from dovetail.wire.prompts import Prompt
-from dovetail.wire.shape import replace
 
 ACTING = ("Cc", "Cf", "Cs", "Zl", "Zp")
 VISIBLE = "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"  # formats, yet seen

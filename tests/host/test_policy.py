@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail import Policy, ToolAnnotations, arg, rule
-from dovetail.host.policy import Question, Rule
-from dovetail.host.quotas import Rate
+from dovetail.host.policy.policy import Question, Rule
+from dovetail.host.policy.quotas import Rate
 
 Verdict = Literal["allow", "ask", "deny", "hide"]
 ORDER: dict[str, int] = {"allow": 0, "ask": 1, "deny": 2, "hide": 3}

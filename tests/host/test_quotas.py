@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.host.quotas import Quota, Rate, parse_limits
+from dovetail.host.policy.quotas import Quota, Rate, parse_limits
 
 
 @pytest.mark.parametrize(

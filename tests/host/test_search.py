@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dovetail import Tool
-from dovetail.host.search import SearchIndex, extract_words
+from dovetail.host.search_index import SearchIndex, extract_words
 
 
 def tool(name: str, description: str = "", **properties: Any) -> Tool:

@@ -24,9 +24,9 @@ from dovetail import (
     rule,
     testing,
 )
-from dovetail.host.consent import Edit
+from dovetail.host.consent.consent import Edit
 from dovetail.host.host import Host
-from dovetail.host.names import make_model_name
+from dovetail.host.qualified_names import make_model_name
 from host.far import UpstreamServer
 from host.waiting import TIMEOUT_S, wait_until
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.host.secrets import Reference, ReferenceContext, Secrets, Unresolved, split_references
+from dovetail.host.config.secret_lookup import Reference, ReferenceContext, Secrets, Unresolved, split_references
 
 CANARY = "canary-7f3a91"
 KEPT = {("dovetail", "github"): CANARY, ("other", "bank"): CANARY}

@@ -2,12 +2,12 @@
 
 import pytest
 
+from dovetail.agent.budget import Budget, Spent, estimate_message_tokens
+from dovetail.agent.models.openai_model import OpenAIModel
+from dovetail.agent.models.preferences import Variant
 from dovetail.errors import ModelError
-from dovetail.host.models.choosing import Variant
-from dovetail.host.models.model import Reply, Usage
-from dovetail.host.models.openai import OpenAIModel
-from dovetail.host.models.scripted import Scripted
-from dovetail.host.spending import Budget, Spent, estimate_message_tokens
+from dovetail.protocol.language_model import Reply, Usage
+from dovetail.testing.scripted_model import Scripted
 from dovetail.wire.content import ImageContent, TextContent, ToolResultContent, ToolUseContent
 from dovetail.wire.sampling import SamplingMessage
 

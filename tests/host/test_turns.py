@@ -1,7 +1,7 @@
 """Turns: every call of a reply gets exactly one result, under an id of its own."""
 
-from dovetail.host.models.model import Reply
-from dovetail.host.turns import create_turn
+from dovetail.agent.agent import create_turn
+from dovetail.protocol.language_model import Reply
 from dovetail.server.tool import build_error_result
 from dovetail.wire.content import TextContent, ToolResultContent, ToolUseContent
 

@@ -7,7 +7,7 @@ import pytest
 
 from dovetail import Client, MCPError, Policy, PolicyError, ReadResourceResult, ResourceContents, Server, rule
 from dovetail.host.host import Host
-from dovetail.host.policy import Question
+from dovetail.host.policy.policy import Question
 
 SECRET = [
     "file:///srv/secret/key",

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.host.config import Entry, parse_config, read_file
-from dovetail.host.writing import HOST_FORMATS, add_entry, format_document, get_config_path, insert_entry
+from dovetail.host.config.config_files import Entry, parse_config, read_file
+from dovetail.host.config.editor import HOST_FORMATS, add_entry, format_document, get_config_path, insert_entry
 
 LOCAL = Entry(name="time", source="", path=Path(), command="uvx", args=["mcp-server-time"], env={"A": 'b"\\ü'})
 REMOTE = Entry(name="far", source="", path=Path(), url="https://x.example/mcp", headers={"X-Key": "k"})

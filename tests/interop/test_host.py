@@ -59,7 +59,7 @@ def picture(
     notes = folder / "notes.txt"
     notes.write_text("buy tea\n")
     booking = start(
-        [sys.executable, "-m", "dovetail.cli", "run", str(ROOT / "examples/booking.py"), "--http", "--port", "0"]
+        [sys.executable, "-m", "dovetail", "run", str(ROOT / "examples/booking.py"), "--http", "--port", "0"]
     )
     official = [sys.executable, str(ROOT / "tests/interop/official.py"), "stdio"]
     config = folder / "host.json"

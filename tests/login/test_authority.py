@@ -31,14 +31,14 @@ from dovetail import (
     Upstream,
     known_client,
 )
-from dovetail.auth.flow import FetchUntrusted
-from dovetail.auth.login import Token
-from dovetail.auth.server.issuing import OAuthTokenIssuer
-from dovetail.auth.server.store import TokenGrant
-from dovetail.auth.server.upstream import SecretSealer
-from dovetail.login.sqlite import SQLiteStore
-from dovetail.login.unattended import FlowRunner
-from dovetail.transports.fetch import HTTPClient
+from dovetail.auth.flow_runner import FlowRunner
+from dovetail.auth.sqlite_store import SQLiteStore
+from dovetail.oauth.authorization_server.identity_provider import SecretSealer
+from dovetail.oauth.authorization_server.store import TokenGrant
+from dovetail.oauth.authorization_server.token_issuer import OAuthTokenIssuer
+from dovetail.oauth.flow import FetchUntrusted
+from dovetail.oauth.login.saved_login import Token
+from dovetail.transports.http_client.http_client import HTTPClient
 from login.hosting import serve_app
 from transports.scene import AsgiRequest
 

@@ -29,11 +29,11 @@ from dovetail import (
     OAuth,
     Timeouts,
 )
-from dovetail.auth.login import SavedLogin
-from dovetail.login.driver import OAuthAuthorizer, create_authorizer
-from dovetail.login.stores import FileTokenStore, MemoryTokenStore
-from dovetail.transports.door import RemoteServer, create_http_client
-from dovetail.transports.fetch import HTTPClient
+from dovetail.auth.authorizer import OAuthAuthorizer, create_authorizer
+from dovetail.auth.token_stores import FileTokenStore, MemoryTokenStore
+from dovetail.oauth.login.saved_login import SavedLogin
+from dovetail.transports.http_client.http_client import HTTPClient
+from dovetail.transports.http_client.remote_server import RemoteServer, create_http_client
 from login.place import (
     TIMEOUT_S,
     GuardedServer,

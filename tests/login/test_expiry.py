@@ -9,8 +9,8 @@ import pytest
 
 from auth.issuing import Issuer, current_claims, run_flow
 from dovetail import Bearer, Client, Context, Guard, JwtVerifier, Principal, Server, StaticTokens
-from dovetail.auth.flow import HTTPResponse
-from dovetail.auth.verify import IntrospectionVerifier
+from dovetail.oauth.flow import HTTPResponse
+from dovetail.oauth.guard.verifiers import IntrospectionVerifier
 from login.hosting import serve_app
 from transports.scene import (
     INITIALIZED,

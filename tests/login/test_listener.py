@@ -6,8 +6,8 @@ from contextlib import closing
 
 import pytest
 
+from dovetail.auth.loopback_listener import LoopbackListener, open_listener
 from dovetail.errors import LoginFailed
-from dovetail.login.listener import LoopbackListener, open_listener
 from login.place import http_get
 
 

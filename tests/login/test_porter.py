@@ -19,8 +19,8 @@ from dovetail import (
     Server,
     StaticTokens,
 )
-from dovetail.auth.challenge import parse_challenge
-from dovetail.protocol.http import build_scope_challenge
+from dovetail.oauth.challenge import parse_challenge
+from dovetail.protocol.http_checks import build_scope_challenge
 from login.hosting import serve_app
 from transports.scene import (
     INITIALIZED,

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.auth import token_stores
+from dovetail.auth.token_stores import FileTokenStore, KeyringTokenStore, MemoryTokenStore, create_token_store
 from dovetail.errors import LoginFailed
-from dovetail.login import stores
-from dovetail.login.stores import FileTokenStore, KeyringTokenStore, MemoryTokenStore, create_token_store
 
 KEY = "https://mcp.example.com/mcp"
 
@@ -101,7 +101,7 @@ def test_no_key_leads_out_of_the_folder(store: FileTokenStore, tmp_path: Path) -
 CRASHING = """
 import os, signal, sys
 from pathlib import Path
-from dovetail.login.stores import FileTokenStore
+from dovetail.auth.token_stores import FileTokenStore
 if sys.argv[2] == "before the move":
     os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 if sys.argv[2] == "half written":
@@ -143,7 +143,7 @@ def test_a_failed_write_leaves_nothing_behind(
 
 HOLDING = """
 import asyncio, sys
-from dovetail.login.stores import FileTokenStore
+from dovetail.auth.token_stores import FileTokenStore
 async def main():
     async with FileTokenStore(sys.argv[1]).lock("k"):
         print("held", flush=True)
@@ -196,7 +196,7 @@ async def test_other_servers_do_not_wait(store: FileTokenStore) -> None:
 async def test_a_process_that_hangs_is_not_waited_for_without_end(
     store: FileTokenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stores, "LOCK_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(token_stores, "LOCK_TIMEOUT_S", 0.1)
     async with store.lock("k"):
         with pytest.raises(LoginFailed):
             await _entered(store)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from dovetail.auth.flow import HTTPRequest
-from dovetail.login import web
-from dovetail.login.web import SafeFetcher, is_local_host, is_public_address
-from dovetail.transports.fetch import HTTPClient
+from dovetail.auth import safe_fetch
+from dovetail.auth.safe_fetch import SafeFetcher, is_local_host, is_public_address
+from dovetail.oauth.flow import HTTPRequest
+from dovetail.transports.http_client.http_client import HTTPClient
 from login.place import GuardedServer, HttpReply
 
 
@@ -152,7 +152,7 @@ async def test_a_document_that_is_too_large_is_none(place: GuardedServer) -> Non
 async def test_an_answer_that_takes_too_long_is_none(
     place: GuardedServer, monkeypatch: pytest.MonkeyPatch, method: str, limit: str
 ) -> None:
-    monkeypatch.setattr(web, limit, 0.1)
+    monkeypatch.setattr(safe_fetch, limit, 0.1)
     place.says["/x"] = lambda asked: asyncio.sleep(3600)
     one = real(place)
     assert (await one.fetch(HTTPRequest(method=method, url=f"{place.origin}/x"))).status == 0
@@ -230,7 +230,7 @@ async def test_why_nothing_came(free_port: int) -> None:
     assert "https" not in silent.error
     await public.close()
     screened = HTTPClient(address_filter=is_public_address)
-    answer = await web.send_request(screened, HTTPRequest(url=f"http://127.0.0.1:{free_port}/x"))
+    answer = await safe_fetch.send_request(screened, HTTPRequest(url=f"http://127.0.0.1:{free_port}/x"))
     assert answer.status == 0
     assert "local=True" in (answer.hint or "")
     await screened.close()

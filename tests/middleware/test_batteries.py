@@ -10,8 +10,8 @@ import pytest
 from dovetail import Busy, Client, Context, PeerError, Server, ToolError
 from dovetail.errors import InsufficientScope, InternalError, ProtocolError
 from dovetail.middleware import Caching, LogRequests, MaskErrors, RateLimit, ResponseLimit, Retry, Timing
-from dovetail.protocol.around import ignores_results
 from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.protocol.middleware import ignores_results
 from dovetail.wire.revisions import NEWEST_REVISION
 from mentions import mentions
 

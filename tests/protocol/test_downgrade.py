@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from dovetail.errors import InvalidRequest, MissingCapability, ProtocolError, ResourceNotFound, ToolNotFound
 from dovetail.protocol import downgrade
 from dovetail.protocol.downgrade import downgrade_request, downgrade_result, is_wrapped
+from dovetail.wire.base import Result, WireStruct, replace
 from dovetail.wire.codec import encode, to_plain
 from dovetail.wire.completion import CompleteResult
 from dovetail.wire.content import (
@@ -35,7 +36,6 @@ from dovetail.wire.resources import (
 )
 from dovetail.wire.revisions import HANDSHAKE_REVISIONS, REVISIONS
 from dovetail.wire.sampling import CreateMessageParams
-from dovetail.wire.shape import Result, WireStruct, replace
 from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool, ToolAnnotations
 from official_schemas import each_schema
 from wire.test_official_schemas import validator, value_of

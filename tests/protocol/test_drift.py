@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.protocol.drift import diff_definitions
+from dovetail.schemas.definition_diff import diff_definitions
 
 
 def tool(properties: dict[str, Any] | None = None, required: list[str] | None = None, **more: Any) -> dict[str, Any]:

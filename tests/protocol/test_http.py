@@ -20,7 +20,7 @@ from dovetail.errors import (
     ResourceNotFound,
     UnsupportedRevision,
 )
-from dovetail.protocol.http import (
+from dovetail.protocol.http_checks import (
     HostFilter,
     Refusal,
     build_retry_header,

@@ -18,15 +18,15 @@ from dovetail.errors import (
     ToolNotFound,
     UnsupportedRevision,
 )
-from dovetail.protocol import legacy
+from dovetail.protocol import handshake
 from dovetail.protocol.exchange import Caller, Service
-from dovetail.protocol.legacy import HandshakeState, negotiate_revision, open_session
+from dovetail.protocol.handshake import HandshakeState, negotiate_revision, open_session
 from dovetail.protocol.limits import Limits
+from dovetail.wire.base import EmptyResult
 from dovetail.wire.content import Icon, TextContent
 from dovetail.wire.lifecycle import Implementation, ListChangedCapability, ResourcesCapability, ServerCapabilities
 from dovetail.wire.methods import REQUESTS
 from dovetail.wire.revisions import DRAFT, HANDSHAKE_REVISIONS, PUBLISHED_REVISIONS, REVISIONS
-from dovetail.wire.shape import EmptyResult
 from dovetail.wire.tools import CallToolResult
 
 NEWEST, LAST, FIRST = "2026-07-28", "2025-11-25", "2024-11-05"
@@ -291,10 +291,10 @@ def test_subscriptions_have_a_limit_and_repeating_one_is_free() -> None:
 
 
 def test_a_caller_who_never_shook_hands() -> None:
-    session = legacy.create_implicit_session("2025-03-26", "alice")
+    session = handshake.create_implicit_session("2025-03-26", "alice")
     assert (session.caller.revision, session.caller.principal, session.is_ready) == ("2025-03-26", "alice", True)
     assert session.caller.capabilities.sampling is None
-    assert legacy.create_implicit_session(None).caller.revision == LAST
+    assert handshake.create_implicit_session(None).caller.revision == LAST
 
 
 # Results and errors
@@ -305,7 +305,7 @@ def test_results_are_worded_for_the_revision() -> None:
     bodies = {}
     for revision in HANDSHAKE_REVISIONS:
         session, _ = opened(revision)
-        message = json.loads(legacy.seal(session.admit(request("tools/call")), value, 1000))
+        message = json.loads(handshake.seal(session.admit(request("tools/call")), value, 1000))
         assert (message["jsonrpc"], message["id"]) == ("2.0", 5)
         bodies[revision] = message["result"]
     text = {"content": [{"type": "text", "text": "[4]"}]}
@@ -316,20 +316,20 @@ def test_results_are_worded_for_the_revision() -> None:
 def test_what_is_encoded_already_passes_through() -> None:
     session, _ = opened()
     listing = session.admit(request("tools/list"))
-    assert json.loads(legacy.seal(listing, b'{"tools":["%s"]}' % (b"x" * 2000), 1000))["result"]["tools"]
+    assert json.loads(handshake.seal(listing, b'{"tools":["%s"]}' % (b"x" * 2000), 1000))["result"]["tools"]
 
 
 def test_the_result_of_a_tool_has_a_limit() -> None:
     session, _ = opened()
     call = session.admit(request("tools/call"))
-    legacy.seal(call, CallToolResult(content=[TextContent(text="x" * 900)]), 1000)
+    handshake.seal(call, CallToolResult(content=[TextContent(text="x" * 900)]), 1000)
     with pytest.raises(InternalError, match="1000"):
-        legacy.seal(call, CallToolResult(content=[TextContent(text="x" * 1000)]), 1000)
+        handshake.seal(call, CallToolResult(content=[TextContent(text="x" * 1000)]), 1000)
 
 
 def test_a_farewell_is_answered_with_null() -> None:
     session, _ = opened()
-    message = json.loads(legacy.seal(session.admit(request("shutdown")), EmptyResult(), 1000))
+    message = json.loads(handshake.seal(session.admit(request("shutdown")), EmptyResult(), 1000))
     assert message == {"jsonrpc": "2.0", "id": 5, "result": None}
 
 
@@ -347,9 +347,9 @@ def test_a_farewell_is_answered_with_null() -> None:
 )
 def test_errors_have_the_code_of_the_revision(exc: ProtocolError, plain: int, dialect: int) -> None:
     for revision in HANDSHAKE_REVISIONS:
-        error = json.loads(legacy.refuse(revision, 5, exc))["error"]
+        error = json.loads(handshake.refuse(revision, 5, exc))["error"]
         assert (error["code"], error["message"], error.get("data")) == (plain, exc.message, exc.data)
-    assert json.loads(legacy.refuse(DRAFT, None, exc))["error"]["code"] == dialect
+    assert json.loads(handshake.refuse(DRAFT, None, exc))["error"]["code"] == dialect
 
 
 def test_every_published_revision_is_of_one_era() -> None:

@@ -17,12 +17,12 @@ from dovetail.errors import (
     UnsupportedRevision,
 )
 from dovetail.protocol.exchange import NO_CAPABILITIES, Exchange
-from dovetail.protocol.modern import StatelessProtocol, is_stateless_message
+from dovetail.protocol.stateless import StatelessProtocol, is_stateless_message
+from dovetail.wire.base import EmptyResult
 from dovetail.wire.content import TextContent
-from dovetail.wire.inputs import InputRequiredResult
+from dovetail.wire.input_required import InputRequiredResult
 from dovetail.wire.lifecycle import Implementation
 from dovetail.wire.revisions import REVISIONS
-from dovetail.wire.shape import EmptyResult
 from dovetail.wire.tools import CallToolResult
 
 VERSION = "io.modelcontextprotocol/protocolVersion"

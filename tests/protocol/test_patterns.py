@@ -2,7 +2,7 @@
 
 import pytest
 
-from dovetail.protocol.patterns import MAX_STATES, count_concurrent_states
+from dovetail.schemas.regex_cost import MAX_STATES, count_concurrent_states
 
 
 @pytest.mark.parametrize(

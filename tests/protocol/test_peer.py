@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, rule
 
 from dovetail.errors import PeerError
-from dovetail.protocol.peer import PendingRequests
+from dovetail.protocol.handshake import PendingRequests
 from dovetail.wire import jsonrpc
 
 anything = (

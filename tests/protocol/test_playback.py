@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.protocol.playback import (
+from dovetail.protocol.recording_format import Frame, RecordingHeader
+from dovetail.recording.playback import (
     Playback,
     find_revision,
     has_mask,
@@ -14,7 +15,6 @@ from dovetail.protocol.playback import (
     read_client_results,
     read_exchanges,
 )
-from dovetail.protocol.recording import Frame, RecordingHeader
 from dovetail.wire.revisions import NEWEST_REVISION
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.protocol.pricing import CostEstimator
-from dovetail.protocol.schemas import SchemaLimits, UnusableSchema, read_schema
+from dovetail.schemas.cost import CostEstimator
+from dovetail.schemas.untrusted_schema import SchemaLimits, UnusableSchema, read_schema
 
 AMPLE = SchemaLimits(max_cost=10**15)
 

@@ -5,7 +5,7 @@ import pytest
 from dovetail import Context, Server
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.protocol.principal import Principal, as_principal
-from dovetail.protocol.state import compute_binding
+from dovetail.protocol.request_state import compute_binding
 from dovetail.wire.codec import to_plain
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import NoCommonRevision
-from dovetail.protocol.probe import DISCOVER, INITIALIZE, VersionNegotiation, check_revision_and_era
+from dovetail.protocol.negotiation import DISCOVER, INITIALIZE, VersionNegotiation, check_revision_and_era
 from dovetail.wire.lifecycle import DiscoverResult, ServerCapabilities
 from dovetail.wire.revisions import DRAFT, HANDSHAKE_REVISIONS, STATELESS_REVISIONS
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from dovetail.protocol.recording import (
+from dovetail.protocol.recording_format import (
     EXCHANGE_HEADER,
     FORMAT_VERSION,
     MASK,

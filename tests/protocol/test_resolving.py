@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.protocol.profiles import PROFILES, PROVIDER_RULES, find_violations, fit_schema
-from dovetail.protocol.resolving import (
+from dovetail.schemas.provider_rules import PROFILES, PROVIDER_RULES, find_violations, fit_schema
+from dovetail.schemas.reader import (
     ANY_SCHEMA,
     NEVER_SCHEMA,
     as_object,

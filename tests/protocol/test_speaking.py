@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import NotFound, PeerError, RateLimited, ResultError, ToolError, Unauthorized
+from dovetail.protocol.client_messages import RequestEncoder, create_error, encode_initialize, parse_progress
 from dovetail.protocol.headers import decode_value
-from dovetail.protocol.speaking import RequestEncoder, create_error, encode_initialize, parse_progress
-from dovetail.wire.incoming import ErrorObject
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation, RootsCapability
 from dovetail.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION
 from dovetail.wire.methods import METHODS
+from dovetail.wire.raw_message import ErrorObject
 from dovetail.wire.revisions import DRAFT, HANDSHAKE_REVISIONS, NEWEST_REVISION
 
 CLIENT = Implementation(name='the "client"', version="1")

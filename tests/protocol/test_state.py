@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import InvalidParams
-from dovetail.protocol.state import (
+from dovetail.protocol.request_state import (
     MAX_STATE_BYTES,
     RequestState,
     Sealer,

@@ -5,8 +5,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.protocol import topics
-from dovetail.protocol.topics import (
+from dovetail.protocol import subscription_filter
+from dovetail.protocol.subscription_filter import (
     LIST_CHANGED_METHODS,
     PROMPTS_LIST_CHANGED,
     RESOURCE_UPDATED,
@@ -81,5 +81,5 @@ def test_a_matcher_keeps_what_it_was_made_of() -> None:
 
 
 def test_topics_are_methods_of_the_table() -> None:
-    assert {*LIST_CHANGED_METHODS.values(), topics.RESOURCE_UPDATED} <= set(METHODS)
+    assert {*LIST_CHANGED_METHODS.values(), subscription_filter.RESOURCE_UPDATED} <= set(METHODS)
     assert all(METHODS[method].sender == "server" for method in LIST_CHANGED_METHODS.values())

@@ -18,16 +18,7 @@ import psutil
 import pytest
 from lab import record_measurement
 
-from dovetail import (
-    CannotConnect,
-    CannotStart,
-    Client,
-    ClientLimits,
-    Disconnected,
-    Interrupted,
-    MCPError,
-    Timeouts,
-)
+from dovetail import CannotConnect, CannotStart, Client, ClientLimits, Disconnected, Interrupted, MCPError, Timeouts
 
 VICTIM = Path(__file__).parent / "victim.py"
 CALLERS = 8

@@ -8,9 +8,9 @@ from lab import MiB, record_measurement
 from test_parsing_time import EXPONENT, exponent
 
 from dovetail.protocol.sse import SSEParser
-from dovetail.transports.callers import LineClient
-from dovetail.transports.http1 import Decompressor
-from dovetail.wire.incoming import decode_body, read_messages
+from dovetail.transports.http_client.http1_connection import Decompressor
+from dovetail.transports.line_protocol import LineClient
+from dovetail.wire.raw_message import decode_body, read_messages
 from dovetail.wire.tools import CallToolResult
 
 Work = Callable[[], object]

@@ -18,7 +18,7 @@ from lab import record_measurement
 
 from dovetail import Client, MCPError, Policy
 from dovetail.host.host import Host
-from dovetail.transports.command import build_environment
+from dovetail.transports.process.command import build_environment
 
 # It tells what it was started with, and has no tool that could start anything.
 PROGRAM = """

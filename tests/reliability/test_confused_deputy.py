@@ -12,8 +12,8 @@ import pytest
 from lab import record_measurement
 
 from dovetail import AuthorizationServer, Provider, Upstream, known_client
-from dovetail.auth import proofs
-from dovetail.transports.fetch import HTTPClient
+from dovetail.oauth import proofs
+from dovetail.transports.http_client.http_client import HTTPClient
 from login.hosting import serve_app
 
 HOME = "http://127.0.0.1:7777/callback"

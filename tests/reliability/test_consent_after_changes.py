@@ -8,15 +8,15 @@ from typing import Any
 from lab import record_measurement
 
 from dovetail import Policy, Tool, ToolAnnotations
-from dovetail.host.config import Entry
-from dovetail.host.consent import DenyAll
-from dovetail.host.deciding import RequestAuthorizer
-from dovetail.host.grants import Grants, grant
-from dovetail.host.pinned import Pins
-from dovetail.host.pins import describe, fingerprint
-from dovetail.host.policy import Question
+from dovetail.host.authorization import RequestAuthorizer
+from dovetail.host.config.config_files import Entry
+from dovetail.host.consent.consent import DenyAll
+from dovetail.host.consent.grants import Grants, grant
+from dovetail.host.consent.pins import Pins, fingerprint
+from dovetail.host.policy.policy import Question
+from dovetail.schemas.definition_changes import describe
+from dovetail.wire.base import replace
 from dovetail.wire.codec import to_plain
-from dovetail.wire.shape import replace
 
 NOW = 1_800_000_000.0
 ENTRY = Entry(

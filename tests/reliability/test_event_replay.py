@@ -21,8 +21,8 @@ from hypothesis.stateful import (
 from lab import HANDSHAKE, Client, Connection, Target
 
 from dovetail import Limits
+from dovetail.transports.http_server.event_log import EventLog, EventStream
 from dovetail.transports.spool import MemoryBudget
-from dovetail.transports.streams import EventLog, EventStream
 
 quiet = settings(max_examples=15, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
 WINDOW = 6  # events a stream keeps

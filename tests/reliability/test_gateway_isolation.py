@@ -18,7 +18,7 @@ from lab import ACCEPT_JSON_AND_SSE, CAPABILITIES, NEWEST, TIMEOUT_S, VERSION, m
 
 from dovetail import Client, MCPError, Policy, Server, testing
 from dovetail.host.host import Host
-from dovetail.transports.web import bind_socket
+from dovetail.transports.http_server.uvicorn_server import bind_socket
 from host.far import UpstreamServer
 
 ALLOW = Policy("allow")

@@ -32,11 +32,11 @@ import dovetail
 from dovetail import MCPError, Server
 from dovetail.errors import ProtocolError, clip
 from dovetail.protocol.headers import HeaderPath, check_param_headers, decode_value
-from dovetail.protocol.http import Refusal, collect_headers, parse_accept, parse_media_type
+from dovetail.protocol.http_checks import Refusal, collect_headers, parse_accept, parse_media_type
+from dovetail.protocol.request_state import Sealer
 from dovetail.protocol.sse import EventTooLarge, SSEParser
-from dovetail.protocol.state import Sealer
-from dovetail.server.templates import URITemplate
-from dovetail.transports.lines import LineSplitter
+from dovetail.server.uri_template import URITemplate
+from dovetail.transports.line_protocol import LineSplitter
 from dovetail.wire.codec import decode
 
 FACTOR = 8

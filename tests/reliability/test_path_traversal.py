@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lab import HANDSHAKE, NEWEST, Client, StdioClient, Target, record_measurement, run_target
 
-from dovetail.server.templates import URITemplate
+from dovetail.server.uri_template import URITemplate
 
 SECRET = "the secret outside"
 INSIDE = "a text inside"

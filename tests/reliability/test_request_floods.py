@@ -28,7 +28,7 @@ from lab import (
 
 from dovetail import Limits
 from dovetail.errors import Busy
-from dovetail.server.threads import ThreadPool
+from dovetail.server.thread_pool import ThreadPool
 
 TRIES = 60
 

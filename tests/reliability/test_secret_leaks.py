@@ -11,11 +11,11 @@ import pytest
 from lab import record_measurement
 
 from dovetail import Client, Host, MCPError, Policy, rule
-from dovetail.host.config import Entry, read_file
-from dovetail.host.grants import Grants, grant
-from dovetail.host.journal import Journal
-from dovetail.host.policy import Question
-from dovetail.host.secrets import Secrets, Unresolved
+from dovetail.host.audit_log import Journal
+from dovetail.host.config.config_files import Entry, read_file
+from dovetail.host.config.secret_lookup import Secrets, Unresolved
+from dovetail.host.consent.grants import Grants, grant
+from dovetail.host.policy.policy import Question
 
 CANARIES = {
     kind: f"canary-{kind}-5d1f0c"

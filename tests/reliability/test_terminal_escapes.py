@@ -16,7 +16,7 @@ from cli.program import TIMEOUT_S
 from cli.terminal import open_terminal
 from dovetail import Context, MCPError, Policy, Server, rule
 from dovetail.host import ConsentRequest
-from dovetail.host.consent import TerminalConsent
+from dovetail.host.consent.terminal_consent import TerminalConsent
 from dovetail.host.host import Host
 from host.models.makers import ProviderServer, ScriptedReply
 
@@ -119,7 +119,7 @@ COMMANDS: tuple[Callable[[Path], tuple[str, ...]], ...] = (
     lambda file: ("call", str(file.with_name("hostile.py")), "ask", "--answer", "value=x", "-v"),
     lambda file: ("read", str(file.with_name("hostile.py")), "data://one"),
     lambda file: ("prompt", str(file.with_name("hostile.py")), "p"),
-    lambda file: ("list", "--", sys.executable, "-m", "dovetail.cli", "gateway", str(file)),
+    lambda file: ("list", "--", sys.executable, "-m", "dovetail", "gateway", str(file)),
 )
 
 
@@ -189,7 +189,7 @@ async def test_no_question_and_no_journal_of_a_host_has_raw_words(tmp_path: Path
 
     class Echo:
         async def reply(self, *_: Any, **__: Any) -> Any:
-            from dovetail.host.models.model import Reply
+            from dovetail.protocol.language_model import Reply
             from dovetail.wire.content import TextContent
 
             return Reply(content=[TextContent(text=text)], model=f"m{HOSTILE}")

@@ -12,8 +12,8 @@ import pytest
 from lab import record_measurement
 
 from dovetail import Client
-from dovetail.auth.login import SavedLogin
-from dovetail.login.stores import FileTokenStore
+from dovetail.auth.token_stores import FileTokenStore
+from dovetail.oauth.login.saved_login import SavedLogin
 from login.place import GuardedServer, HttpRequest, User, oauth_settings, run_guarded_server, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="platform: kills as POSIX does")
@@ -122,7 +122,7 @@ async def test_a_process_that_dies_while_it_renews_holds_up_nobody(tmp_path: Pat
 
 WRITER = """
 import re, sys
-from dovetail.login.stores import FileTokenStore
+from dovetail.auth.token_stores import FileTokenStore
 store = FileTokenStore(sys.argv[1])
 kept = store.get("k")
 while True:

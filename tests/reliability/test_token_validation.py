@@ -16,7 +16,7 @@ from lab import record_measurement
 
 from auth.issuing import Issuer
 from dovetail import Context, Guard, IntrospectionVerifier, JwtVerifier, Server
-from dovetail.transports.fetch import HTTPClient
+from dovetail.transports.http_client.http_client import HTTPClient
 from login.hosting import serve_app
 from transports.scene import LATEST_HANDSHAKE, initialize, mirror_headers, request, stateless_request
 

@@ -39,8 +39,8 @@ class Door:
         assert answer.status in (200, 400, 500, 503)
         return answer.message
 
-    def healthy(self) -> bool:
-        return self.peer.healthy()
+    def is_healthy(self) -> bool:
+        return self.peer.is_healthy()
 
 
 @pytest.fixture(scope="module", params=["http", "stdio"])
@@ -88,7 +88,7 @@ def test_a_fault_is_an_error_of_that_call(doors: dict[str, Door], tool: str, kin
         assert "secret-detail" not in text
         assert "Traceback" not in text
         assert len(text) < 1000
-        assert all(other.healthy() for other in doors.values())
+        assert all(other.is_healthy() for other in doors.values())
 
 
 @pytest.mark.parametrize("tool", TOOLS)
@@ -97,7 +97,7 @@ def test_what_json_cannot_say_is_null_or_an_error(doors: dict[str, Door], tool: 
     for door in each(doors):
         answer = door.call(tool, kind)
         json.dumps(answer, allow_nan=False)
-        assert door.healthy()
+        assert door.is_healthy()
 
 
 def test_others_in_the_middle_of_their_calls_are_not_disturbed(start: StartTarget) -> None:

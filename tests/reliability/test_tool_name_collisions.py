@@ -7,7 +7,7 @@ from lab import record_measurement
 
 from dovetail import Tool
 from dovetail.host.catalog import Catalog, Manifest
-from dovetail.host.names import check_server_name, make_full_name, make_model_name, make_server_name
+from dovetail.host.qualified_names import check_server_name, make_full_name, make_model_name, make_server_name
 
 # Separators, ends, case, look-alikes (Cyrillic and full-width), blanks that nobody sees, lengths around the limit.
 PIECES = ("a", "A", "b", "_", "__", "-", ".", "\u0430", "\uff41", "\u200b", " ", "9")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dovetail import Server
-from dovetail.protocol import legacy
+from dovetail.protocol import handshake
 from dovetail.protocol.exchange import Caller, Exchange
-from dovetail.protocol.modern import StatelessProtocol
+from dovetail.protocol.stateless import StatelessProtocol
 from dovetail.wire.codec import convert
 from dovetail.wire.lifecycle import ClientCapabilities
 
@@ -65,7 +65,7 @@ class Client:
             value = await self.app.handle(exchange)
         if self.caller.stateless:
             return json.loads(self._modern.seal(exchange, value))["result"]
-        return json.loads(legacy.seal(exchange, value, self.app.limits.result))["result"]
+        return json.loads(handshake.seal(exchange, value, self.app.limits.result))["result"]
 
     async def request(self, method: str, params: dict[str, Any] | None = None, **meta: Any) -> dict[str, Any]:
         given = dict(params or {}) | ({"_meta": meta} if meta else {})

@@ -16,11 +16,11 @@ from pydantic import BaseModel, Field, PositiveInt, SecretStr, computed_field, f
 from typing_extensions import TypedDict
 
 from dovetail import Server
-from dovetail.server import models
-from dovetail.server.adapting import adapt
-from dovetail.server.foreign import MismatchError
-from dovetail.server.schema import convert_value
-from dovetail.server.signature import InvalidArguments, compile_signature
+from dovetail.server.parameters import pydantic_types
+from dovetail.server.parameters.annotations import convert_value
+from dovetail.server.parameters.foreign_types import MismatchError
+from dovetail.server.parameters.signature import InvalidArguments, compile_signature
+from dovetail.server.parameters.type_adapters import adapt
 from mentions import mentions, values
 from server.calling import Client, error_text
 
@@ -261,7 +261,7 @@ async def test_a_model_as_a_form() -> None:
         row: int = Field(ge=1, description="Counted from the front.")
         window: bool = True
 
-    from dovetail.server.forms import compile_form
+    from dovetail.server.parameters.elicitation_form import compile_form
 
     form = compile_form(Seat)
     assert form.schema["properties"]["row"]["description"] == "Counted from the front."
@@ -293,9 +293,9 @@ class Counted(BaseModel):
 
 def test_a_boolean_is_no_number_for_pydantic_either() -> None:
     fits = {"sure": True, "either": True, "inner": [{"sure": False, "number": 2}]}
-    assert models.validate(Counted, fits).inner[0].number == 2
+    assert pydantic_types.validate(Counted, fits).inner[0].number == 2
     with pytest.raises(MismatchError) as caught:
-        models.validate(Counted, {"number": True, "share": False, "inner": [{}, {"by": True}]})
+        pydantic_types.validate(Counted, {"number": True, "share": False, "inner": [{}, {"by": True}]})
     assert [where for where, _ in caught.value.mismatches] == [("number",), ("share",), ("inner", 1, "by")]
     for (_, why), kind in zip(caught.value.mismatches, ("int", "float | str", "int"), strict=True):
         assert mentions(why, kind, "bool")

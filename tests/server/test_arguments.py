@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from dovetail import Server
-from dovetail.server.arguments import MAX_TEXT_BYTES, find_mismatches, repair_arguments
-from dovetail.server.schema import build_schema, convert_value
-from dovetail.server.signature import InvalidArguments, compile_signature
+from dovetail.server.parameters.annotations import build_schema, convert_value
+from dovetail.server.parameters.argument_errors import MAX_TEXT_BYTES, find_mismatches, repair_arguments
+from dovetail.server.parameters.signature import InvalidArguments, compile_signature
 from mentions import mentions, values
 from server.calling import Client, error_text
 

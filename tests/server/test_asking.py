@@ -23,7 +23,7 @@ from dovetail import (
     Server,
     TextContent,
 )
-from dovetail.server.asking import InputRequestBase, InputRoundEnded
+from dovetail.server.input_requests import InputRequestBase, InputRoundEnded
 from dovetail.wire.codec import convert
 from dovetail.wire.lifecycle import ClientCapabilities
 from dovetail.wire.sampling import SamplingMessage, ToolChoice

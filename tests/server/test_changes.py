@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.server.changes import ChangeQueue, Subscriptions
+from dovetail.server.change_notices import ChangeQueue, Subscriptions
 
 PATIENCE = 10.0
 TOOLS, UPDATED = "notifications/tools/list_changed", "notifications/resources/updated"

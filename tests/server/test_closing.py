@@ -9,8 +9,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from dovetail.server.closing import compile_unknown_field_check
-from dovetail.server.signature import InvalidArguments, compile_signature
+from dovetail.server.parameters.signature import InvalidArguments, compile_signature
+from dovetail.server.parameters.unknown_fields import compile_unknown_field_check
 from mentions import mentions
 
 

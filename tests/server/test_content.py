@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from dovetail.server.content import Output, compile_output, to_prompt_messages, to_resource_contents
+from dovetail.server.results import Output, compile_output, to_prompt_messages, to_resource_contents
+from dovetail.wire.base import UNSET
 from dovetail.wire.codec import encode
 from dovetail.wire.content import (
     AudioContent,
@@ -26,9 +27,8 @@ from dovetail.wire.content import (
     ResourceLink,
     TextContent,
 )
-from dovetail.wire.inputs import InputRequiredResult
+from dovetail.wire.input_required import InputRequiredResult
 from dovetail.wire.prompts import GetPromptResult, PromptMessage
-from dovetail.wire.shape import UNSET
 from dovetail.wire.tools import CallToolResult
 from mentions import mentions, values
 

@@ -9,8 +9,8 @@ import pytest
 
 from dovetail import Context, Declined, MissingCapability, Server, TextContent, testing
 from dovetail.protocol.exchange import Caller, Exchange
-from dovetail.protocol.state import Sealer
-from dovetail.server.asking import InputRequests
+from dovetail.protocol.request_state import Sealer
+from dovetail.server.input_requests import InputRequests
 from dovetail.wire.lifecycle import Implementation
 from dovetail.wire.logs import LEVELS
 from mentions import mentions

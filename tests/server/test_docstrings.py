@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dovetail import Server
-from dovetail.server.docstrings import parse
+from dovetail.server.parameters.docstrings import parse
 from server.calling import Client
 
 GOOGLE = """Forecast the weather.

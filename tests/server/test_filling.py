@@ -7,8 +7,8 @@ import attrs
 import msgspec
 import pytest
 
-from dovetail.server.filling import make_default_filler
-from dovetail.server.signature import compile_signature
+from dovetail.server.parameters.signature import compile_signature
+from dovetail.server.parameters.type_adapters import make_default_filler
 
 
 class Nobody: ...

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from dovetail.server.forms import compile_form
+from dovetail.server.parameters.elicitation_form import compile_form
 from mentions import values
 from official_schemas import load_schema, needs_schema
 

@@ -263,9 +263,9 @@ def test_mistakes_are_told_at_registration() -> None:
 
 
 def test_a_plain_function_is_bound_as_before() -> None:
-    from dovetail.server.binding import compile_function
-    from dovetail.server.runner import Runner
-    from dovetail.server.signature import Signature
+    from dovetail.server.compiled_function import compile_function
+    from dovetail.server.invocation import Runner
+    from dovetail.server.parameters.signature import Signature
 
     def add(a: int, b: int) -> int:
         return a + b

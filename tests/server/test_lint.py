@@ -18,7 +18,7 @@ import pytest
 from msgspec import Meta
 
 from dovetail import Context, Server
-from dovetail.protocol.profiles import PROFILES, PROVIDER_RULES, UNMODIFIED_RULE_SETS, find_violations, fit_schema
+from dovetail.schemas.provider_rules import PROFILES, PROVIDER_RULES, UNMODIFIED_RULE_SETS, find_violations, fit_schema
 from dovetail.server.tool import Tool
 from mentions import mentions
 from server.calling import Client, error_text, text

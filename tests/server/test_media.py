@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from PIL import Image as Picture
 
 from dovetail import Annotations, Audio, File, Image, ImageContent, Server
-from dovetail.server.content import compile_output, to_prompt_messages, to_resource_contents
+from dovetail.server.results import compile_output, to_prompt_messages, to_resource_contents
 from server.calling import Client
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 8

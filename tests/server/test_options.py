@@ -11,7 +11,7 @@ import pytest
 
 from dovetail import Context, Lifetime, Server, ToolAnnotations, ToolError, prompt, resource, tool
 from dovetail.errors import PromptNotFound, ResourceNotFound, ToolNotFound
-from dovetail.server.options import PromptOptions, ResourceOptions, ToolOptions
+from dovetail.server.item_options import PromptOptions, ResourceOptions, ToolOptions
 from dovetail.server.prompt import Prompt
 from dovetail.server.resource import Resource, ResourceTemplate
 from dovetail.server.tool import Tool

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dovetail.errors import InvalidParams
 from dovetail.protocol.exchange import Caller, Exchange
-from dovetail.server.paging import PageCache
+from dovetail.server.page_cache import PageCache
 from dovetail.server.resource import Lifetime
 from dovetail.wire.tools import ListToolsResult, Tool
 from server.calling import LATEST_HANDSHAKE, NEWEST

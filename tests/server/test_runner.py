@@ -8,8 +8,8 @@ import pytest
 
 from dovetail import Server
 from dovetail.protocol.limits import Limits
-from dovetail.server.runner import Runner, get_description
-from dovetail.server.threads import ThreadPool
+from dovetail.server.invocation import Runner, get_description
+from dovetail.server.thread_pool import ThreadPool
 from server.calling import Client
 
 

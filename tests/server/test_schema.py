@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from msgspec import Meta
 from typing_extensions import TypeAliasType
 
-from dovetail.server.closing import compile_unknown_field_check
-from dovetail.server.schema import (
+from dovetail.server.parameters.annotations import (
     build_schema,
     build_schemas,
     convert_value,
@@ -27,7 +26,8 @@ from dovetail.server.schema import (
     to_json,
     unwrap_annotation,
 )
-from dovetail.server.signature import InvalidArguments, compile_signature
+from dovetail.server.parameters.signature import InvalidArguments, compile_signature
+from dovetail.server.parameters.unknown_fields import compile_unknown_field_check
 from mentions import values
 
 

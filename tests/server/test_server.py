@@ -26,7 +26,7 @@ from dovetail import (
 )
 from dovetail.errors import InternalError, MethodNotFound, PromptNotFound, ToolNotFound
 from dovetail.protocol.exchange import Exchange
-from dovetail.wire.inputs import InputRequiredResult
+from dovetail.wire.input_required import InputRequiredResult
 from dovetail.wire.prompts import GetPromptResult
 from mentions import mentions, values
 from server.calling import LATEST_HANDSHAKE, NEWEST, TIMEOUT_S, Client, error_text, text

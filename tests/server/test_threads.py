@@ -11,8 +11,8 @@ import pytest
 
 from dovetail.errors import Busy
 from dovetail.protocol.limits import Limits
-from dovetail.server import threads
-from dovetail.server.threads import ThreadPool
+from dovetail.server import thread_pool
+from dovetail.server.thread_pool import ThreadPool
 
 PATIENCE = 10.0
 
@@ -126,7 +126,7 @@ async def test_a_thread_is_used_again(gate: Gate) -> None:
 
 
 async def test_idle_threads_go_home(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> None:
-    monkeypatch.setattr(threads, "_IDLE_TIMEOUT_S", 0.01)  # private: nobody should wait for the real time
+    monkeypatch.setattr(thread_pool, "_IDLE_TIMEOUT_S", 0.01)  # private: nobody should wait for the real time
     others, small = set(threading.enumerate()), crew(threads=4)
     async with asyncio.TaskGroup() as group:
         for _ in range(4):

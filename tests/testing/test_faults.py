@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dovetail import CannotConnect, ClientLimits, Disconnected, Interrupted, MCPError, RequestTimeout, testing
-from dovetail.testing.between import FaultyMemoryClient
+from dovetail.testing.fault_proxy import FaultyMemoryClient
 from dovetail.testing.faults import corrupt_message
 from testing.calculator import app
 

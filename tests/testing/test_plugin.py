@@ -22,7 +22,7 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
-OURS = ["-p", "dovetail.testing.plugin"]
+OURS = ["-p", "dovetail.testing.pytest_plugin"]
 RUNNERS = {
     "": [],
     "asyncio": ["-p", "pytest_asyncio.plugin", "-o", "asyncio_default_fixture_loop_scope=function"],
@@ -146,7 +146,7 @@ def test_loading_the_plugin_loads_nothing_of_dovetail_but_itself(project: pytest
 
         def test_it():
             ours = {name for name in sys.modules if name.startswith("dovetail")}
-            assert ours == {"dovetail", "dovetail.exports", "dovetail.testing", "dovetail.testing.plugin"}
+            assert ours == {"dovetail", "dovetail.lazy", "dovetail.testing", "dovetail.testing.pytest_plugin"}
         """
     )
     run(project).assert_outcomes(passed=1)

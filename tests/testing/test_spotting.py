@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from dovetail.testing.spotting import HTTPMessageSplitter, LineMessageSplitter
+from dovetail.testing.fault_proxy import HTTPMessageSplitter, LineMessageSplitter
 
 BODY = json.dumps({"id": 1, "result": {"text": "a\r\n\r\nb"}}).encode()
 EVENTS = b'id: 1\ndata: {"a": 1}\n\n: still here\n\nevent: message\ndata: {"b":\ndata: 2}\n\n'

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dovetail import Client, ElicitParams, PeerError, RequestTimeout, SyncClient, testing
-from dovetail.protocol.recording import Frame, read_frames
+from dovetail.protocol.recording_format import Frame, read_frames
 from mentions import mentions, values
 from testing.calculator import app
 

@@ -8,10 +8,10 @@ from typing import Any
 from dovetail.protocol.exchange import ChangeListener, Exchange
 from dovetail.protocol.limits import Limits
 from dovetail.protocol.sse import ServerSentEvent, SSEParser
+from dovetail.wire.base import Result
 from dovetail.wire.content import TextContent
 from dovetail.wire.lifecycle import Implementation, ListChangedCapability, ResourcesCapability, ServerCapabilities
 from dovetail.wire.revisions import REVISIONS
-from dovetail.wire.shape import Result
 from dovetail.wire.tools import CallToolResult
 
 NEWEST, LATEST_HANDSHAKE, BATCHING, FIRST, DRAFT = "2026-07-28", "2025-11-25", "2025-03-26", "2024-11-05", "draft"

@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.errors import Busy, Denied, InternalError, InvalidParams, MethodNotFound
 from dovetail.protocol.exchange import Exchange
-from dovetail.transports.asgi import Endpoint
+from dovetail.transports.http_server.endpoint import Endpoint
 from transports.scene import (
     LATEST_HANDSHAKE,
     META,

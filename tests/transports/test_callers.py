@@ -15,8 +15,10 @@ import pytest
 
 from dovetail import Client, Timeouts
 from dovetail.errors import CannotConnect, Disconnected
-from dovetail.protocol.channel import EncodedRequest
-from dovetail.transports.callers import LineClient, SocketClient, StdioClient
+from dovetail.protocol.client_transport import EncodedRequest
+from dovetail.transports.line_protocol import LineClient
+from dovetail.transports.socket_client import SocketClient
+from dovetail.transports.stdio_client import StdioClient
 from stand_ins import CLOSE, RST, Messages, ScriptedServer, serve_on_socket, text_result
 from transports.scene import wait_until
 from transports.test_memory import RecordingInbox

@@ -12,9 +12,15 @@ from typing import Any
 import pytest
 
 from dovetail.errors import CannotStart
-from dovetail.transports import command
-from dovetail.transports.command import Inherit, build_environment, check_command, explain_start_error, windows_command
-from dovetail.transports.process import ChildProcess
+from dovetail.transports.process import command
+from dovetail.transports.process.child_process import ChildProcess
+from dovetail.transports.process.command import (
+    Inherit,
+    build_environment,
+    check_command,
+    explain_start_error,
+    windows_command,
+)
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="platform: names of variables")
 

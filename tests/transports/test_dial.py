@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.transports.dial import Address, dial
+from dovetail.transports.http_client.dialer import Address, dial
 from transports.place import ServerConnection, run_raw_server
 from transports.scene import wait_until
 

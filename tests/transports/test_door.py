@@ -19,10 +19,16 @@ from dovetail.errors import (
     ResultError,
     TransportError,
 )
-from dovetail.transports.door import RemoteServer, check_certificate_files, convert_error, read_body, read_refusal
-from dovetail.transports.fetch import HostUnreachable
-from dovetail.transports.http1 import ConnectionBroken, InvalidHTTPResponse, ResponseTooLarge
-from dovetail.wire.incoming import RawMessage
+from dovetail.transports.http_client.http1_connection import ConnectionBroken, InvalidHTTPResponse, ResponseTooLarge
+from dovetail.transports.http_client.http_client import HostUnreachable
+from dovetail.transports.http_client.remote_server import (
+    RemoteServer,
+    check_certificate_files,
+    convert_error,
+    read_body,
+    read_refusal,
+)
+from dovetail.wire.raw_message import RawMessage
 
 
 def said(status: int, body: bytes = b"", **headers: str) -> bytes:

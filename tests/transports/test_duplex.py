@@ -11,7 +11,7 @@ import pytest
 
 from dovetail.errors import Disconnected, InvalidParams, PeerError, ResourceNotFound
 from dovetail.protocol.exchange import Exchange
-from dovetail.transports.duplex import DuplexServer
+from dovetail.transports.duplex_server import DuplexServer
 from transports.scene import (
     BATCHING,
     DRAFT,

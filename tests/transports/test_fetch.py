@@ -17,7 +17,7 @@ import uvicorn
 
 from dovetail.errors import TransportError
 from dovetail.protocol.limits import FetchLimits
-from dovetail.transports.fetch import (
+from dovetail.transports.http_client.http_client import (
     ConnectionBroken,
     HostUnreachable,
     HTTPClient,

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dovetail.transports import guardian as module
-from dovetail.transports.guardian import Reaper
+from dovetail.transports.process import reaper as module
+from dovetail.transports.process.reaper import Reaper
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="platform: a job object needs no guardian")
 
@@ -32,9 +32,9 @@ time.sleep(600)
 """
 HOST = f"""
 import asyncio, os, signal, sys, threading
-from dovetail.transports import group, guardian as module
-from dovetail.transports.guardian import reaper
-from dovetail.transports.process import ChildProcess
+from dovetail.transports.process import process_group as group, reaper as module
+from dovetail.transports.process.reaper import reaper
+from dovetail.transports.process.child_process import ChildProcess
 
 module.GRACE_PERIOD_S = 0.3
 

@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.protocol.limits import FetchLimits
-from dovetail.transports.fetch import (
+from dovetail.transports.http_client.http1_connection import HTTP1Connection
+from dovetail.transports.http_client.http_client import (
     ClientResponse,
     ConnectionBroken,
     HTTPClient,
     InvalidHTTPResponse,
     ResponseTooLarge,
 )
-from dovetail.transports.http1 import HTTP1Connection
 from transports.place import ServerConnection, plain_reply, reply_once, reply_to_each, run_raw_server
 from transports.scene import TIMEOUT_S, run_pending_callbacks, wait_until
 

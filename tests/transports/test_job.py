@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.transports import job
-from dovetail.transports.job import Accounting, BasicLimits, ExtendedLimits, WindowsJob
+from dovetail.transports.process import windows_job
+from dovetail.transports.process.windows_job import Accounting, BasicLimits, ExtendedLimits, WindowsJob
 
 
 class Kernel:
@@ -43,7 +43,7 @@ class Kernel:
 
 
 def begin(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> WindowsJob:
-    monkeypatch.setattr(job, "load_kernel32", lambda: kernel)
+    monkeypatch.setattr(windows_job, "load_kernel32", lambda: kernel)
     process: Any = SimpleNamespace(_handle=9, kill=lambda: kernel.calls.append(("kill",)), wait=lambda: 0)
     return WindowsJob(process)
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.transports import lines as module
-from dovetail.transports.lines import LineProtocol, LineSplitter, serve_connection
+from dovetail.transports import line_protocol as module
+from dovetail.transports.line_protocol import LineProtocol, LineSplitter, serve_connection
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget
 from transports.scene import (
     FakeService,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dovetail import CannotStart, Client, Disconnected, Server
-from dovetail.protocol.channel import EncodedRequest
+from dovetail.protocol.client_transport import EncodedRequest
 from dovetail.transports.memory import MemoryClient
 
 

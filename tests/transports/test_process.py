@@ -19,9 +19,10 @@ import pytest
 import uvloop
 
 from dovetail.errors import CannotStart
-from dovetail.transports import group, pipes
-from dovetail.transports.descendants import has_running_member
-from dovetail.transports.process import ChildProcess
+from dovetail.transports import pipes
+from dovetail.transports.process import process_group
+from dovetail.transports.process.child_process import ChildProcess
+from dovetail.transports.process.process_group import has_running_member
 from transports.scene import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="platform: process groups")
@@ -96,7 +97,7 @@ async def start() -> AsyncIterator[Start]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group, "GRACE_PERIOD_S", 0.2)
+    monkeypatch.setattr(process_group, "GRACE_PERIOD_S", 0.2)
 
 
 def gone(*pids: int) -> bool:
@@ -232,7 +233,7 @@ async def test_a_start_that_fails_halfway_leaves_nothing(broken: str, monkeypatc
         pipe.close()
         raise OSError("no more")
 
-    monkeypatch.setattr(f"dovetail.transports.process.{broken}", fail)
+    monkeypatch.setattr(f"dovetail.transports.process.child_process.{broken}", fail)
     before = psutil.Process().num_fds()
     with pytest.raises(OSError, match="no more"):
         await ChildProcess.start([sys.executable, "-c", STUBBORN], Heard())
@@ -256,7 +257,7 @@ async def test_the_last_words_are_waited_for(start: Start, monkeypatch: pytest.M
         opened.append(await pipes.open_reader(protocol, pipe))
         return opened[-1]
 
-    monkeypatch.setattr("dovetail.transports.process.open_reader", reader)
+    monkeypatch.setattr("dovetail.transports.process.child_process.open_reader", reader)
     child, _ = await start("import sys; sys.exit('late')")
     _, pipe = opened  # of its output and its errors
     pipe.pause_reading()
@@ -326,7 +327,7 @@ async def test_a_sink_that_fails_is_reported_once_and_hurts_nobody(
 def test_stderr_can_be_inherited() -> None:
     program = """
 import asyncio, sys
-from dovetail.transports.process import ChildProcess
+from dovetail.transports.process.child_process import ChildProcess
 async def main():
     command = [sys.executable, "-c", "import sys; sys.exit('to the terminal')"]
     child = await ChildProcess.start(command, asyncio.Protocol(), stderr="inherit")
@@ -409,7 +410,7 @@ while True: time.sleep(60)
 async def test_what_it_started_may_end_in_its_own_time_and_is_asked_once(
     waits: str, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group, "GRACE_PERIOD_S", 1.0)
+    monkeypatch.setattr(process_group, "GRACE_PERIOD_S", 1.0)
     record = tmp_path / "record"
     family = FAMILY.replace(f"{STUBBORN!r}]", f"{SLOW!r}, sys.argv[1]]").replace("sys.stdin.read()", waits)
     child, heard = await start("import signal\n" + family, str(record))
@@ -441,7 +442,7 @@ print("up", flush=True); sys.stdin.read(); open({str(record)!r}, "a").write("EOF
 """
     host = f"""
 import asyncio, sys
-from dovetail.transports.process import ChildProcess
+from dovetail.transports.process.child_process import ChildProcess
 class Up(asyncio.Protocol):
     def data_received(self, data): print("up", flush=True)
 async def main():
@@ -549,7 +550,7 @@ async def test_one_that_cannot_be_killed_does_not_hold_up_the_stop(
     child, heard = await start(STUBBORN)
     await heard.line()
     with monkeypatch.context() as patch:
-        patch.setattr(group.ProcessGroup, "kill", group.ProcessGroup.terminate)
+        patch.setattr(process_group.ProcessGroup, "kill", process_group.ProcessGroup.terminate)
         await child.stop()
     assert child.returncode is None
     assert str(child.pid) in caplog.text
@@ -605,8 +606,8 @@ async def test_pipes_that_cannot_be_polled_are_read_by_threads(start: Start, mon
     async def writer(protocol: asyncio.Protocol, pipe: Any) -> asyncio.WriteTransport:
         return pipes.ThreadWriter(asyncio.get_running_loop(), protocol, pipe)
 
-    monkeypatch.setattr("dovetail.transports.process.open_reader", reader)
-    monkeypatch.setattr("dovetail.transports.process.open_writer", writer)
+    monkeypatch.setattr("dovetail.transports.process.child_process.open_reader", reader)
+    monkeypatch.setattr("dovetail.transports.process.child_process.open_writer", writer)
     child, heard = await start(ECHO + "\nsys.exit('bye')")
     child.stdin.write(b"abc\n")
     assert await heard.line() == "cba"

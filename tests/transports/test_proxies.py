@@ -2,7 +2,7 @@
 
 import pytest
 
-from dovetail.transports.proxies import Proxy, find_proxy_url, parse_proxy
+from dovetail.transports.http_client.proxy_settings import Proxy, find_proxy_url, parse_proxy
 
 PROXY = {"http_proxy": "http://one:1", "https_proxy": "http://two:2"}
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dovetail.protocol.sse import SSEParser
-from dovetail.transports import reply as module
-from dovetail.transports.reply import ResponseWriter, send_body, send_json
+from dovetail.transports.http_server import http_response as module
+from dovetail.transports.http_server.http_response import ResponseWriter, send_body, send_json
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget
 from transports.scene import run_pending_callbacks, wait_until
 

@@ -12,7 +12,7 @@ import pytest
 
 from dovetail.errors import Busy, Disconnected, InvalidParams, PeerError, ResourceNotFound
 from dovetail.protocol.exchange import Exchange
-from dovetail.transports.asgi import Endpoint
+from dovetail.transports.http_server.endpoint import Endpoint
 from transports.scene import (
     BATCHING,
     DRAFT,

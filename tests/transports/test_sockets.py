@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.transports import sockets
-from dovetail.transports.sockets import serve_socket
+from dovetail.transports import socket_server
+from dovetail.transports.socket_server import serve_socket
 from transports.scene import FakeService, PausedWork, initialize, request, stateless_request, wait_until
 
 unixlike = pytest.mark.skipif(sys.platform == "win32", reason="platform: no Unix sockets")
@@ -170,7 +170,7 @@ async def test_the_end_closes_every_connection(kind: str, tmp_path: Path) -> Non
 async def test_one_connection_too_many_is_closed_at_once(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sockets, "MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(socket_server, "MAX_CONNECTIONS", 1)
     async with Scene(kind, tmp_path, FakeService()).serving() as scene:
         first = await scene.connect()
         first.send(stateless_request())

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dovetail.protocol.exchange import Exchange
-from dovetail.transports.asgi import Endpoint
+from dovetail.transports.http_server.endpoint import Endpoint
 from transports.scene import (
     FIRST,
     INITIALIZED,

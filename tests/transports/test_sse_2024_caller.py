@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from dovetail.errors import Disconnected, HttpError, MCPError, NotMCP, ResultError
-from dovetail.protocol.channel import EncodedRequest
+from dovetail.protocol.client_transport import EncodedRequest
 from dovetail.protocol.limits import ClientLimits, Timeouts
-from dovetail.transports.sse_2024_caller import SSE2024Client
+from dovetail.transports.http_client.sse_2024_client import SSE2024Client
 from stand_ins import STREAM_HEAD, ScriptedServer, encode_event, encode_http_reply, serve_over_http
 from transports.scene import wait_until
 from transports.test_memory import RecordingInbox

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.transports.starting import EagerTaskStarter
+from dovetail.transports.eager_tasks import EagerTaskStarter
 
 Work = Coroutine[Any, Any, None]
 NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="nobody")

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from dovetail.protocol.exchange import Exchange
-from dovetail.transports.lines import serve_connection
-from dovetail.transports.stdio import open_stdio
+from dovetail.transports.line_protocol import serve_connection
+from dovetail.transports.stdio_server import open_stdio
 from transports.scene import FakeService, PausedWork, run_pending_callbacks, stateless_request, text_result, wait_until
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="platform: pipes cannot be polled")
@@ -184,7 +184,7 @@ async def test_a_file_closed_under_the_reader_ends_the_reader(tmp_path: Path, mo
 
 PROGRAM = """
 import os, subprocess, sys
-from dovetail.transports.stdio import isolate_streams
+from dovetail.transports.stdio_server import isolate_streams
 
 sys.stdout.write("before|")
 with isolate_streams() as (source, sink):

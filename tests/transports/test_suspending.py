@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.transports.suspending import SuspendNotifier
+from dovetail.transports.eager_tasks import SuspendNotifier
 
 
 class Wait:

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from dovetail.transports.watchdog import LoopWatchdog, hung_up
+from dovetail.server.loop_watchdog import LoopWatchdog, hung_up
 from transports.scene import wait_until
 
 
@@ -86,7 +86,7 @@ def test_hang_ups_are_seen() -> None:
 
 PROGRAM = """
 import asyncio, os, sys, threading, time
-from dovetail.transports.watchdog import LoopWatchdog
+from dovetail.server.loop_watchdog import LoopWatchdog
 
 async def main():
     dog = LoopWatchdog(interval=0.01, blocked_after=0.05)

@@ -12,8 +12,8 @@ import pytest
 
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.limits import Limits
-from dovetail.transports.asgi import Endpoint
-from dovetail.transports.web import UvicornServer, bind_socket, create_uvicorn_config
+from dovetail.transports.http_server.endpoint import Endpoint
+from dovetail.transports.http_server.uvicorn_server import UvicornServer, bind_socket, create_uvicorn_config
 from transports.scene import FakeService, PausedWork, mirror_headers, stateless_request, text_result, wait_until
 
 

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import InvalidParams, ParseError
+from dovetail.wire.base import Struct
 from dovetail.wire.codec import MAX_DEPTH, MAX_DIGITS, MAX_MEMBERS, convert, decode, encode, encode_canonical, to_plain
-from dovetail.wire.shape import Struct
 
 numbers = st.integers(-(10**MAX_DIGITS) + 1, 10**MAX_DIGITS - 1) | st.floats(allow_nan=False, allow_infinity=False)
 texts = st.text(max_size=12) | st.sampled_from(

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import ParseError, ResultError
-from dovetail.transports.lines import LineSplitter
-from dovetail.wire.incoming import (
+from dovetail.transports.line_protocol import LineSplitter
+from dovetail.wire.base import UNSET
+from dovetail.wire.raw_message import (
     MAX_MEMBERS,
     RawMessage,
     decode_body,
@@ -21,7 +22,6 @@ from dovetail.wire.incoming import (
     read_messages,
     to_plain,
 )
-from dovetail.wire.shape import UNSET
 from dovetail.wire.tools import CallToolResult, ListToolsResult
 
 values = st.recursive(

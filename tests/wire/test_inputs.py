@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from dovetail.wire.inputs import InputRequest, InputRequiredResult
+from dovetail.wire.input_required import InputRequest, InputRequiredResult
 
 
 def test_questions_pass_with_unread_parameters() -> None:

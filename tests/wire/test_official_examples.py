@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from dovetail.wire import (
+    base,
     completion,
     content,
     elicitation,
-    inputs,
+    input_required,
     lifecycle,
     logs,
     meta,
@@ -20,7 +21,6 @@ from dovetail.wire import (
     resources,
     roots,
     sampling,
-    shape,
     subscriptions,
     tools,
 )
@@ -47,8 +47,8 @@ PARTS: dict[str, Any] = {
     "GetPromptRequestParams": prompts.GetPromptParams,
     "GetPromptResult": prompts.GetPromptResult,
     "ImageContent": content.ImageContent,
-    "InputRequests": dict[str, inputs.InputRequest],
-    "InputRequiredResult": inputs.InputRequiredResult,
+    "InputRequests": dict[str, input_required.InputRequest],
+    "InputRequiredResult": input_required.InputRequiredResult,
     "ListPromptsResult": prompts.ListPromptsResult,
     "ListResourceTemplatesResult": resources.ListResourceTemplatesResult,
     "ListResourcesResult": resources.ListResourcesResult,
@@ -56,7 +56,7 @@ PARTS: dict[str, Any] = {
     "ListToolsResult": tools.ListToolsResult,
     "LoggingMessageNotificationParams": logs.LoggingMessageParams,
     "ModelPreferences": sampling.ModelPreferences,
-    "PaginatedRequestParams": shape.PaginatedParams,
+    "PaginatedRequestParams": base.PaginatedParams,
     "ProgressNotificationParams": progress.ProgressParams,
     "ReadResourceResult": resources.ReadResourceResult,
     "Resource": resources.Resource,
@@ -78,23 +78,23 @@ ENVELOPED_PARAMS: dict[str, Any] = {
     "CancelledNotification": progress.CancelledParams,
     "CompleteRequest": completion.CompleteParams,
     "CreateMessageRequest": sampling.CreateMessageParams,
-    "DiscoverRequest": shape.Params,
+    "DiscoverRequest": base.Params,
     "ElicitRequest": elicitation.ElicitParams,
     "GetPromptRequest": prompts.GetPromptParams,
-    "ListPromptsRequest": shape.PaginatedParams,
-    "ListResourceTemplatesRequest": shape.PaginatedParams,
-    "ListResourcesRequest": shape.PaginatedParams,
-    "ListRootsRequest": shape.Params,
-    "ListToolsRequest": shape.PaginatedParams,
+    "ListPromptsRequest": base.PaginatedParams,
+    "ListResourceTemplatesRequest": base.PaginatedParams,
+    "ListResourcesRequest": base.PaginatedParams,
+    "ListRootsRequest": base.Params,
+    "ListToolsRequest": base.PaginatedParams,
     "LoggingMessageNotification": logs.LoggingMessageParams,
     "ProgressNotification": progress.ProgressParams,
-    "PromptListChangedNotification": shape.Params,
+    "PromptListChangedNotification": base.Params,
     "ReadResourceRequest": resources.ReadResourceParams,
-    "ResourceListChangedNotification": shape.Params,
+    "ResourceListChangedNotification": base.Params,
     "ResourceUpdatedNotification": subscriptions.ResourceUpdatedParams,
     "SubscriptionsAcknowledgedNotification": subscriptions.AcknowledgedParams,
     "SubscriptionsListenRequest": subscriptions.ListenParams,
-    "ToolListChangedNotification": shape.Params,
+    "ToolListChangedNotification": base.Params,
 }
 
 ENVELOPED_RESULTS: dict[str, Any] = {
@@ -203,7 +203,7 @@ def test_questions_decode_by_their_method() -> None:
     by_method: dict[str, Any] = {
         "elicitation/create": elicitation.ElicitParams,
         "sampling/createMessage": sampling.CreateMessageParams,
-        "roots/list": shape.Params,
+        "roots/list": base.Params,
     }
     for questions in examples("InputRequests"):
         for question in questions.values():

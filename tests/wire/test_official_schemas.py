@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dovetail.wire import content, lifecycle, meta, shape
+from dovetail.wire import base, content, lifecycle, meta
 from dovetail.wire.completion import CompleteParams, CompleteResult, PromptReference, ResourceTemplateReference
 from dovetail.wire.elicitation import ElicitationCompleteParams, ElicitParams, ElicitResult
-from dovetail.wire.inputs import InputRequest, InputRequiredResult
+from dovetail.wire.input_required import InputRequest, InputRequiredResult
 from dovetail.wire.logs import LEVELS, LoggingMessageParams, SetLevelParams
 from dovetail.wire.progress import CancelledParams, ProgressParams
 from dovetail.wire.prompts import (
@@ -67,7 +67,7 @@ HANDSHAKE = REVISIONS[:4]
 MODERN = (R26,)
 
 # Where in the schemas a struct is described, and in which revisions.
-DESCRIBED: list[tuple[type[shape.WireStruct], str, tuple[str, ...]]] = [
+DESCRIBED: list[tuple[type[base.WireStruct], str, tuple[str, ...]]] = [
     (content.Annotations, "Annotations", SINCE_25_03),
     (content.Icon, "Icon", SINCE_25_11),
     (content.TextContent, "TextContent", ALL),
@@ -135,9 +135,9 @@ DESCRIBED: list[tuple[type[shape.WireStruct], str, tuple[str, ...]]] = [
     (UnsubscribeParams, "UnsubscribeRequest/properties/params", HANDSHAKE),
     (ResourceUpdatedParams, "ResourceUpdatedNotification/properties/params", ALL),
     (InputRequiredResult, "InputRequiredResult", MODERN),
-    (shape.PaginatedParams, "ListToolsRequest/properties/params", ALL),
-    (shape.Params, "InitializedNotification/properties/params", HANDSHAKE),
-    (shape.EmptyResult, "EmptyResult", ALL),
+    (base.PaginatedParams, "ListToolsRequest/properties/params", ALL),
+    (base.Params, "InitializedNotification/properties/params", HANDSHAKE),
+    (base.EmptyResult, "EmptyResult", ALL),
 ]
 
 # The experimental tasks of 2025-11-25 are not served, so what only they need is not modelled.
@@ -187,12 +187,12 @@ def objects(revision: str, place: str) -> list[dict[str, Any]]:
     return list(alternatives(revision, node))
 
 
-def members(struct: type[shape.WireStruct]) -> set[str]:
+def members(struct: type[base.WireStruct]) -> set[str]:
     tag_field = struct.__struct_config__.tag_field
     return set(struct.__struct_encode_fields__) | ({tag_field} if tag_field else set())
 
 
-def required(struct: type[shape.WireStruct]) -> set[str]:
+def required(struct: type[base.WireStruct]) -> set[str]:
     return {field.encode_name for field in msgspec.structs.fields(struct) if field.required}
 
 
@@ -225,13 +225,13 @@ def test_the_window_is_the_schemas(revision: str) -> None:
 
 
 @each_case
-def test_no_official_member_is_missing(struct: type[shape.WireStruct], place: str, revision: str) -> None:
+def test_no_official_member_is_missing(struct: type[base.WireStruct], place: str, revision: str) -> None:
     for node in objects(revision, place):
         assert set(node.get("properties", {})) - NOT_SERVED <= members(struct)
 
 
 @each_struct
-def test_no_member_is_invented(struct: type[shape.WireStruct]) -> None:
+def test_no_member_is_invented(struct: type[base.WireStruct]) -> None:
     official = {
         name
         for place, revision in BY_STRUCT[struct]
@@ -242,7 +242,7 @@ def test_no_member_is_invented(struct: type[shape.WireStruct]) -> None:
 
 
 @each_struct
-def test_required_is_what_every_revision_requires(struct: type[shape.WireStruct]) -> None:
+def test_required_is_what_every_revision_requires(struct: type[base.WireStruct]) -> None:
     demands = [
         set(node.get("required", [])) for place, revision in BY_STRUCT[struct] for node in objects(revision, place)
     ]
@@ -252,12 +252,12 @@ def test_required_is_what_every_revision_requires(struct: type[shape.WireStruct]
 
 # What a peer of one revision may be sent. Newer things are translated by the downgrade before they leave.
 
-BLOCKS: dict[str, tuple[type[shape.WireStruct], ...]] = {
+BLOCKS: dict[str, tuple[type[base.WireStruct], ...]] = {
     R24: (content.TextContent, content.ImageContent, content.EmbeddedResource),
     R25_03: (content.TextContent, content.ImageContent, content.AudioContent, content.EmbeddedResource),
     **dict.fromkeys(SINCE_25_06, typing.get_args(content.ContentBlock)),
 }
-SAMPLING_BLOCKS: dict[str, tuple[type[shape.WireStruct], ...]] = {
+SAMPLING_BLOCKS: dict[str, tuple[type[base.WireStruct], ...]] = {
     R24: (content.TextContent, content.ImageContent),
     R25_03: (content.TextContent, content.ImageContent, content.AudioContent),
     R25_06: (content.TextContent, content.ImageContent, content.AudioContent),
@@ -302,7 +302,7 @@ forms = st.fixed_dictionaries(
         ),
     },
 )
-unset = st.just(shape.UNSET)
+unset = st.just(base.UNSET)
 
 
 def structured(revision: str) -> st.SearchStrategy[Any]:
@@ -314,7 +314,7 @@ def answers(revision: str) -> st.SearchStrategy[Any]:
     return st.dictionaries(words, value if revision == R25_06 else value | st.lists(words, max_size=2), max_size=2)
 
 
-def blocks(kinds: dict[str, tuple[type[shape.WireStruct], ...]], revision: str) -> st.SearchStrategy[Any]:
+def blocks(kinds: dict[str, tuple[type[base.WireStruct], ...]], revision: str) -> st.SearchStrategy[Any]:
     return st.one_of([value_of(kind, revision) for kind in kinds[revision]])
 
 
@@ -368,7 +368,7 @@ BY_NAME: dict[str, Any] = {
     "input_responses": replies,
     "meta": lambda _: objects_of_anything,
 }
-BY_FIELD: dict[tuple[type[shape.WireStruct], str], Any] = {
+BY_FIELD: dict[tuple[type[base.WireStruct], str], Any] = {
     (ResourceTemplateReference, "uri"): lambda _: templates,
     (LoggingMessageParams, "data"): lambda _: anything,
     (ElicitResult, "content"): answers,
@@ -382,9 +382,9 @@ BY_FIELD: dict[tuple[type[shape.WireStruct], str], Any] = {
 NOTICES = (LoggingMessageParams, ProgressParams, CancelledParams, AcknowledgedParams, ResourceUpdatedParams)
 
 
-def stamps(struct: type[shape.WireStruct], revision: str) -> dict[str, st.SearchStrategy[Any]]:
+def stamps(struct: type[base.WireStruct], revision: str) -> dict[str, st.SearchStrategy[Any]]:
     """What the era adds to every message of a revision."""
-    if issubclass(struct, shape.Params) and struct not in NOTICES and revision == R26:
+    if issubclass(struct, base.Params) and struct not in NOTICES and revision == R26:
         particulars = {
             meta.PROTOCOL_VERSION: st.just(R26),
             meta.CLIENT_CAPABILITIES: value_of(lifecycle.ClientCapabilities, R26).map(msgspec.to_builtins),
@@ -395,13 +395,13 @@ def stamps(struct: type[shape.WireStruct], revision: str) -> dict[str, st.Search
             meta.PROGRESS_TOKEN: whole | words,
         }
         return {"meta": st.fixed_dictionaries(particulars, optional=optional)}
-    if issubclass(struct, shape.Result):
+    if issubclass(struct, base.Result):
         found: dict[str, st.SearchStrategy[Any]] = {}
         if revision != R26:
             found |= {"result_type": st.none()}
         else:
             found |= {"result_type": st.just("input_required" if struct is InputRequiredResult else "complete")}
-        if issubclass(struct, shape.CacheableResult):
+        if issubclass(struct, base.CacheableResult):
             lifetimes = (st.integers(0, 2**53), st.sampled_from(["public", "private"]))
             none = (st.none(), st.none())
             found["ttl_ms"], found["cache_scope"] = lifetimes if revision == R26 else none
@@ -427,7 +427,7 @@ def of_type(hint: Any, revision: str) -> st.SearchStrategy[Any]:
             return st.dictionaries(words, of_type(arguments[1], revision), max_size=2)
         case _ if origin is dict:
             return objects_of_anything
-        case _ if isinstance(hint, type) and issubclass(hint, shape.WireStruct):
+        case _ if isinstance(hint, type) and issubclass(hint, base.WireStruct):
             return value_of(hint, revision)
         case _:
             return {
@@ -439,7 +439,7 @@ def of_type(hint: Any, revision: str) -> st.SearchStrategy[Any]:
             }[hint]
 
 
-def of_field(struct: type[shape.WireStruct], name: str, hint: Any, revision: str) -> st.SearchStrategy[Any]:
+def of_field(struct: type[base.WireStruct], name: str, hint: Any, revision: str) -> st.SearchStrategy[Any]:
     special = BY_FIELD.get((struct, name)) or BY_NAME.get(name)
     if special is None:
         return of_type(hint, revision)
@@ -448,7 +448,7 @@ def of_field(struct: type[shape.WireStruct], name: str, hint: Any, revision: str
 
 
 @functools.cache
-def value_of(struct: type[shape.WireStruct], revision: str) -> st.SearchStrategy[Any]:
+def value_of(struct: type[base.WireStruct], revision: str) -> st.SearchStrategy[Any]:
     """Values of a struct that a peer of this revision may be sent."""
     hints = typing.get_type_hints(struct)
     fields = {name: of_field(struct, name, hints[name], revision) for name in struct.__struct_fields__}
@@ -480,7 +480,7 @@ def validator(revision: str, place: str) -> Any:
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(data=st.data())
 def test_what_we_can_build_is_valid_and_comes_back(
-    struct: type[shape.WireStruct], place: str, revision: str, data: st.DataObject
+    struct: type[base.WireStruct], place: str, revision: str, data: st.DataObject
 ) -> None:
     value = data.draw(value_of(struct, revision))
     encoded = msgspec.json.encode(value)

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 import dovetail.wire
-from dovetail.wire.shape import (
+from dovetail.wire.base import (
     UNSET,
     CacheableResult,
     EmptyResult,

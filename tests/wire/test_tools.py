@@ -3,8 +3,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from dovetail.wire.base import UNSET
 from dovetail.wire.content import TextContent
-from dovetail.wire.shape import UNSET
 from dovetail.wire.tools import CallToolParams, CallToolResult, ListToolsResult, Tool, ToolAnnotations
 
 

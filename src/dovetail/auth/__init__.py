@@ -1,1 +1,1 @@
-"""Authorization, both sides, as pure generators and decisions: what is sent and what it means, never the sending."""
+"""The joint between authorization and the web: drives the flows of `auth` over the HTTP client, for `connect`."""

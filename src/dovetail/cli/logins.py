@@ -9,11 +9,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import click
 
-from dovetail.auth.login import SavedLogin
-from dovetail.auth.settings import Bearer, DeviceLogin, OAuth
-from dovetail.cli import text
+from dovetail.auth.token_stores import FileTokenStore
 from dovetail.errors import LoginFailed
-from dovetail.login.stores import FileTokenStore
+from dovetail.oauth.login.login_settings import Bearer, DeviceLogin, OAuth
+from dovetail.oauth.login.saved_login import SavedLogin
+from dovetail.terminal import output
 
 
 def create_auth(auth_option: str | None, url: str) -> Any:
@@ -68,7 +68,7 @@ def load_login(url: str) -> SavedLogin | None:
     try:
         stored = FileTokenStore().get(url)
     except LoginFailed as exc:
-        text.print_note(f"the login kept for {url} cannot be read: {exc}")
+        output.print_note(f"the login kept for {url} cannot be read: {exc}")
         return None
     return _decode_login(stored, url) if stored is not None else None
 
@@ -82,14 +82,14 @@ def _load_login_file(path: Path) -> SavedLogin | None:
     try:
         return _decode_login(path.read_bytes(), str(path))
     except OSError as exc:
-        text.print_note(f"a login cannot be read: {exc.strerror}: {exc.filename}")
+        output.print_note(f"a login cannot be read: {exc.strerror}: {exc.filename}")
         return None
 
 
 def _decode_login(stored: bytes, source: str) -> SavedLogin | None:
     login = SavedLogin.load(stored)
     if login is None:
-        text.print_note(f"the login kept for {source} cannot be read: it is damaged")
+        output.print_note(f"the login kept for {source} cannot be read: it is damaged")
     return login
 
 
@@ -113,7 +113,7 @@ class NewLoginStore:
 
 def open_browser(url: str) -> None:
     """Send the user to a page, and name it, should no browser come up."""
-    text.print_note(f"opening a browser; if none comes up, open this on this machine: {url}")
+    output.print_note(f"opening a browser; if none comes up, open this on this machine: {url}")
     if not webbrowser.open(url) and not sys.stderr.isatty():
         raise LoginFailed("there is no browser here, and nobody at a terminal to open the page").at(
             hint="log in with --device, or with --paste at a terminal"
@@ -123,7 +123,7 @@ def open_browser(url: str) -> None:
 def prompt_for_redirect(url: str) -> str:
     """Let the user carry the address over from another machine."""
     click.echo(
-        f"Open this in any browser, log in, and paste here the address it ends at:\n{text.escape_full_line(url)}",
+        f"Open this in any browser, log in, and paste here the address it ends at:\n{output.escape_full_line(url)}",
         err=True,
     )
     return sys.stdin.readline().strip()
@@ -131,7 +131,7 @@ def prompt_for_redirect(url: str) -> str:
 
 def print_device_code(url: str, code: str) -> None:
     """Name the page and the code to enter there."""
-    click.echo(f"Open {text.escape_full_line(url)} and enter the code {text.escape_line(code)}", err=True)
+    click.echo(f"Open {output.escape_full_line(url)} and enter the code {output.escape_line(code)}", err=True)
 
 
 def create_login_auth(login_method: str, **options: Any) -> Any:

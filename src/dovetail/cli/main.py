@@ -58,8 +58,19 @@ COMMAND_GROUPS = {
 COMMAND_SUMMARIES = {name: summary for group in COMMAND_GROUPS.values() for name, summary in group.items()}
 
 
+# Commands whose module has another name.
+_MODULES = {"completion": "shell_completion", "host": "servers"}
+
+
+def load_command(name: str) -> click.Command:
+    """Import the module of a command and return the command."""
+    module = _MODULES.get(name, name)
+    command: click.Command = import_module(f"dovetail.cli.commands.{module}").command
+    return command
+
+
 class LazyGroup(click.Group):
-    """A group whose commands are modules of `cli`."""
+    """A group whose commands are modules of `cli.commands`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All of them, in the order they are told."""
@@ -69,15 +80,14 @@ class LazyGroup(click.Group):
         """The command of this name."""
         if cmd_name not in COMMAND_SUMMARIES:
             return None
-        loaded_command: click.Command = import_module(f"dovetail.cli.{cmd_name}").command
-        return loaded_command
+        return load_command(cmd_name)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Help with a name that is almost right."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as exc:
-            from dovetail.cli.arguments import suggest_names
+            from dovetail.cli.tool_arguments import suggest_names
 
             raise click.UsageError(
                 f"There is no command {args[0]!r}.{suggest_names(args[0], COMMAND_SUMMARIES)}", ctx
@@ -121,7 +131,7 @@ def main() -> None:
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
     if "_DOVETAIL_COMPLETE" in os.environ:
-        from dovetail.cli.completing import print_candidates
+        from dovetail.cli.completion_candidates import print_candidates
 
         print_candidates(os.environ["_DOVETAIL_COMPLETE"], cli, COMMAND_SUMMARIES)
         return
@@ -168,33 +178,34 @@ def _run(args: list[str]) -> int:
 
 def _report_internal_error(exc: Exception, args: list[str]) -> int:
     """What nobody thought of; a server may say anything, and a traceback tells its user nothing."""
-    from dovetail.cli import exits, text
+    from dovetail.cli import error_report
+    from dovetail.terminal import output
 
     own_args = args[: args.index("--") if "--" in args else None]
-    text.print_error(f"dovetail itself is at fault: {type(exc).__name__}: {exc}")
+    output.print_error(f"dovetail itself is at fault: {type(exc).__name__}: {exc}")
     if {"-v", "--verbose"} & {*own_args}:
         import traceback
 
-        text.print_note("".join(traceback.format_exception(exc)))
+        output.print_note("".join(traceback.format_exception(exc)))
     else:
-        text.print_note("-v shows where")
-    return exits.EXIT_INTERNAL_ERROR
+        output.print_note("-v shows where")
+    return error_report.EXIT_INTERNAL_ERROR
 
 
 def _print_usage_error(exc: click.ClickException, as_json: bool) -> None:
-    from dovetail.cli import text
+    from dovetail.terminal import output
 
     if as_json:
         document = {"error": type(exc).__name__, "message": exc.format_message()}
-        click.echo(text.format_json(document), err=True)
+        click.echo(output.format_json(document), err=True)
         return
     ctx = getattr(exc, "ctx", None)
     is_option_error = isinstance(exc, click.BadParameter | click.NoSuchOption | click.BadOptionUsage)
     if ctx is not None and is_option_error:
         click.echo(ctx.get_usage(), err=True)
-    text.print_error(exc.format_message())
+    output.print_error(exc.format_message())
     if ctx is not None and is_option_error:
-        text.print_note(f"more: {ctx.command_path} --help")
+        output.print_note(f"more: {ctx.command_path} --help")
 
 
 _WRITE_ERRNOS = (errno.ENOSPC, errno.EBADF, errno.EIO, errno.EFBIG, errno.EDQUOT, errno.EROFS)
@@ -202,7 +213,7 @@ _WRITE_ERRNOS = (errno.ENOSPC, errno.EBADF, errno.EIO, errno.EFBIG, errno.EDQUOT
 
 def _report_os_error(exc: OSError) -> int:
     """A file, or stdout itself, that the system refuses."""
-    from dovetail.cli import text
+    from dovetail.terminal import output
 
     message = exc.strerror or str(exc)
     if exc.filename:
@@ -211,7 +222,7 @@ def _report_os_error(exc: OSError) -> int:
         message = f"the output cannot be written: {message}"
     elif isinstance(exc, FileNotFoundError):
         message = "the folder this was started in is gone"
-    text.print_error(message)
+    output.print_error(message)
     with contextlib.suppress(OSError):
         _discard_stdout()
     return 2

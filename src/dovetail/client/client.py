@@ -4,17 +4,18 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from dovetail.client.answering import ALL_CAPABILITIES
-from dovetail.client.clock import Progress
-from dovetail.client.listening import Listening
-from dovetail.client.options import check_callable, check_durations, check_log_level, check_type
-from dovetail.client.relation import Session
-from dovetail.client.requesting import CALL_TOOL, DEFAULT_OPTIONS, RequestOptions
-from dovetail.client.rounds import Pending
-from dovetail.client.values import convert_value, extract_contents, extract_value, find_unknown_tool_error
+from dovetail.client.deadlines import Progress
+from dovetail.client.handlers import ALL_CAPABILITIES
+from dovetail.client.input_rounds import Pending
+from dovetail.client.option_checks import check_callable, check_durations, check_log_level, check_type
+from dovetail.client.request_sender import CALL_TOOL, DEFAULT_OPTIONS, RequestOptions
+from dovetail.client.result_values import convert_value, extract_contents, extract_value, find_unknown_tool_error
+from dovetail.client.session import Session
+from dovetail.client.subscription import Listening
 from dovetail.errors import MCPError, NotOffered
+from dovetail.wire.base import replace
 from dovetail.wire.completion import Completion
-from dovetail.wire.inputs import InputRequest
+from dovetail.wire.input_required import InputRequest
 from dovetail.wire.lifecycle import ClientCapabilities, DiscoverResult, RootsCapability
 from dovetail.wire.logs import LoggingLevel
 from dovetail.wire.meta import CLIENT_CAPABILITIES
@@ -27,12 +28,11 @@ from dovetail.wire.resources import (
     Resource,
     ResourceTemplate,
 )
-from dovetail.wire.shape import replace
 from dovetail.wire.subscriptions import SubscriptionFilter
 from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 
 if TYPE_CHECKING:  # loaded once it is mounted
-    from dovetail.client.forwarding import InputFilter, MountedClient
+    from dovetail.client.mounted_client import InputFilter, MountedClient
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class Client(Session):
         the handlers are only for what this client itself requests; `announced`: a handshake server is told that
         others may call. `screen` looks at each question before a caller is asked it.
         """
-        from dovetail.client.forwarding import MountedClient
+        from dovetail.client.mounted_client import MountedClient
 
         set_relay = partial(self._set_relay, declare_all=declare_all)
         return MountedClient(

@@ -4,10 +4,17 @@ Whoever works with a snapshot keeps it: a name in it cannot change its meaning. 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
-from dovetail.host.forms import (
+from dovetail.errors import clip
+from dovetail.host.catalog_item import Definition, Manifest, Offered, estimate_tokens, get_item_name
+from dovetail.host.config.server_entry import Problem
+from dovetail.host.managed_server import Member
+from dovetail.host.qualified_names import make_full_name, make_model_name
+from dovetail.host.search_index import SearchIndex
+from dovetail.host.tool_formats import (
     lint_tools,
     parse_anthropic_call,
     parse_gemini_call,
@@ -16,11 +23,8 @@ from dovetail.host.forms import (
     to_gemini_tools,
     to_openai_tools,
 )
-from dovetail.host.names import make_full_name, make_model_name
-from dovetail.host.offers import Definition, Manifest, Offered, estimate_tokens, get_item_name
-from dovetail.host.search import SearchIndex
+from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode_canonical
-from dovetail.wire.shape import Struct
 
 __all__ = ["Catalog", "Manifest", "Offered"]
 
@@ -179,4 +183,58 @@ def _create_entry(server: str, name: str, definition: Definition) -> Offered:
         exposed=make_model_name(server, name),
         declaration=definition,
         tokens=estimate_tokens(definition),
+    )
+
+
+def explain_unknown_server(name: str, servers: Iterable[Member], problems: Sequence[Problem]) -> str:
+    """Why there is no server of a name."""
+    message = f"there is no server {clip(name)}"
+    for problem in problems:
+        if problem.severe and problem.text.startswith(f"{name}: "):
+            return f"{message}: {problem.text.removeprefix(f'{name}: ')}"
+    names = [server.name for server in servers]
+    return message + (suggest_name(name, names) or f"; there are: {', '.join(names) or 'none'}")
+
+
+def explain_unknown_tool(name: str, catalog: Catalog, servers: Sequence[Member], problems: Sequence[Problem]) -> str:
+    """Why a name means no tool of any server."""
+    server, dot, _ = name.partition(".")
+    if dot:
+        return explain_unknown_server(server, servers, problems)
+    full_names = [tool.full for tool in catalog.tools if tool.name == name]
+    if full_names:
+        return f"several servers have a tool {clip(name)}: {', '.join(full_names)}"
+    message = f"there is no tool {clip(name)}"
+    matches = get_close_matches(name, {tool.name for tool in catalog.tools}, 1)
+    if matches:
+        return f"{message}; did you mean {' or '.join(tool.full for tool in catalog.tools if tool.name in matches)}?"
+    failed_servers = [
+        managed_server
+        for managed_server in servers
+        if managed_server.reason is not None and "tool" not in managed_server.known
+    ]
+    return "; ".join(
+        [
+            message,
+            *(
+                f"{managed_server.name} could not be asked: {_format_reason(managed_server)}"
+                for managed_server in failed_servers
+            ),
+        ]
+    )
+
+
+def suggest_name(name: str, candidates: Iterable[str]) -> str:
+    """What was meant by a name, to be put behind that there is none."""
+    matches = get_close_matches(name, [*candidates], 1)
+    return f"; did you mean {matches[0]}?" if matches else ""
+
+
+def _format_reason(managed_server: Member) -> str:
+    return clip(
+        str(
+            managed_server.reason.args[0]
+            if managed_server.reason and managed_server.reason.args
+            else managed_server.state
+        )
     )

@@ -4,7 +4,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from dovetail.wire.shape import Struct
+from dovetail.wire.base import Struct
 
 EVENT_KINDS: Final = (
     "server.added",

@@ -10,32 +10,31 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final, Self
 
-from dovetail.client.clock import Progress
-from dovetail.client.rounds import Pending
-from dovetail.connect import Client
-from dovetail.host.answering import add_handler_hints
-from dovetail.host.config import check_level
-from dovetail.host.consent import Broker, as_consent_answer
-from dovetail.host.deciding import ConsentDeferred
-from dovetail.host.entries import Entry, Problem
+from dovetail.client.deadlines import Progress
+from dovetail.client.input_rounds import Pending
+from dovetail.client.targets import Client
+from dovetail.host.audit_log import Journal, create_audit_listener
+from dovetail.host.authorization import ConsentDeferred
+from dovetail.host.config.config_files import check_level
+from dovetail.host.config.secret_lookup import ConfigLevel, Secrets
+from dovetail.host.config.server_entry import Entry, Problem
+from dovetail.host.config.watcher import ConfigWatcher, check_files_exist
+from dovetail.host.consent.consent import Broker, as_consent_answer
+from dovetail.host.consent.grants import Grants
+from dovetail.host.consent.inbox import Item
+from dovetail.host.consent.pins import Pins
+from dovetail.host.consent.postponed_calls import PendingCalls
 from dovetail.host.events import Event
-from dovetail.host.following import ConfigWatcher, check_files_exist
-from dovetail.host.gateway import Gateway, GatewayMode
-from dovetail.host.grants import Grants
-from dovetail.host.inbox import Item
-from dovetail.host.journal import Journal
-from dovetail.host.member import Member
-from dovetail.host.models.model import Model
-from dovetail.host.noting import create_audit_listener
-from dovetail.host.performing import find_denial, review_result, run_request
-from dovetail.host.pinned import Pins
-from dovetail.host.policy import Policy, Question
-from dovetail.host.postponing import PendingCalls
-from dovetail.host.roster import DEFAULT_READY_TIMEOUT_S, ManagedServers
-from dovetail.host.searching import CALL_TOOL, SEARCH_TOOL_BY_NAME, parse_inner_call, run_search_tool
-from dovetail.host.secrets import ConfigLevel, Secrets
+from dovetail.host.execution import find_denial, review_result, run_request
+from dovetail.host.gateway.gateway import Gateway, GatewayMode
+from dovetail.host.input_handlers import add_handler_hints
+from dovetail.host.managed_server import Member
+from dovetail.host.policy.policy import Policy, Question
+from dovetail.host.search_tools import CALL_TOOL, SEARCH_TOOL_BY_NAME, parse_inner_call, run_search_tool
+from dovetail.host.servers import DEFAULT_READY_TIMEOUT_S, ManagedServers
+from dovetail.protocol.language_model import Model
 from dovetail.protocol.stats import HostStats
-from dovetail.serve import Server, Transport, prepare_http_server
+from dovetail.server.runners import Server, Transport, prepare_http_server
 from dovetail.wire.codec import to_plain
 from dovetail.wire.completion import Completion
 from dovetail.wire.prompts import GetPromptResult

@@ -5,25 +5,25 @@ All have the one shape, `(exchange, proceed)`, and stand on a server or on a cli
 
 from typing import TYPE_CHECKING
 
-from dovetail.exports import create_lazy_loader
+from dovetail.lazy import create_lazy_loader
 
 if TYPE_CHECKING:
-    from dovetail.middleware.caching import Caching as Caching
-    from dovetail.middleware.journal import LogRequests as LogRequests
-    from dovetail.middleware.limiting import RateLimit as RateLimit
-    from dovetail.middleware.masking import MaskErrors as MaskErrors
-    from dovetail.middleware.retrying import Retry as Retry
-    from dovetail.middleware.sizing import ResponseLimit as ResponseLimit
+    from dovetail.middleware.cache import Caching as Caching
+    from dovetail.middleware.error_mask import MaskErrors as MaskErrors
+    from dovetail.middleware.rate_limit import RateLimit as RateLimit
+    from dovetail.middleware.request_log import LogRequests as LogRequests
+    from dovetail.middleware.response_limit import ResponseLimit as ResponseLimit
+    from dovetail.middleware.retry import Retry as Retry
     from dovetail.middleware.telemetry import Telemetry as Telemetry
     from dovetail.middleware.timing import Timing as Timing
 
 _MODULE_BY_NAME = {
-    "Caching": "dovetail.middleware.caching",
-    "LogRequests": "dovetail.middleware.journal",
-    "MaskErrors": "dovetail.middleware.masking",
-    "RateLimit": "dovetail.middleware.limiting",
-    "ResponseLimit": "dovetail.middleware.sizing",
-    "Retry": "dovetail.middleware.retrying",
+    "Caching": "dovetail.middleware.cache",
+    "LogRequests": "dovetail.middleware.request_log",
+    "MaskErrors": "dovetail.middleware.error_mask",
+    "RateLimit": "dovetail.middleware.rate_limit",
+    "ResponseLimit": "dovetail.middleware.response_limit",
+    "Retry": "dovetail.middleware.retry",
     "Telemetry": "dovetail.middleware.telemetry",
     "Timing": "dovetail.middleware.timing",
 }

@@ -9,9 +9,8 @@ import time
 from typing import Any, Final
 
 from dovetail.errors import MCPError
-from dovetail.middleware.seeing import has_failed
-from dovetail.protocol.around import Call
 from dovetail.protocol.exchange import Ask, Exchange
+from dovetail.protocol.middleware import Call, has_failed
 from dovetail.version import VERSION
 
 INSTRUMENTATION_NAME: Final = "dovetail"

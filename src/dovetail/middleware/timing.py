@@ -4,10 +4,9 @@ import bisect
 import time
 from typing import Any, Final
 
-from dovetail.middleware.seeing import get_target_name, has_failed, is_subscription
-from dovetail.protocol.around import Call
 from dovetail.protocol.exchange import Exchange
-from dovetail.wire.shape import Struct
+from dovetail.protocol.middleware import Call, get_target_name, has_failed, is_subscription
+from dovetail.wire.base import Struct
 
 _MAX_ENTRIES: Final = 1000  # different things counted apart; names are the caller's to choose
 _OTHER_NAMES: Final = "(others)"

@@ -9,22 +9,14 @@ from typing import Any, Final
 
 from dovetail.errors import MissingCapability, PromptNotFound, ProtocolError, ResourceNotFound, ToolNotFound
 from dovetail.wire import jsonrpc
+from dovetail.wire.base import UNSET, Result, replace
 from dovetail.wire.codec import to_plain
 from dovetail.wire.content import AudioContent, ContentBlock, ResourceLink, TextContent
 from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.lifecycle import Implementation, ServerCapabilities
 from dovetail.wire.prompts import GetPromptResult, ListPromptsResult, PromptArgument
 from dovetail.wire.resources import ReadResourceResult
-from dovetail.wire.revisions import (
-    DRAFT,
-    R_2025_03_26,
-    R_2025_06_18,
-    R_2025_11_25,
-    REVISIONS,
-    is_older,
-    is_stateless,
-)
-from dovetail.wire.shape import UNSET, Result, replace
+from dovetail.wire.revisions import DRAFT, R_2025_03_26, R_2025_06_18, R_2025_11_25, REVISIONS, is_older, is_stateless
 from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 
 # Those that have every kind of content.

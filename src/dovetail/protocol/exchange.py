@@ -11,14 +11,14 @@ from dovetail.errors import InternalError, InvalidParams
 from dovetail.protocol.downgrade import encode_notification
 from dovetail.protocol.limits import Limits
 from dovetail.protocol.principal import Principal
+from dovetail.wire.base import Result, Struct
 from dovetail.wire.codec import convert, encode
 from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation, ServerCapabilities
 from dovetail.wire.meta import PROGRESS_TOKEN
-from dovetail.wire.shape import Result, Struct
 
 if TYPE_CHECKING:
-    from dovetail.protocol.recording import Recorder
+    from dovetail.protocol.recording_format import Recorder
 
 NO_CAPABILITIES = ClientCapabilities()
 

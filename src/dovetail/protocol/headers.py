@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, cast
 
 from dovetail.errors import HeaderMismatch, clip
-from dovetail.wire.shape import Struct
+from dovetail.wire.base import Struct
 
 ANNOTATION: Final = "x-mcp-header"
 PARAM_PREFIX: Final = b"mcp-param-"

@@ -3,7 +3,7 @@
 Sizes are bytes, times are seconds.
 """
 
-from dovetail.wire.shape import Struct
+from dovetail.wire.base import Struct
 
 KiB = 1024
 MiB = 1024 * KiB

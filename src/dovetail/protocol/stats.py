@@ -1,6 +1,6 @@
 """Snapshots of what a server, a client or a host has open or running. All counts are 0 when nothing is left."""
 
-from dovetail.wire.shape import Struct
+from dovetail.wire.base import Struct
 
 
 class EndpointStats(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from dovetail.errors import InsufficientScope, MissingCapability
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.principal import Principal
-from dovetail.server.asking import Elicit, ElicitUrl, InputRequestBase, InputRequests, Roots, Sample
+from dovetail.server.input_requests import Elicit, ElicitUrl, InputRequestBase, InputRequests, Roots, Sample
 from dovetail.wire.codec import convert, to_plain
 from dovetail.wire.content import SamplingContent
 from dovetail.wire.jsonrpc import RequestId

@@ -8,13 +8,13 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from dovetail.protocol.profiles import PROVIDER_RULES, UNMODIFIED_RULE_SETS, find_violations
-from dovetail.protocol.resolving import as_object, get_mapping
-from dovetail.server import docstrings
+from dovetail.schemas.provider_rules import PROVIDER_RULES, UNMODIFIED_RULE_SETS, find_violations
+from dovetail.schemas.reader import as_object, get_mapping
+from dovetail.server.parameters import docstrings
 from dovetail.server.tool import Tool
 from dovetail.wire import tools
+from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode
-from dovetail.wire.shape import Struct
 
 log = logging.getLogger("dovetail")
 

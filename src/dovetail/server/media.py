@@ -8,7 +8,7 @@ import io
 import os
 from typing import Any, Final
 
-from dovetail.server.schema import is_path_type
+from dovetail.server.parameters.annotations import is_path_type
 from dovetail.wire.content import (
     Annotations,
     AudioContent,

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Collection
 from typing import Any
 
-from dovetail.server.binding import compile_function
-from dovetail.server.options import build_meta
-from dovetail.server.runner import get_description, get_function_name
+from dovetail.server.compiled_function import compile_function
+from dovetail.server.invocation import get_description, get_function_name
+from dovetail.server.item_options import build_meta
 from dovetail.wire import prompts as wire
 from dovetail.wire.codec import encode
 from dovetail.wire.content import Icon

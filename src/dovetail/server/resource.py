@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from dovetail.protocol.uri_key import uri_key
-from dovetail.server.binding import compile_function
-from dovetail.server.options import Lifetime, build_meta
-from dovetail.server.runner import get_description, get_function_name
+from dovetail.server.compiled_function import compile_function
+from dovetail.server.invocation import get_description, get_function_name
+from dovetail.server.item_options import Lifetime, build_meta
 from dovetail.wire import resources as wire
 from dovetail.wire.content import Annotations, Icon
 
@@ -97,7 +97,7 @@ class ResourceTemplate:
         reveal: Collection[type[Exception]] = (),
         enabled: bool = True,
     ) -> None:
-        from dovetail.server.templates import URITemplate  # only servers with templates pay for it
+        from dovetail.server.uri_template import URITemplate  # only servers with templates pay for it
 
         _check_uri(uri)
         self.template = URITemplate(uri)

@@ -25,28 +25,29 @@ from dovetail.errors import (
     ToolNotFound,
     clip,
 )
-from dovetail.protocol import topics
-from dovetail.protocol.around import Call, Middleware, compose_middleware, reads_results, validate_middleware
+from dovetail.protocol import subscription_filter as topics
 from dovetail.protocol.exchange import Exchange, convert_params
 from dovetail.protocol.headers import check_param_headers
 from dovetail.protocol.limits import Limits
-from dovetail.protocol.mounting import NOT_FOUND_ERRORS
+from dovetail.protocol.middleware import Call, Middleware, compose_middleware, reads_results, validate_middleware
+from dovetail.protocol.mountable import NOT_FOUND_ERRORS
 from dovetail.protocol.principal import Principal
-from dovetail.protocol.state import Sealer
-from dovetail.server.asking import InputRequests, InputRequired, InputRoundEnded
-from dovetail.server.changes import ChangeQueue
-from dovetail.server.complete import build_completion, find_matching
-from dovetail.server.content import build_failure_result, check_read_result, to_prompt_messages, to_resource_contents
+from dovetail.protocol.request_state import Sealer
+from dovetail.server.change_notices import ChangeQueue
+from dovetail.server.completer import build_completion, find_matching
 from dovetail.server.context import Context
-from dovetail.server.faults import mask_exception, unwrap_group
-from dovetail.server.life import Lifespan, LifespanRun, LoopState, log_start_failure, normalize_lifespan
-from dovetail.server.options import Lifetime, check_icons, check_type
-from dovetail.server.paging import PageCache
-from dovetail.server.runner import Runner
-from dovetail.server.signature import InvalidArguments
-from dovetail.server.threads import ThreadPool
+from dovetail.server.exception_mask import mask_exception, unwrap_group
+from dovetail.server.input_requests import InputRequests, InputRequired, InputRoundEnded
+from dovetail.server.invocation import Runner
+from dovetail.server.item_options import Lifetime, check_icons, check_type
+from dovetail.server.lifespan import Lifespan, LifespanRun, LoopState, log_start_failure, normalize_lifespan
+from dovetail.server.page_cache import PageCache
+from dovetail.server.parameters.signature import InvalidArguments
+from dovetail.server.results import build_failure_result, check_read_result, to_prompt_messages, to_resource_contents
+from dovetail.server.thread_pool import ThreadPool
 from dovetail.server.tool import build_error_result
-from dovetail.server.views import Visibility
+from dovetail.server.visibility import Visibility
+from dovetail.wire.base import Result, replace
 from dovetail.wire.completion import CompleteParams, CompleteResult, PromptReference
 from dovetail.wire.content import Icon
 from dovetail.wire.lifecycle import DiscoverResult, Implementation, ServerCapabilities
@@ -54,20 +55,19 @@ from dovetail.wire.meta import SUBSCRIPTION_ID
 from dovetail.wire.prompts import GetPromptResult
 from dovetail.wire.resources import ReadResourceResult
 from dovetail.wire.revisions import DRAFT, REVISIONS
-from dovetail.wire.shape import Result, replace
 from dovetail.wire.subscriptions import ListenParams, ListenResult, SubscriptionFilter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dovetail.protocol.mounting import ItemKind, Mountable
-    from dovetail.protocol.recording import Recorder
+    from dovetail.protocol.mountable import ItemKind, Mountable
+    from dovetail.protocol.recording_format import Recorder
     from dovetail.protocol.stats import ServerStats
-    from dovetail.server.access import AccessRules, Predicate
-    from dovetail.server.mount import MountedServers
-    from dovetail.server.naming import NameMap
-    from dovetail.server.offload import Offload
-    from dovetail.server.transforms import Transform
+    from dovetail.server.access_rules import AccessRules, Predicate
+    from dovetail.server.large_results import Offload
+    from dovetail.server.mounts.mounted_servers import MountedServers
+    from dovetail.server.mounts.name_map import NameMap
+    from dovetail.server.mounts.transforms import Transform
 
 _SWEEP_INTERVAL_S: Final = 0.5  # how often running calls are looked at, seconds
 _MAX_TIMER_TIMEOUT_S: Final = 2.0  # a tool's own limit under this has a timer of its own
@@ -229,9 +229,9 @@ class Server(Visibility):
         is offered. All of it is for callers with the `scopes`, and for whom `visible`, a function of the principal, is
         true.
         """
-        from dovetail.server.local import contains_server
-        from dovetail.server.mount import MountedServers
-        from dovetail.server.naming import NameMap
+        from dovetail.server.mounts.local_server import contains_server
+        from dovetail.server.mounts.mounted_servers import MountedServers
+        from dovetail.server.mounts.name_map import NameMap
 
         if not hasattr(target, "mountable"):
             raise TypeError(f"mount takes a Server, or a Client of one that is elsewhere, not {target!r}")
@@ -247,7 +247,7 @@ class Server(Visibility):
             target._sealer = self._sealer  # so that any worker of this server opens what another sealed
         access_rule = None
         if scopes or visible is not None:
-            from dovetail.server.access import build_access_rule
+            from dovetail.server.access_rules import build_access_rule
 
             access_rule = build_access_rule(scopes, visible)
             self._ensure_access_rules()
@@ -280,7 +280,7 @@ class Server(Visibility):
 
     def mountable(self) -> "Mountable":
         """This server as another one mounts it."""
-        from dovetail.server.local import LocalServer
+        from dovetail.server.mounts.local_server import LocalServer
 
         return LocalServer(self)
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from dovetail.protocol.downgrade import is_wrapped
 from dovetail.protocol.headers import HeaderPath, compile_header_paths
-from dovetail.server.binding import compile_function
-from dovetail.server.content import build_output, compile_output
-from dovetail.server.options import build_annotations, build_meta
-from dovetail.server.runner import get_description, get_function_name
+from dovetail.server.compiled_function import compile_function
+from dovetail.server.invocation import get_description, get_function_name
+from dovetail.server.item_options import build_annotations, build_meta
+from dovetail.server.results import build_output, compile_output
 from dovetail.wire import tools as wire
 from dovetail.wire.content import Icon, TextContent
 from dovetail.wire.tools import CallToolResult, ToolAnnotations
@@ -53,7 +53,7 @@ class Tool:
         if output_schema is None:
             self.output = compile_output(self.signature.returns, where=where)
         else:
-            from dovetail.server.verbatim import compile_schema
+            from dovetail.server.parameters.custom_schema import compile_schema
 
             self.output = build_output(output_schema, compile_schema(output_schema, where))
         self.declaration = wire.Tool(

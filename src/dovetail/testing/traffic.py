@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from dovetail.protocol.channel import Headers
-from dovetail.protocol.recording import (
+from dovetail.protocol.client_transport import Headers
+from dovetail.protocol.recording_format import (
     FORMAT_VERSION,
     Frame,
     Receiver,
@@ -25,7 +25,7 @@ from dovetail.protocol.recording import (
     encode_line,
     read_frames,
 )
-from dovetail.wire.shape import UNSET
+from dovetail.wire.base import UNSET
 
 RECORD_ENV_VAR: Final = "DOVETAIL_RECORD"
 

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from dovetail.errors import CannotStart, MCPError
-from dovetail.transports.talking import DuplexClient
+from dovetail.transports.duplex_client import DuplexClient
 
 
 class ServerConnection(Protocol):

@@ -5,7 +5,7 @@ The specification's limit of one hundred values is kept by whoever builds the re
 
 from typing import ClassVar, Literal
 
-from dovetail.wire.shape import Params, Result, WireStruct
+from dovetail.wire.base import Params, Result, WireStruct
 
 
 class PromptReference(WireStruct, tag_field="type", tag="ref/prompt"):

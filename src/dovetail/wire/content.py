@@ -5,7 +5,7 @@ Refuses to know where a block came from. The `type` member tells the blocks apar
 
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from dovetail.wire.shape import UNSET, WireStruct, field
+from dovetail.wire.base import UNSET, WireStruct, field
 
 Role: TypeAlias = Literal["user", "assistant"]
 

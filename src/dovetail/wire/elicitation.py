@@ -5,7 +5,7 @@ One struct holds both modes: `requested_schema` belongs to a form, `url` to a vi
 
 from typing import Any, Literal
 
-from dovetail.wire.shape import Params, Result
+from dovetail.wire.base import Params, Result
 
 
 class ElicitParams(Params):

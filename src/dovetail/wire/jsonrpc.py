@@ -6,8 +6,8 @@ Knows no method of the protocol. Every message built here is one line of compact
 from typing import Any, Final, Literal
 
 from dovetail.errors import InvalidRequest, ProtocolError
+from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode
-from dovetail.wire.shape import Struct
 
 RequestId = int | str
 MessageKind = Literal["request", "notice", "result", "error"]

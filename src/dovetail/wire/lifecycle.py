@@ -5,8 +5,8 @@ A capability that is None was not declared; an empty one was. Members nobody nam
 
 from typing import Any
 
+from dovetail.wire.base import CacheableResult, Params, Result, WireStruct
 from dovetail.wire.content import Icon
-from dovetail.wire.shape import CacheableResult, Params, Result, WireStruct
 
 
 class Implementation(WireStruct):

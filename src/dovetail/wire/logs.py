@@ -5,7 +5,7 @@ Speaks of messages for the peer; the process's own logging is not its business.
 
 from typing import Any, Literal, TypeAlias
 
-from dovetail.wire.shape import Params
+from dovetail.wire.base import Params
 
 LoggingLevel: TypeAlias = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 

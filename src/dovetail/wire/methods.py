@@ -5,6 +5,7 @@ Outside its window a method does not exist. The support matrix in the documentat
 
 from typing import Final, Literal
 
+from dovetail.wire.base import EmptyResult, PaginatedParams, Params, Result, WireStruct
 from dovetail.wire.completion import CompleteParams, CompleteResult
 from dovetail.wire.elicitation import ElicitationCompleteParams, ElicitParams, ElicitResult
 from dovetail.wire.lifecycle import DiscoverResult, InitializeParams, InitializeResult
@@ -29,7 +30,6 @@ from dovetail.wire.revisions import (
 )
 from dovetail.wire.roots import ListRootsResult
 from dovetail.wire.sampling import CreateMessageParams, CreateMessageResult
-from dovetail.wire.shape import EmptyResult, PaginatedParams, Params, Result, WireStruct
 from dovetail.wire.subscriptions import (
     AcknowledgedParams,
     ListenParams,

@@ -5,7 +5,7 @@ Tokens and ids are opaque: they are compared, never read.
 
 from typing import TypeAlias
 
-from dovetail.wire.shape import Params
+from dovetail.wire.base import Params
 
 ProgressToken: TypeAlias = str | int
 

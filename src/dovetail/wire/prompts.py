@@ -5,8 +5,8 @@ Argument values are text, as the specification has them; converting is the serve
 
 from typing import Any
 
+from dovetail.wire.base import CacheableResult, Params, Result, WireStruct, field
 from dovetail.wire.content import ContentBlock, Icon, Role
-from dovetail.wire.shape import CacheableResult, Params, Result, WireStruct, field
 
 
 class PromptArgument(WireStruct):

@@ -5,8 +5,8 @@ A URI is text here: nobody parses, resolves or expands it in this module.
 
 from typing import Any
 
+from dovetail.wire.base import CacheableResult, Params, WireStruct, field
 from dovetail.wire.content import Annotations, Icon, ResourceContents
-from dovetail.wire.shape import CacheableResult, Params, WireStruct, field
 
 
 class Resource(WireStruct):

@@ -5,7 +5,7 @@ A root grants nothing by itself; the struct only names it.
 
 from typing import Any
 
-from dovetail.wire.shape import Result, WireStruct, field
+from dovetail.wire.base import Result, WireStruct, field
 
 
 class Root(WireStruct):

@@ -5,8 +5,8 @@ Holds no opinion on which model answers; the preferences are advice.
 
 from typing import Any, Literal
 
+from dovetail.wire.base import Params, Result, WireStruct, field
 from dovetail.wire.content import Role, SamplingContent
-from dovetail.wire.shape import Params, Result, WireStruct, field
 from dovetail.wire.tools import Tool
 
 

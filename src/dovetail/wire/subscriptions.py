@@ -3,7 +3,7 @@
 Says what is wished for; what a filter matches is decided in the protocol.
 """
 
-from dovetail.wire.shape import Params, Result, WireStruct
+from dovetail.wire.base import Params, Result, WireStruct
 
 
 class SubscriptionFilter(WireStruct):

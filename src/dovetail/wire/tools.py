@@ -5,8 +5,8 @@ Schemas are plain dicts: this module neither reads nor checks them.
 
 from typing import Any
 
+from dovetail.wire.base import UNSET, CacheableResult, Params, Result, WireStruct, field
 from dovetail.wire.content import ContentBlock, Icon
-from dovetail.wire.shape import UNSET, CacheableResult, Params, Result, WireStruct, field
 
 
 class ToolAnnotations(WireStruct):

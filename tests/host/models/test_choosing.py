@@ -2,7 +2,7 @@
 
 import pytest
 
-from dovetail.host.models.choosing import Variant, as_model_infos, choose_model
+from dovetail.agent.models.preferences import Variant, as_model_infos, choose_model
 from dovetail.wire.sampling import ModelHint, ModelPreferences
 
 BIG = Variant("opus-5", clever=1.0, cheap=0.1, fast=0.2, stands_for=("gpt-5",))

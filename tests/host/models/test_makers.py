@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from dovetail import Allow, ConsentRequest, Context, Policy, Server, rule
+from dovetail.agent.agent import Agent, Done
+from dovetail.agent.models.anthropic_model import AnthropicModel
+from dovetail.agent.models.openai_model import OpenAIModel
+from dovetail.agent.models.preferences import Variant
+from dovetail.agent.models.provider_messages import ToolAliases
 from dovetail.errors import AnswerError, ModelError
-from dovetail.host.agent import Agent, Done
 from dovetail.host.host import Host
-from dovetail.host.models.anthropic import AnthropicModel
-from dovetail.host.models.choosing import Variant
-from dovetail.host.models.model import Model
-from dovetail.host.models.openai import OpenAIModel
-from dovetail.host.models.telling import ToolAliases
+from dovetail.protocol.language_model import Model
 from dovetail.wire.content import (
     AudioContent,
     EmbeddedResource,
@@ -202,7 +202,7 @@ def test_a_client_that_is_not_installed(kind: str) -> None:
     program = f"""
 import asyncio, sys
 sys.modules[{kind!r}] = None
-from dovetail.host.models.{kind} import {name}
+from dovetail.agent import {name}
 from dovetail.errors import AnswerError, ModelError
 try:
     asyncio.run({name}("m").reply([]))

@@ -2,9 +2,9 @@
 
 import pytest
 
-from dovetail.host.models.anthropic import AnthropicModel
-from dovetail.host.models.named import named
-from dovetail.host.models.openai import OpenAIModel
+from dovetail.agent.models.anthropic_model import AnthropicModel
+from dovetail.agent.models.factory import named
+from dovetail.agent.models.openai_model import OpenAIModel
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,115 @@
+"""Spending: what an agent has used, and what it may still use. Pure; what nobody counted is estimated."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+from dovetail.agent.models.provider_messages import format_content, get_blocks
+from dovetail.errors import ModelError
+from dovetail.host.catalog_item import BYTES_PER_TOKEN
+from dovetail.protocol.language_model import Model, Reply, Usage
+from dovetail.wire.base import UNSET, Struct, replace
+from dovetail.wire.codec import encode
+from dovetail.wire.content import TextContent, ToolResultContent, ToolUseContent
+from dovetail.wire.sampling import SamplingMessage
+
+_TOKENS_PER_IMAGE: Final = 1_600  # tokens; makers count pictures by their size on a screen, not in bytes
+_MIN_REPLY_TOKENS: Final = 16  # tokens of a reply; some makers refuse to be asked for less
+_TOKENS_PER_PRICE: Final = 1_000_000
+
+Price: TypeAlias = tuple[float, float]  # dollars for a million tokens, in and out
+
+
+class Spent(Struct, frozen=True, kw_only=True):
+    """What an agent has used since it was made; `usd` is None where the price of the model is not known."""
+
+    input: int = 0
+    output: int = 0
+    usd: float | None = 0.0
+    turns: int = 0
+    calls: Mapping[str, int] = {}  # by the full name of the tool
+
+    @property
+    def tokens(self) -> int:
+        """Both ways."""
+        return self.input + self.output
+
+    def plus(self, usage: Usage) -> "Spent":
+        """With one reply more."""
+        cost_usd = None if self.usd is None or usage.usd is None else self.usd + usage.usd
+        return replace(
+            self, input=self.input + usage.input, output=self.output + usage.output, usd=cost_usd, turns=self.turns + 1
+        )
+
+
+class Budget:
+    """What may be used in all, and how long a reply may be at most."""
+
+    def __init__(self, model: Model, max_reply_tokens: int, max_tokens: int | None, max_cost_usd: float | None) -> None:
+        self._price: Price | None = getattr(model, "price", None)
+        self._max_reply_tokens = max_reply_tokens
+        self._max_tokens = max_tokens
+        self._max_cost_usd = max_cost_usd
+        if max_cost_usd is not None and self._price is None:
+            raise ModelError("budget_usd needs a model whose price is known").at(hint="Variant(name, price=(…, …))")
+
+    def get_reply_limit(self, usage: Spent, input_tokens: int) -> int | Literal["tokens", "money"]:
+        """How many tokens the next reply may have if so many are put to the model; or what there is too little of."""
+        max_tokens = self._max_reply_tokens
+        if self._max_tokens is not None:
+            max_tokens = min(max_tokens, self._max_tokens - usage.tokens - input_tokens)
+            if max_tokens < min(_MIN_REPLY_TOKENS, self._max_reply_tokens):
+                return "tokens"
+        if self._max_cost_usd is not None:
+            max_tokens = min(max_tokens, self._get_affordable_tokens(usage, input_tokens, max_tokens))
+            if max_tokens < min(_MIN_REPLY_TOKENS, self._max_reply_tokens):
+                return "money"
+        return max_tokens
+
+    def _get_affordable_tokens(self, usage: Spent, input_tokens: int, max_tokens: int) -> int:
+        assert self._price is not None
+        assert self._max_cost_usd is not None
+        remaining_usd = self._max_cost_usd - (usage.usd or 0.0) - input_tokens * self._price[0] / _TOKENS_PER_PRICE
+        if remaining_usd <= 0:
+            return 0
+        return max_tokens if self._price[1] == 0 else int(remaining_usd * _TOKENS_PER_PRICE / self._price[1])
+
+    def measure_usage(self, reply: Reply, input_tokens: int) -> Usage:
+        """What a reply took, by its own count or by ours."""
+        usage = reply.usage
+        output_tokens = usage.output or estimate_message_tokens(
+            (SamplingMessage(role="assistant", content=[*reply.content]),)
+        )
+        usage = Usage(input=usage.input or input_tokens, output=output_tokens, usd=usage.usd)
+        if self._price is None or usage.usd:
+            return usage
+        return replace(usage, usd=(usage.input * self._price[0] + usage.output * self._price[1]) / _TOKENS_PER_PRICE)
+
+
+def estimate_message_tokens(messages: Iterable[SamplingMessage], system_prompt: str | None = None) -> int:
+    """About how many tokens a conversation has."""
+    return _to_token_count((system_prompt or "").encode()) + sum(
+        _estimate_block(block) for message in messages for block in get_blocks(message)
+    )
+
+
+def _estimate_block(block: Any) -> int:
+    match block:
+        case TextContent():
+            return _to_token_count(block.text.encode())
+        case ToolUseContent():
+            return _to_token_count(encode((block.name, block.input)))
+        case ToolResultContent():
+            return _estimate_result(block)
+        case _:
+            return _TOKENS_PER_IMAGE
+
+
+def _estimate_result(result: ToolResultContent) -> int:
+    text = format_content(result.content)
+    if not text and result.structured_content is not UNSET:
+        return _to_token_count(encode(result.structured_content))
+    return _to_token_count(text.encode()) + _TOKENS_PER_IMAGE * sum(block.type == "image" for block in result.content)
+
+
+def _to_token_count(encoded: bytes) -> int:
+    return -(-len(encoded) // BYTES_PER_TOKEN)

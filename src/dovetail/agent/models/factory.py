@@ -1,0 +1,37 @@
+"""A model by a word, as a command line or a configuration names it."""
+
+from typing import Any, Final
+
+from dovetail.protocol.language_model import Model
+
+_LOCAL_URLS: Final = {
+    "ollama": "http://127.0.0.1:11434/v1",
+    "lmstudio": "http://127.0.0.1:1234/v1",
+    "llamacpp": "http://127.0.0.1:8080/v1",
+    "vllm": "http://127.0.0.1:8000/v1",
+}
+MODEL_NAME_HELP: Final = "openai:NAME, anthropic:NAME, ollama:NAME, or URL#NAME of anything that speaks as OpenAI does"
+
+
+def named(word: str, **options: Any) -> Model:
+    """The model a word means; ValueError if it means none. Options are those of the maker's client."""
+    if word.startswith(("http://", "https://")):
+        url, _, name = word.partition("#")
+        if name:
+            return _create_openai_model(name, base_url=url, **options)
+    provider, _, name = word.partition(":")
+    if name and provider == "openai":
+        return _create_openai_model(name, **options)
+    if name and provider == "anthropic":
+        from dovetail.agent.models.anthropic_model import AnthropicModel
+
+        return AnthropicModel(name, **options)
+    if name and provider in _LOCAL_URLS:
+        return _create_openai_model(name, **({"base_url": _LOCAL_URLS[provider]} | options))
+    raise ValueError(f"{word!r} names no model: it is {MODEL_NAME_HELP}")
+
+
+def _create_openai_model(name: str, **options: Any) -> Model:
+    from dovetail.agent.models.openai_model import OpenAIModel
+
+    return OpenAIModel(name, **options)

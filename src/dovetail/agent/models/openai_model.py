@@ -1,0 +1,159 @@
+"""OpenAI's models, and whatever else speaks its chat completions: the `openai` client, loaded at the first reply."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from dovetail.agent.models.preferences import Variant, as_model_infos, choose_model
+from dovetail.agent.models.provider_messages import ToolAliases, describe_failure, format_result, get_blocks, get_images
+from dovetail.errors import ModelError
+from dovetail.host.tool_formats import parse_openai_call, to_openai_tools
+from dovetail.protocol.language_model import Reply
+from dovetail.wire.codec import encode
+from dovetail.wire.content import (
+    AudioContent,
+    ImageContent,
+    SamplingContent,
+    TextContent,
+    ToolResultContent,
+    ToolUseContent,
+)
+from dovetail.wire.sampling import ModelPreferences, SamplingMessage, ToolChoice
+from dovetail.wire.tools import Tool
+
+_STOP_REASONS: Final = {"stop": "endTurn", "length": "maxTokens", "tool_calls": "toolUse"}
+
+
+class OpenAIModel:
+    """Models of OpenAI, by name; with `base_url`, those of any server that speaks as OpenAI's does.
+
+    The first answers, unless a server prefers another. Other options are those of `openai.AsyncOpenAI`; without
+    `api_key` the client looks for OPENAI_API_KEY.
+    """
+
+    def __init__(self, *models: str | Variant, base_url: str | None = None, **options: Any) -> None:
+        self.models = as_model_infos(models)
+        self.price = self.models[0].price  # of the one that answers, unless another is preferred
+        if base_url is not None:
+            options = {"base_url": base_url, "api_key": "none", **options}  # local servers want none, the client does
+        self._is_compatible_server = base_url is not None
+        self._options = options
+        self._client: Any = None
+
+    async def reply(
+        self,
+        messages: Sequence[SamplingMessage],
+        tools: Sequence[Tool] = (),
+        *,
+        max_tokens: int = 1024,
+        system: str | None = None,
+        temperature: float | None = None,
+        stop: Sequence[str] = (),
+        choice: ToolChoice | None = None,
+        preferences: ModelPreferences | None = None,
+    ) -> Reply:
+        """The next message of the conversation."""
+        aliases, model = ToolAliases(), choose_model(self.models, preferences)
+        request: dict[str, Any] = {"model": model.name, "messages": _to_messages(messages, system, aliases)}
+        # What OpenAI calls it now is unknown to most of those who speak as it did.
+        request["max_tokens" if self._is_compatible_server else "max_completion_tokens"] = max_tokens
+        if tools:
+            request["tools"] = to_openai_tools(aliases.to_entries(tools))
+            request["tool_choice"] = choice.mode if choice is not None else "auto"
+        if temperature is not None:
+            request["temperature"] = temperature
+        if stop:
+            request["stop"] = [*stop]
+        return _parse_response(await self._send_request(request), aliases, model)
+
+    async def _send_request(self, request: dict[str, Any]) -> Any:
+        try:
+            import openai
+        except ImportError:
+            hint = 'pip install "dovetail-mcp[openai]"'
+            raise ModelError("the package openai is not installed").at(hint=hint) from None
+        try:
+            if self._client is None:
+                self._client = openai.AsyncOpenAI(**self._options)
+            return await self._client.chat.completions.create(**request)
+        except openai.OpenAIError as exc:
+            raise ModelError(f"{request['model']}: {describe_failure(exc)}") from exc
+
+
+def _to_messages(
+    messages: Sequence[SamplingMessage], system_prompt: str | None, aliases: ToolAliases
+) -> list[dict[str, Any]]:
+    provider_messages = [{"role": "system", "content": system_prompt}] if system_prompt is not None else []
+    for message in messages:
+        provider_messages += (
+            _to_assistant_messages(message, aliases) if message.role == "assistant" else _to_user_messages(message)
+        )
+    return provider_messages
+
+
+def _to_assistant_messages(message: SamplingMessage, aliases: ToolAliases) -> Iterator[dict[str, Any]]:
+    text = "".join(block.text for block in get_blocks(message) if isinstance(block, TextContent))
+    tool_calls = [
+        {
+            "id": block.id,
+            "type": "function",
+            "function": {"name": aliases.to_alias(block.name), "arguments": encode(block.input).decode()},
+        }
+        for block in get_blocks(message)
+        if isinstance(block, ToolUseContent)
+    ]
+    yield {"role": "assistant", "content": text or None} | ({"tool_calls": tool_calls} if tool_calls else {})
+
+
+def _to_user_messages(message: SamplingMessage) -> Iterator[dict[str, Any]]:
+    """A result is a message of its own, and holds words alone: its pictures come after."""
+    parts: list[dict[str, Any]] = []
+    for block in get_blocks(message):
+        if isinstance(block, ToolResultContent):
+            result_text = format_result(block)
+            text = f"The tool failed: {result_text}" if block.is_error else result_text
+            yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": text}
+            parts += map(_to_content_part, get_images(block.content))
+    parts += [_to_content_part(block) for block in get_blocks(message) if not isinstance(block, ToolResultContent)]
+    if parts:
+        single_text = parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else None
+        yield {"role": "user", "content": parts if single_text is None else single_text}
+
+
+def _to_content_part(block: Any) -> dict[str, Any]:
+    match block:
+        case TextContent():
+            return {"type": "text", "text": block.text}
+        case ImageContent():
+            return {"type": "image_url", "image_url": {"url": f"data:{block.mime_type};base64,{block.data}"}}
+        case AudioContent():
+            audio_format = (
+                "mp3" if block.mime_type in ("audio/mpeg", "audio/mp3") else block.mime_type.rpartition("/")[2]
+            )
+            return {"type": "input_audio", "input_audio": {"data": block.data, "format": audio_format}}
+        case _:
+            raise ModelError(f"a user says no {type(block).__name__}")
+
+
+def _parse_response(response: Any, aliases: ToolAliases, model: Variant) -> Reply:
+    if not getattr(response, "choices", None):
+        raise ModelError(f"{model.name}: the answer holds no message")
+    choice = response.choices[0]
+    content: list[SamplingContent] = []
+    if text := choice.message.content or choice.message.refusal:
+        content.append(TextContent(text=text))
+    invalid_calls: dict[str, str] = {}
+    for call in choice.message.tool_calls or ():
+        try:
+            name, arguments = parse_openai_call(call)
+        except ValueError as exc:
+            name, arguments = getattr(getattr(call, "function", None), "name", None) or "", {}
+            invalid_calls[call.id] = str(exc)
+        content.append(ToolUseContent(id=call.id, name=aliases.to_name(name), input=arguments))
+    usage = response.usage
+    return Reply(
+        content=content,
+        model=response.model or model.name,
+        stop_reason=_STOP_REASONS.get(choice.finish_reason, choice.finish_reason),
+        usage=model.usage(usage.prompt_tokens, usage.completion_tokens) if usage is not None else model.usage(0, 0),
+        unread=invalid_calls,
+    )

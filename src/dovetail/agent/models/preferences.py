@@ -1,0 +1,57 @@
+"""Choosing: which of a maker's models answers, by what a server prefers. Pure; their order is the user's."""
+
+from collections.abc import Sequence
+
+from dovetail.protocol.language_model import Usage
+from dovetail.wire.base import Struct
+from dovetail.wire.sampling import ModelPreferences
+
+
+class Variant(Struct, frozen=True):
+    """One model of a maker. Grades run from 0 to 1; the price is dollars for a million tokens, in and out."""
+
+    name: str
+    price: tuple[float, float] | None = None
+    cheap: float = 0.5
+    fast: float = 0.5
+    clever: float = 0.5
+    stands_for: tuple[str, ...] = ()  # hints it answers to beside its own name
+
+    def usage(self, input_tokens: int, output_tokens: int) -> Usage:
+        """What a reply took."""
+        cost_usd = (
+            None if self.price is None else (input_tokens * self.price[0] + output_tokens * self.price[1]) / 1_000_000
+        )
+        return Usage(input=input_tokens, output=output_tokens, usd=cost_usd)
+
+
+def as_model_infos(models: Sequence[str | Variant]) -> tuple[Variant, ...]:
+    """Models by name, or with all that is known of them; ValueError if there is none."""
+    if not models:
+        raise ValueError("which model? Give the name of one, or several of which the first answers")
+    return tuple(Variant(model) if isinstance(model, str) else model for model in models)
+
+
+def choose_model(models: Sequence[Variant], model_preferences: ModelPreferences | None) -> Variant:
+    """The model that suits best: a hint counts before the priorities, an earlier hint before a later one.
+
+    A hint is part of a name. spec: sampling#model-preferences
+    """
+    if model_preferences is None:
+        return models[0]
+    for hint in model_preferences.hints or ():
+        hint_name = (hint.name or "").lower()
+        for model in models:
+            if hint_name and any(hint_name in name.lower() for name in (model.name, *model.stands_for)):
+                return model
+    cost, speed, intelligence = (
+        priority or 0.0
+        for priority in (
+            model_preferences.cost_priority,
+            model_preferences.speed_priority,
+            model_preferences.intelligence_priority,
+        )
+    )
+    return max(
+        models, key=lambda model: cost * model.cheap + speed * model.fast + intelligence * model.clever
+    )  # the first of equals

@@ -1,0 +1,92 @@
+"""Telling: what every maker's adapter needs to put a conversation in its maker's words. Pure."""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from dovetail.host.catalog_item import Offered
+from dovetail.host.qualified_names import make_model_name
+from dovetail.wire.base import UNSET
+from dovetail.wire.codec import to_plain
+from dovetail.wire.content import (
+    AudioContent,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    ToolResultContent,
+)
+from dovetail.wire.sampling import SamplingMessage
+from dovetail.wire.tools import Tool
+
+_VALID_ALIAS: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class ToolAliases:
+    """The names of tools as makers take them, and back."""
+
+    def __init__(self) -> None:
+        self._name_by_alias: dict[str, str] = {}
+
+    def to_alias(self, name: str) -> str:
+        """What a maker is told."""
+        alias = name if _VALID_ALIAS.fullmatch(name) else make_model_name("", name)
+        self._name_by_alias[alias] = name
+        return alias
+
+    def to_name(self, alias: str) -> str:
+        """What a model meant."""
+        return self._name_by_alias.get(alias, alias)
+
+    def to_entries(self, tools: Iterable[Tool]) -> list[Offered]:
+        """Tools under the names that are told."""
+        return [
+            Offered(server="", name=tool.name, full=tool.name, exposed=self.to_alias(tool.name), declaration=tool)
+            for tool in tools
+        ]
+
+
+def get_blocks(message: SamplingMessage) -> Sequence[Any]:
+    """What a message holds, as a list."""
+    return message.content if isinstance(message.content, list) else [message.content]
+
+
+def format_content(content: Iterable[ContentBlock]) -> str:
+    """The blocks of a result that can be said in words; pictures are told apart by `pictures`."""
+    return "\n".join(text for block in content if (text := _format_block(block)) is not None)
+
+
+def get_images(content: Iterable[ContentBlock]) -> list[ImageContent]:
+    """The pictures of a result."""
+    return [block for block in content if isinstance(block, ImageContent)]
+
+
+def format_result(result: ToolResultContent) -> str:
+    """What a tool answered, in words; its structured value where it has no other."""
+    text = format_content(result.content)
+    if not text and result.structured_content is not UNSET:
+        return json.dumps(to_plain(result.structured_content), ensure_ascii=False)
+    return text
+
+
+def describe_failure(exc: Exception) -> str:
+    """What went wrong between a maker's client and the maker; where, if no answer came that would tell."""
+    request = None if getattr(exc, "response", None) is not None else getattr(exc, "request", None)
+    return str(exc) if request is None else f"{exc} ({request.url})"
+
+
+def _format_block(block: ContentBlock) -> str | None:
+    match block:
+        case TextContent():
+            return block.text
+        case ImageContent():
+            return None
+        case AudioContent():
+            return f"[a sound, {block.mime_type}]"
+        case ResourceLink():
+            return f"[{block.name}: {block.uri}]"
+        case EmbeddedResource():
+            resource = block.resource
+            return resource.text if resource.text is not None else f"[{resource.uri}, {resource.mime_type or 'bytes'}]"

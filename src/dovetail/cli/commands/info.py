@@ -1,0 +1,61 @@
+"""`dovetail info`: who a server is, what it speaks, what it can do."""
+
+from typing import Any
+
+import click
+
+from dovetail.cli.command_runner import CommandRun, run_command
+from dovetail.cli.target_argument import read_target_options, target_options
+from dovetail.terminal import output
+from dovetail.wire.codec import to_plain
+
+
+@click.command("info")
+@target_options()
+@click.pass_context
+def command(ctx: click.Context, **params: Any) -> int:
+    """Show who a server is, what it speaks and what it can do.
+
+    \b
+    dovetail info https://example.com/mcp
+    """
+
+    async def execute(command_run: CommandRun) -> None:
+        client = command_run.client
+        discovery = await client.discover()
+        server = client.server
+        info = {
+            "name": server.name if server else None,
+            "version": server.version if server else None,
+            "revision": client.revision,
+            "supported": discovery.supported_versions,
+            "capabilities": to_plain(client.capabilities),
+            "instructions": client.instructions,
+        }
+        command_run.print_result(info, lambda: _format_info(info))
+
+    return run_command(read_target_options(ctx, **params), execute)
+
+
+def _format_info(info: dict[str, Any]) -> str:
+    rows = [(name, _format_field(name, value)) for name, value in info.items() if value not in (None, "", {})]
+    return "\n".join(f"{name + ':':<14} {value}" for name, value in rows)
+
+
+def _format_field(name: str, value: Any) -> str:
+    if name == "instructions":
+        return output.escape_text(str(value)).replace("\n", "\n" + " " * 15)
+    if isinstance(value, dict):
+        return ", ".join(_format_capability(str(name), capability) for name, capability in value.items())
+    if isinstance(value, list):
+        return ", ".join(output.escape_line(str(item)) for item in value)
+    return output.escape_line(str(value))
+
+
+def _format_capability(name: str, capability: Any) -> str:
+    flags = (
+        [output.escape_line(str(key)) for key, is_enabled in capability.items() if is_enabled]
+        if isinstance(capability, dict)
+        else []
+    )
+    return f"{output.escape_line(name)} ({', '.join(flags)})" if flags else output.escape_line(name)

@@ -1,0 +1,169 @@
+"""`dovetail pins`: the definitions of tools that were agreed to, and what became of them."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from dovetail.cli import error_report
+from dovetail.cli.command_runner import LogPrinter, run_to_exit_code
+from dovetail.cli.host_setup import create_consent, create_host, get_data_file, host_options, print_start_hint
+from dovetail.host.consent.pins import Comparison, Pins
+from dovetail.host.host import Host
+from dovetail.host.managed_server import Member
+from dovetail.schemas.definition_changes import describe
+from dovetail.terminal import output
+from dovetail.terminal.line_reader import LineReader
+
+_NO_SERVER_MESSAGE = "no server could be looked at"
+_JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
+@click.group("pins")
+def command() -> None:
+    """See which definitions of tools were agreed to, compare them with what servers offer now, agree to new ones.
+
+    A host remembers the definition of every tool it used, and asks before one that has changed is used again.
+    """
+
+
+@command.command("list")
+@_JSON_OPTION
+def list_pins(as_json: bool) -> int:
+    """List the definitions that were agreed to."""
+    pins = Pins(get_data_file("pins.json")).list()
+    if as_json:
+        click.echo(output.format_json(pins))
+        return error_report.EXIT_OK
+    rows = [
+        (pin.server, pin.name, time.strftime("%Y-%m-%d", time.localtime(pin.seen)), pin.fingerprint) for pin in pins
+    ]
+    click.echo(output.format_table(rows, ("server", "tool", "since", "fingerprint")) or "nothing was agreed to yet")
+    return error_report.EXIT_OK
+
+
+@command.command("check")
+@host_options
+@click.option("--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for all of them.")
+@_JSON_OPTION
+def check_pins(files: tuple[str, ...], policy: str | None, journal: str | None, **params: Any) -> int:
+    """Compare what servers offer now with what was agreed to; exits with 6 if something changed.
+
+    \b
+    dovetail pins check mcp.json
+    """
+
+    def report_changes(host: Host, checked_servers: dict[str, Member], as_json: bool) -> int:
+        pins = host.desk.pins
+        comparisons = {
+            name: pins.compare(managed_server.identity, managed_server.known["tool"].values())
+            for name, managed_server in checked_servers.items()
+        }
+        summaries = {name: _summarize_comparison(comparison) for name, comparison in comparisons.items()}
+        click.echo(
+            output.format_json(summaries)
+            if as_json
+            else output.escape_text("\n".join(_format_comparisons(comparisons)))
+        )
+        return (
+            error_report.EXIT_VALIDATION
+            if any(comparison.changed for comparison in comparisons.values())
+            else error_report.EXIT_OK
+        )
+
+    return _run_with_servers(files, policy, journal, report_changes, **params)
+
+
+@command.command("keep")
+@host_options
+@click.option("--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for all of them.")
+@_JSON_OPTION
+def accept_definitions(files: tuple[str, ...], policy: str | None, journal: str | None, **params: Any) -> int:
+    """Agree to the definitions as servers offer them now.
+
+    \b
+    dovetail pins keep mcp.json --server github
+    """
+
+    def accept(host: Host, checked_servers: dict[str, Member], as_json: bool) -> int:
+        for name, managed_server in checked_servers.items():
+            host.desk.pins.keep(name, managed_server.identity, managed_server.known["tool"].values(), time.time())
+        counts = {name: len(managed_server.known["tool"]) for name, managed_server in checked_servers.items()}
+        rows = [f"{name}: {count} agreed to" for name, count in counts.items()]
+        click.echo(output.format_json(counts) if as_json else "\n".join(rows) or _NO_SERVER_MESSAGE)
+        return error_report.EXIT_OK
+
+    return _run_with_servers(files, policy, journal, accept, **params)
+
+
+@command.command("forget")
+@click.argument("server")
+@click.argument("tool", required=False)
+def remove_pins(server: str, tool: str | None) -> int:
+    """Forget what was agreed to, of a server or of one of its tools."""
+    count = Pins(get_data_file("pins.json")).forget(server=server, name=tool)
+    click.echo(f"{count} forgotten")
+    return error_report.EXIT_OK if count else error_report.EXIT_USAGE
+
+
+def _run_with_servers(
+    files: tuple[str, ...],
+    policy: str | None,
+    journal: str | None,
+    action: Callable[[Host, dict[str, Member], bool], int],
+    *,
+    servers: tuple[str, ...],
+    timeout: float,
+    as_json: bool,
+) -> int:
+    """Do something with the servers that say what they offer; the others are named."""
+    keyboard = LineReader()
+    options: dict[str, Any] = {"consent": create_consent(keyboard), "patience": timeout, "start_time": timeout}
+    host = create_host(files, policy, journal, servers, **options)
+
+    async def run() -> int:
+        with keyboard:
+            async with host:
+                await host.tools()
+                managed_servers = [
+                    managed_server for managed_server in host.servers if managed_server.state != "disabled"
+                ]
+                checked_servers = {
+                    managed_server.name: managed_server
+                    for managed_server in managed_servers
+                    if "tool" in managed_server.known
+                }
+                unavailable = [
+                    managed_server for managed_server in managed_servers if managed_server.name not in checked_servers
+                ]
+                for managed_server in unavailable:
+                    output.print_note(
+                        f"{managed_server.name} could not be looked at: {managed_server.reason or managed_server.state}"
+                    )
+                    print_start_hint(managed_server.reason)
+                return action(host, checked_servers, as_json) or (
+                    error_report.EXIT_CONNECT if unavailable else error_report.EXIT_OK
+                )
+
+    with LogPrinter(False):
+        return run_to_exit_code(run, as_json)
+
+
+def _summarize_comparison(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "new": [definition.name for definition in comparison.new],
+        "gone": [pin.name for pin in comparison.gone],
+        "changed": {change.pin.name: change.differences for change in comparison.changed},
+    }
+
+
+def _format_comparisons(comparisons: dict[str, Comparison]) -> list[str]:
+    rows: list[str] = []
+    for name, comparison in comparisons.items():
+        rows += [f"{name}: as agreed to"] if comparison.same else []
+        rows += [f"{name}.{output.escape_line(definition.name)}: new, never agreed to" for definition in comparison.new]
+        rows += [f"{name}.{output.escape_line(pin.name)}: gone" for pin in comparison.gone]
+        for change in comparison.changed:
+            rows += [f"{name}.{output.escape_line(change.pin.name)}: changed", describe(change.differences)]
+    return rows or [_NO_SERVER_MESSAGE]

@@ -1,0 +1,45 @@
+"""`dovetail read`: read a resource."""
+
+import sys
+from typing import Any
+
+import click
+
+from dovetail.cli.command_runner import CommandRun, run_command
+from dovetail.cli.target_argument import read_target_options, target_options
+from dovetail.client.result_values import extract_contents
+from dovetail.terminal import output
+
+
+@click.command("read")
+@target_options("URI")
+@click.pass_context
+def command(ctx: click.Context, **params: Any) -> int:
+    """Read a resource. Its text and bytes go to stdout as they are when it is no terminal.
+
+    \b
+    dovetail read server.py notes://today
+    """
+
+    async def execute(command_run: CommandRun) -> None:
+        if len(command_run.args) != 1:
+            raise click.UsageError("which resource? Give its URI.")
+        result = await command_run.client.read_resource(command_run.args[0])
+        if command_run.json:
+            click.echo(output.format_json(result))
+            return
+        contents = extract_contents(result)
+        for part in contents if isinstance(contents, list) else [contents]:
+            _print_part(part)
+
+    return run_command(read_target_options(ctx, **params), execute)
+
+
+def _print_part(part: str | bytes) -> None:
+    if isinstance(part, str):
+        output.write_content(part)
+    elif sys.stdout.isatty():
+        click.echo(f"[{len(part)} bytes]")
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(part)

@@ -1,0 +1,86 @@
+"""`dovetail record`: what a server offers, and how it answers, kept in a file."""
+
+import shlex
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import click
+
+from dovetail.cli.command_runner import CommandRun, run_command
+from dovetail.cli.commands.call import find_tool
+from dovetail.cli.commands.list import ITEM_KINDS, list_items
+from dovetail.cli.target_argument import read_target_options, target_options
+from dovetail.cli.tool_arguments import read_arguments
+from dovetail.terminal import output as text
+from dovetail.testing.traffic import Traffic
+
+
+@click.command("record")
+@target_options()
+@click.option("-o", "--output", type=click.Path(dir_okay=False), required=True, help="The file.")
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+@click.option("-d", "--do", "steps", multiple=True, metavar="STEP", help='"call TOOL a=1", "read URI", "prompt NAME".')
+@click.option("--steps", "steps_file", type=click.File(), help="A file of steps, one a line; - for stdin.")
+@click.pass_context
+def command(
+    ctx: click.Context, output: str, force: bool, steps: tuple[str, ...], steps_file: Any, **params: Any
+) -> int:
+    """Record what a server offers, and how it answers to some steps; secrets are masked.
+
+    A step that fails ends it; what was said until then is in the file.
+
+    \b
+    dovetail record server.py -o server.jsonl
+    dovetail record server.py -o server.jsonl --do "call forecast city=Oslo" --do "read city://oslo"
+    """
+    text.refuse_overwriting(output, force)
+    traffic = Traffic(ctx.params["args"][0] if ctx.params["args"] else "")
+    step_texts = [*steps, *(line for line in (steps_file or ()) if line.strip() and not line.startswith("#"))]
+    parsed_steps = [_parse_step(step) for step in step_texts]
+
+    async def execute(command_run: CommandRun) -> None:
+        try:
+            for kind in ITEM_KINDS:
+                await list_items(command_run.client, kind)
+            for verb, args in parsed_steps:
+                await _STEP_FUNCTIONS[verb](command_run, *args)
+        finally:
+            traffic.save(output)  # also what there was before a step failed
+        command_run.print_result(
+            {"file": output, "frames": len(traffic.frames)}, lambda: f"{len(traffic.frames)} messages in {output}"
+        )
+
+    return run_command(read_target_options(ctx, **params), execute, recorders=[traffic.note], cache=False)
+
+
+async def _call_tool(command_run: CommandRun, name: str, *args: str) -> None:
+    tool = await find_tool(command_run, name)
+    await command_run.client.call_tool(name, read_arguments(args, tool.input_schema))
+
+
+async def _read_resource(command_run: CommandRun, uri: str) -> None:
+    await command_run.client.read_resource(uri)
+
+
+async def _get_prompt(command_run: CommandRun, name: str, *args: str) -> None:
+    await command_run.client.get_prompt(name, read_arguments(args, {}))
+
+
+_STEP_FUNCTIONS: dict[str, Callable[..., Awaitable[None]]] = {
+    "call": _call_tool,
+    "read": _read_resource,
+    "prompt": _get_prompt,
+}
+
+
+def _parse_step(step_text: str) -> tuple[str, list[str]]:
+    try:
+        parts = shlex.split(step_text)
+    except ValueError as exc:
+        raise click.UsageError(f"the step {step_text.strip()!r} cannot be read: {exc}") from None
+    verb, args = "".join(parts[:1]), parts[1:]
+    if verb not in _STEP_FUNCTIONS or not args:
+        raise click.UsageError(f"a step is call, read or prompt and what of it, not {step_text.strip()!r}")
+    if verb == "read" and len(args) > 1:
+        raise click.UsageError(f"a step reads one resource, not {step_text.strip()!r}")
+    return verb, args

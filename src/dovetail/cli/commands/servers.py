@@ -1,0 +1,125 @@
+"""`dovetail host`: all servers of a configuration at a glance: what state they are in, what they offer and cost."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import click
+
+from dovetail.cli import error_report
+from dovetail.cli.command_runner import LogPrinter, run_to_exit_code
+from dovetail.cli.host_setup import create_consent, create_host, host_options, print_start_hint
+from dovetail.errors import PolicyError
+from dovetail.host.host import Host
+from dovetail.terminal import output
+from dovetail.terminal.line_reader import LineReader
+
+_TIMEOUT_REASON = "not ready in time"
+
+
+@click.command("host")
+@host_options
+@click.option("--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for all of them.")
+@click.option("--no-start", is_flag=True, help="Start nothing, show what is configured.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("-v", "--verbose", is_flag=True, help="Show what is logged.")
+def command(
+    files: tuple[str, ...],
+    policy: str | None,
+    journal: str | None,
+    servers: tuple[str, ...],
+    timeout: float,
+    no_start: bool,
+    as_json: bool,
+    verbose: bool,
+) -> int:
+    """Show all servers of some configuration files, or of all that are found: their state, and what they offer.
+
+    They are started, all at once, and stopped again. Exits with 3 if one is not ready, with 4 if one wants a login,
+    with 6 if something in the files cannot be read.
+
+    \b
+    dovetail host
+    dovetail host mcp.json --policy policy.toml
+    """
+    keyboard = LineReader()
+    options: dict[str, Any] = {"consent": create_consent(keyboard), "patience": timeout, "start_time": timeout}
+    host = create_host(files, policy, journal, servers, should_prompt=not no_start, **options)
+
+    async def run() -> int:
+        with keyboard:
+            async with host:
+                if not no_start:
+                    await host.catalog()
+                    await asyncio.sleep(0)  # whoever failed last has its state by now
+                rows = [row for row in _build_rows(host) if not servers or row["name"] in servers]
+                policy_error = next(
+                    (
+                        managed_server.reason
+                        for managed_server in host.servers
+                        if isinstance(managed_server.reason, PolicyError)
+                    ),
+                    None,
+                )
+        click.echo(output.format_json(rows) if as_json else _format_rows(rows))
+        print_start_hint(policy_error)
+        has_errors = any(problem.severe for problem in host.config_problems)
+        return (error_report.EXIT_OK if no_start else _get_exit_code(rows)) or (
+            error_report.EXIT_VALIDATION if has_errors else error_report.EXIT_OK
+        )
+
+    with LogPrinter(verbose):
+        return run_to_exit_code(run, as_json)
+
+
+def _build_rows(host: Host) -> list[dict[str, Any]]:
+    catalog = host.known()
+    tools = Counter(entry.server for entry in catalog.tools)
+    tokens: Counter[str] = Counter()
+    for entry in catalog.tools:
+        tokens[entry.server] += entry.tokens
+    return [
+        {
+            "name": managed_server.name,
+            "state": managed_server.state,
+            "tools": tools[managed_server.name],
+            "tokens": tokens[managed_server.name],
+            "resources": sum(item.server == managed_server.name for item in (*catalog.resources, *catalog.templates)),
+            "prompts": sum(item.server == managed_server.name for item in catalog.prompts),
+            "source": managed_server.source,
+            "reason": _get_reason(managed_server),
+        }
+        for managed_server in host.servers
+    ]
+
+
+def _get_reason(managed_server: Any) -> str | None:
+    if managed_server.reason is not None:
+        return (
+            str(managed_server.reason.args[0]) if managed_server.reason.args else type(managed_server.reason).__name__
+        )
+    return _TIMEOUT_REASON if managed_server.state == "starting" else None
+
+
+def _format_rows(rows: list[dict[str, Any]]) -> str:
+    if not rows:
+        return "no server is configured"
+    cells = [
+        (
+            row["name"],
+            row["state"],
+            *(str(row[column] or "") for column in ("tools", "tokens", "resources", "prompts")),
+            row["reason"] or row["source"],
+        )
+        for row in rows
+    ]
+    return output.format_table(
+        cells, ("server", "state", "tools", "tokens", "resources", "prompts", "from, or what is wrong")
+    )
+
+
+def _get_exit_code(rows: list[dict[str, Any]]) -> int:
+    states = {row["state"] for row in rows}
+    if "needs_login" in states:
+        return error_report.EXIT_AUTH
+    return error_report.EXIT_OK if states <= {"ready", "idle", "disabled"} else error_report.EXIT_CONNECT

@@ -1,0 +1,103 @@
+"""`dovetail tap`: sit between a real host and a server, and record what they say."""
+
+import asyncio
+import contextlib
+import signal
+from typing import Any
+
+import click
+
+from dovetail.cli.command_runner import run_to_exit_code
+from dovetail.cli.target_argument import (
+    EndpointSpec,
+    ProcessSpec,
+    TargetOptions,
+    locate_target,
+    read_target_options,
+    target_options,
+)
+from dovetail.protocol.recording_format import Recorder
+from dovetail.terminal import output as text
+
+
+@click.command("tap")
+@target_options(session=())
+@click.option("-o", "--output", type=click.Path(dir_okay=False), required=True, help="The file; it is added to.")
+@click.option(
+    "--port", type=int, default=0, show_default=True, help="Where to stand before a URL; 0 takes a free port."
+)
+@click.pass_context
+def command(ctx: click.Context, output: str, port: int, **params: Any) -> int:
+    """Sit between a host and a server and record every message, with its time; secrets are masked.
+
+    Put it into the host's configuration in place of the server: before a command it speaks over stdio and passes every
+    byte on; before a URL it listens on this machine.
+
+    \b
+    dovetail tap -o time.jsonl -- uvx mcp-server-time
+    dovetail tap https://example.com/mcp -o far.jsonl --port 8100
+    """
+    from dovetail.recording.trace import RecordingWriter
+
+    options = read_target_options(ctx, **params)
+    target, extra_args = options.split_target()
+    if extra_args:
+        raise click.UsageError(f"{extra_args[0]!r} is too much")
+    location = locate_target(options, target)
+    try:
+        recording = RecordingWriter(
+            output, location.url if isinstance(location, EndpointSpec) else (options.args or location.command)[0]
+        )
+    except OSError as exc:
+        raise click.UsageError(exc.strerror or str(exc)) from None
+    if isinstance(location, EndpointSpec):
+        return _proxy_url(location, options, recording.record, port)
+    return _proxy_command(location, options, recording.record)
+
+
+def _proxy_command(process_spec: ProcessSpec, target_options: TargetOptions, recorder: Recorder) -> int:
+    from dovetail.recording.recording_proxy import proxy_streams
+    from dovetail.transports.stdio_server import isolate_streams
+
+    argv, options = process_spec.command, {"env": process_spec.env, "inherit": "all", "cwd": process_spec.cwd}
+    options["stderr"] = text.get_stderr_target()
+    with isolate_streams() as (source, sink):
+
+        async def run() -> int:
+            current_task = asyncio.current_task()
+            assert current_task is not None
+            with contextlib.suppress(NotImplementedError):
+                asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, current_task.cancel)
+            try:
+                return await proxy_streams(argv, source, sink, recorder, **options)
+            except asyncio.CancelledError:
+                return 0
+
+        return run_to_exit_code(run, target_options.json)
+
+
+def _proxy_url(endpoint: EndpointSpec, target_options: TargetOptions, recorder: Recorder, port: int) -> int:
+    from urllib.parse import urlsplit
+
+    import uvicorn
+
+    from dovetail.recording.recording_proxy import RecordingProxy
+    from dovetail.transports.http_server.uvicorn_server import bind_socket
+
+    url, headers = endpoint.url, [(name.lower().encode(), value.encode()) for name, value in endpoint.headers.items()]
+    try:
+        listener = bind_socket("127.0.0.1", port)
+    except OSError as exc:
+        raise click.UsageError(str(exc)) from None
+    local_url = f"http://127.0.0.1:{listener.getsockname()[1]}{urlsplit(url).path}"
+    text.print_note(f"{url} is at {local_url}")
+
+    async def run() -> None:
+        application = RecordingProxy(url, recorder, headers)
+        config = uvicorn.Config(application, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
+        try:
+            await uvicorn.Server(config).serve([listener])
+        finally:
+            await application.close()
+
+    return run_to_exit_code(run, target_options.json)

@@ -1,0 +1,270 @@
+"""What a word on a command line may become: commands, options, targets, and what a target offers.
+
+A target is asked what it offers when the key is pressed, for a few seconds at most, and its answer remembered for a
+minute. Nothing a shell would take for more than a word is ever suggested.
+"""
+
+import asyncio
+import hashlib
+import json
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from dovetail.cli.target_argument import TargetOptions, build_client_options
+
+_REQUEST_TIMEOUT_S = 5.0
+_CACHE_TTL_S = 60.0
+_SHELL_SAFE_PATTERN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
+_TARGET_SUFFIXES = (".py", ".jsonl", ".json", ".js", ".mjs", ".ts")
+
+
+class Candidate(NamedTuple):
+    """A suggestion, and a few words about it."""
+
+    text: str
+    description: str = ""
+
+
+def print_candidates(shell: str, commands: click.Group, descriptions: Mapping[str, str]) -> None:
+    """Answer a shell: one suggestion a line. `told` is what is said of each command."""
+    line, cursor = os.environ.get("COMP_LINE", ""), int(os.environ.get("COMP_POINT") or 0)
+    prefix = _split_line(line[:cursor])[-1]
+    for candidate in list_candidates(line, cursor, commands, descriptions):
+        text = candidate.text
+        if shell == "bash":
+            # bash takes a word apart at these, and wants only what follows the last of them.
+            text = text[max(prefix.rfind("="), prefix.rfind(":")) + 1 :]
+        suffix = f"\t{candidate.description}" if candidate.description and shell == "fish" else ""
+        sys.stdout.write(f"{text}{suffix}\n")
+
+
+def list_candidates(
+    line: str, cursor: int, commands: click.Group, descriptions: Mapping[str, str]
+) -> Iterator[Candidate]:
+    """What the word at this point of a line may become."""
+    *preceding, prefix = _split_line(line[:cursor])
+    following = _split_line(line[cursor:])
+    target_command = following[following.index("--") + 1 :] if "--" in following else []
+    if "--" not in preceding:
+        command_candidates = [Candidate(name, description) for name, description in descriptions.items()]
+        for candidate in _complete_line(
+            commands, command_candidates, preceding[1:], prefix, [arg for arg in target_command if arg]
+        ):
+            if candidate.text.startswith(prefix) and _SHELL_SAFE_PATTERN.fullmatch(candidate.text):
+                yield Candidate(candidate.text, candidate.description.split("\n")[0][:80])
+
+
+def _split_line(line: str) -> list[str]:
+    """The words of a line; the last one is the one being typed, and may be empty."""
+    for closing_quote in ("", '"', "'"):
+        try:
+            tokens = shlex.split(line + closing_quote)
+        except ValueError:
+            continue
+        return [*tokens, ""] if not closing_quote and (not line or line[-1].isspace()) else tokens or [""]
+    return [""]
+
+
+def _complete_line(
+    group: click.Group,
+    command_candidates: list[Candidate],
+    preceding: list[str],
+    prefix: str,
+    target_command: list[str],
+) -> Iterable[Candidate]:
+    while preceding and not preceding[0].startswith("-"):
+        subcommand = group.get_command(click.Context(group), preceding[0])
+        if subcommand is None:
+            return []
+        preceding = preceding[1:]
+        if not isinstance(subcommand, click.Group):
+            return _complete_command(subcommand, preceding, prefix, target_command)
+        group, command_candidates = (
+            subcommand,
+            [
+                Candidate(name, nested_command.get_short_help_str(80))
+                for name, nested_command in subcommand.commands.items()
+            ],
+        )
+    return command_candidates
+
+
+def _complete_command(
+    command: click.Command, preceding: list[str], prefix: str, target_command: list[str]
+) -> Iterable[Candidate]:
+    options = [option for option in command.params if isinstance(option, click.Option)]
+    if prefix.startswith("-"):
+        return [Candidate(max(option.opts, key=len), option.help or "") for option in options]
+    if preceding and (
+        current_option := next(
+            (option for option in options if preceding[-1] in option.opts and not option.is_flag), None
+        )
+    ):
+        return _complete_value(current_option, prefix)
+    ctx = command.make_context(command.name, [*preceding], obj=target_command, resilient_parsing=True)
+    args: tuple[str, ...] = ctx.params.get("args") or ()
+    if "args" not in ctx.params:
+        return _list_files(prefix)
+    known_params = {name: value for name, value in ctx.params.items() if name in TargetOptions.__struct_fields__}
+    target_options = TargetOptions(command=target_command, **known_params)
+    argument_count = len(args) if target_command or target_options.module else len(args) - 1
+    if argument_count < 0:
+        return [*_list_files(prefix), *_list_configured_servers()]
+    return _complete_arguments(command.name or "", target_options, args[len(args) - argument_count :], prefix)
+
+
+def _complete_value(option: click.Option, prefix: str) -> Iterable[Candidate]:
+    if isinstance(option.type, click.Choice):
+        return [Candidate(str(choice)) for choice in option.type.choices]
+    return _list_files(prefix, all_files=True) if isinstance(option.type, click.Path | click.File) else []
+
+
+def _list_files(prefix: str, *, all_files: bool = False) -> Iterator[Candidate]:
+    """Files that may be a target, and folders on the way to them."""
+    folder, _, name_prefix = prefix.rpartition("/")
+    folder_prefix = f"{folder}/" if "/" in prefix else ""
+    try:
+        dir_entries = sorted(os.scandir(folder_prefix or "."), key=lambda dir_entry: dir_entry.name)
+    except OSError:
+        return
+    for dir_entry in dir_entries:
+        if dir_entry.name.startswith(name_prefix or ".") == bool(name_prefix):
+            if dir_entry.is_dir():
+                yield Candidate(f"{folder_prefix}{dir_entry.name}/")
+            elif all_files or dir_entry.name.endswith(_TARGET_SUFFIXES):
+                yield Candidate(f"{folder_prefix}{dir_entry.name}")
+
+
+def _list_configured_servers() -> Iterator[Candidate]:
+    from dovetail.host.config.config_files import read_known
+
+    for entry in read_known()[0]:
+        yield Candidate(entry.name, entry.source)
+
+
+# What a target offers
+
+_ITEM_KINDS = {
+    "call": "tools", "bench": "tools", "prompt": "prompts", "complete": "prompts", "read": "resources",
+    "listen": "resources",
+}  # fmt: skip
+
+
+def _complete_arguments(
+    command: str, target_options: TargetOptions, args: tuple[str, ...], prefix: str
+) -> Iterable[Candidate]:
+    if command == "list":
+        return [Candidate(kind) for kind in ("tools", "resources", "templates", "prompts")]
+    if command == "diff":
+        return [*_list_files(prefix), *_list_configured_servers()] if not args else []
+    if command == "replay":
+        return _list_files(prefix)
+    item_kind = _ITEM_KINDS.get(command)
+    if item_kind is None:
+        return []
+    items = _load_items(target_options).get(item_kind) or {}
+    if not args:
+        return [Candidate(name, item["description"]) for name, item in items.items()]
+    arguments: dict[str, Any] = (items.get(args[0]) or {}).get("arguments") or {}
+    name, separator, _ = prefix.partition("=")
+    if separator:
+        return [Candidate(f"{name}={value}") for value in arguments.get(name) or ()]
+    used_names = {arg.partition("=")[0] for arg in args[1:]}
+    return [Candidate(f"{argument}=") for argument in arguments if argument not in used_names]
+
+
+def _load_items(target_options: TargetOptions) -> dict[str, Any]:
+    cache_folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dovetail" / "completion"
+    cache_key = repr((target_options, os.getcwd(), _get_mtime(target_options)))
+    file = cache_folder / f"{hashlib.sha256(cache_key.encode()).hexdigest()[:32]}.json"
+    try:
+        if time.time() - file.stat().st_mtime < _CACHE_TTL_S:
+            return json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        pass
+    items = asyncio.run(_fetch_items(target_options))
+    try:
+        cache_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for cached_file in cache_folder.iterdir():
+            if time.time() - cached_file.stat().st_mtime > _CACHE_TTL_S:
+                cached_file.unlink()
+        file.write_text(json.dumps(items), encoding="utf-8")
+    except OSError:
+        pass
+    return items
+
+
+def _get_mtime(target_options: TargetOptions) -> float:
+    """When a target that is a file was last written."""
+    try:
+        return os.stat(target_options.args[0].partition(":")[0]).st_mtime if target_options.args else 0.0
+    except OSError:
+        return 0.0
+
+
+async def _fetch_items(target_options: TargetOptions) -> dict[str, Any]:
+    from dovetail.cli.commands.list import list_items
+    from dovetail.client.targets import Client
+    from dovetail.errors import MCPError
+
+    try:
+        target, _ = target_options.split_target()
+        async with (
+            asyncio.timeout(_REQUEST_TIMEOUT_S),
+            Client(target, **build_client_options(target_options, target)) as client,
+        ):
+            return {
+                "tools": {
+                    tool.name: _describe_item(tool, _list_tool_arguments(tool))
+                    for tool in await list_items(client, "tools")
+                },
+                "prompts": {
+                    prompt.name: _describe_item(prompt, _list_prompt_arguments(prompt))
+                    for prompt in await list_items(client, "prompts")
+                },
+                "resources": {
+                    resource.uri: _describe_item(resource, {}) for resource in await list_items(client, "resources")
+                },
+            }
+    except (MCPError, click.UsageError, TimeoutError, OSError, ValueError, TypeError):
+        return {}
+
+
+def _describe_item(item: Any, arguments: dict[str, list[str]]) -> dict[str, Any]:
+    from dovetail.terminal import output
+
+    return {"description": output.escape_line(item.description or ""), "arguments": arguments}
+
+
+def _list_tool_arguments(tool: Any) -> dict[str, list[str]]:
+    from dovetail.schemas.reader import get_mapping, resolve_schema
+
+    schema = tool.input_schema
+    return {
+        name: [*_iter_choices(property_schema, schema)]
+        for name, property_schema in get_mapping(resolve_schema(schema, schema)).items()
+    }
+
+
+def _iter_choices(property_schema: Any, root: Mapping[str, Any], depth: int = 8) -> Iterator[str]:
+    from dovetail.schemas.reader import get_list, resolve_schema
+
+    resolved_schema = resolve_schema(property_schema, root)
+    if resolved_schema.get("type") == "boolean":
+        yield from ("true", "false")
+    for value in get_list(resolved_schema, "enum"):
+        yield str(value)
+    for alternative in get_list(resolved_schema, "anyOf") if depth else ():
+        yield from _iter_choices(alternative, root, depth - 1)
+
+
+def _list_prompt_arguments(prompt: Any) -> dict[str, list[str]]:
+    return {argument.name: [] for argument in prompt.arguments or ()}

@@ -1,0 +1,192 @@
+"""A host for a command: whose files it reads, what it may do, and where it keeps what the user agreed to."""
+
+import getpass
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from dovetail.cli.tool_arguments import suggest_names
+from dovetail.errors import Dismissed, PolicyError
+from dovetail.host.config.config_files import read_file, read_known
+from dovetail.host.config.secret_lookup import Secrets
+from dovetail.host.config.server_entry import Entry
+from dovetail.host.consent.consent import Broker, DenyAll
+from dovetail.host.consent.terminal_consent import TerminalConsent
+from dovetail.host.events import Event
+from dovetail.host.host import Host
+from dovetail.terminal import output
+from dovetail.terminal.form import ask_field
+from dovetail.terminal.line_reader import LineReader
+
+
+def prompt_for_inputs(entries: Iterable[Entry]) -> dict[str, str]:
+    """The inputs these servers need, by their ids; none after the end of the input."""
+    inputs: dict[str, str] = {}
+    for entry in entries:
+        for definition in entry.asks():
+            if definition["id"] not in inputs:
+                try:
+                    inputs[definition["id"]] = _prompt_for_input(entry, definition)
+                except (Dismissed, EOFError):
+                    return inputs
+    return inputs
+
+
+def _prompt_for_input(entry: Entry, definition: Mapping[str, Any]) -> str:
+    output.print_note(output.escape_line(f"{entry.name} of {entry.path} needs"))
+    label = str(definition.get("description") or definition["id"])
+    if definition.get("password"):
+        return getpass.getpass(f"{output.escape_line(label)} (not shown): ", sys.stderr)
+    schema = {"type": "string", "title": label, "default": definition.get("default"), "enum": _list_options(definition)}
+    return str(ask_field(definition["id"], schema, is_required=True))
+
+
+def _list_options(definition: Mapping[str, Any]) -> list[str]:
+    """What there is to choose from: words, or labels with a value each."""
+    listed_options = definition.get("options")
+    choices = listed_options if isinstance(listed_options, list) else []
+    return [
+        str(choice.get("value", choice.get("label"))) if isinstance(choice, dict) else str(choice) for choice in choices
+    ]
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Each option every command that has a host has.
+_HOST_OPTIONS: Sequence[Callable[[Any], Any]] = (
+    click.option(
+        "--policy",
+        envvar="DOVETAIL_POLICY",
+        type=click.Path(exists=True, dir_okay=False),
+        help="Rules, as TOML; or set DOVETAIL_POLICY. Without any, everything is asked about.",
+    ),
+    click.option("--journal", type=click.Path(dir_okay=False), help="Write down what is done, and why."),
+    click.option(
+        "--server", "servers", multiple=True, metavar="NAME", help="Only this one; may be given several times."
+    ),
+)
+
+
+def host_options(function: F) -> F:
+    """The files of a host, and its options."""
+    for option in reversed(_HOST_OPTIONS):
+        function = option(function)
+    return click.argument("files", nargs=-1, metavar="[FILE]...")(function)
+
+
+def get_data_file(name: str) -> Path:
+    """Where something of the user's is kept for all hosts of the command line."""
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "dovetail" / name
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "dovetail" / name
+
+
+def create_host(
+    files: Sequence[str],
+    policy: str | None,
+    journal: str | None,
+    servers: Sequence[str] = (),
+    *,
+    should_prompt: bool = True,
+    **options: Any,
+) -> Host:
+    """The host of some files, or of all configurations that are found; what is wrong in them is told.
+
+    servers: the only ones of them that are used. asks: whether the user is asked for what they need.
+    """
+    _check_files(files)
+    entries = read_config_entries(files)
+    used_entries = [entry for entry in entries if entry.enabled and (not servers or entry.name in servers)]
+    inputs = prompt_for_inputs(used_entries) if should_prompt and output.is_interactive() else {}
+    try:
+        host = Host.from_config(
+            *files,
+            policy=policy,
+            journal=journal,
+            grants=get_data_file("grants.json"),
+            pins=get_data_file("pins.json"),
+            project=str(Path.cwd()),
+            secrets=Secrets(inputs=inputs),
+            **options,
+        )
+    except ValueError as exc:
+        raise click.UsageError(str(exc)) from None
+    for problem in host.config_problems:
+        output.print_note(f"{problem.path}: {problem.text}")
+    _select_servers(host, servers)
+    return host
+
+
+def read_config_entries(files: Sequence[str]) -> list[Entry]:
+    """The servers of some files, or of all that are found."""
+    return [entry for file in files for entry in read_file(Path(file), level="user")[0]] if files else read_known()[0]
+
+
+def _check_files(files: Sequence[str]) -> None:
+    """UsageError if a file that is named is of no use."""
+    for file in files:
+        if not Path(file).is_file():
+            raise click.UsageError(f"there is no file {file!r}")
+        entries, problems = read_file(Path(file), level="user")
+        errors = [problem.text for problem in problems if problem.severe]
+        if errors and not entries:
+            raise click.UsageError(f"{file}: {'; '.join(errors)}")
+
+
+def create_consent(keyboard: LineReader) -> Broker:
+    """Who is asked: the person at the terminal, or nobody."""
+    return TerminalConsent(read=keyboard.read_line_threadsafe) if output.is_interactive() else DenyAll()
+
+
+def _select_servers(host: Host, names: Sequence[str]) -> None:
+    """Leave out all servers but some; UsageError if one is not there. What comes later is left out, too."""
+    server_names = {managed_server.name for managed_server in host.servers}
+    for name in names:
+        if name not in server_names:
+            raise click.UsageError(f"there is no server {name!r}.{suggest_names(name, server_names)}")
+    if names:
+        disable_servers(host, lambda known: known - {*names})
+
+
+def disable_servers(host: Host, select_names: Callable[[set[str]], set[str]]) -> None:
+    """Never start those of some names that are not wanted, neither what is there nor what comes later."""
+
+    def disable_idle(_: Event | None = None) -> None:
+        idle_servers = {
+            managed_server.name: managed_server for managed_server in host.servers if managed_server.state == "idle"
+        }
+        for name in select_names({*idle_servers}):
+            idle_servers[name].state = "disabled"
+
+    disable_idle()
+    host.on("server.added", disable_idle)
+
+
+def report_failures(host: Host) -> None:
+    """Tell of servers that cannot be used, as it comes to pass, and of each reason once."""
+    reported: set[tuple[str, str | None]] = set()
+
+    def report(event: Event) -> None:
+        if event.new in ("failed", "needs_login") and (event.server, event.reason) not in reported:
+            reported.add((event.server, event.reason))
+            output.print_note(f"{event.server} cannot be used: {event.reason or event.new}")
+            print_start_hint(event.details)
+
+    host.on("server.state", report)
+
+
+def print_start_hint(reason: object) -> None:
+    """What to do where a server was not started because nobody was there to be asked."""
+    if isinstance(reason, PolicyError) and not output.is_interactive():
+        output.print_note("try: name the file, since one you name is yours; or allow server.start in a --policy")
+
+
+def is_gateway(entry: Entry) -> bool:
+    """Whether an entry is one of these gateways, which would start itself without end."""
+    argv = [entry.command or "", *entry.args]
+    is_dovetail = any(Path(arg).name.split(".")[0] == "dovetail" for arg in argv)
+    return is_dovetail and "gateway" in argv

@@ -1,0 +1,433 @@
+"""What the word TARGET may be, and how a client reaches it."""
+
+import math
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from dovetail.cli.server_loader import has_object_name
+from dovetail.cli.tool_arguments import suggest_names
+from dovetail.host.config.config_files import Entry
+from dovetail.host.config.editor import HOST_FORMATS
+from dovetail.protocol.recording_format import read_frames
+from dovetail.terminal import output
+from dovetail.wire.base import Struct, replace
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DOVETAIL_COMMAND = (sys.executable, "-m", "dovetail")
+_URL_PREFIXES = ("http://", "https://", "unix:", "tcp:")
+SCRIPT_SUFFIXES = (".js", ".mjs", ".ts")
+_SCRIPT_RUNNERS = {".js": ("node",), ".mjs": ("node",), ".ts": ("npx", "tsx")}
+
+
+class PositiveNumber(click.FloatRange):
+    """Some time, or a rate: more than nothing, and an end to it."""
+
+    name = "float range"
+
+    def __init__(self) -> None:
+        super().__init__(0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number; a usage error if it is none."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not in the range x>0.", param, ctx)
+        return number
+
+
+class TargetOptions(Struct, frozen=True, kw_only=True):
+    """What a command line says about the server and how to speak to it."""
+
+    args: Sequence[str] = ()  # the arguments, the target among them
+    command: Sequence[str] = ()  # what stands after --
+    module: str | None = None
+    json: bool = False
+    revision: str | None = None
+    era: str | None = None
+    timeout: float | None = None
+    headers: Sequence[str] = ()
+    auth: str | None = None
+    env: Sequence[str] = ()
+    cwd: str | None = None
+    answers: Sequence[str] = ()
+    verbose: bool = False
+
+    def split_target(self) -> tuple[Any, list[str]]:
+        """The target, and the words left for the command itself."""
+        for arg in self.args[0 if self.command or self.module is not None else 1 :]:
+            if any("\ud800" <= char <= "\udfff" for char in arg):
+                raise click.UsageError(f"{arg!r} is not UTF-8")
+        if self.command:
+            return list(self.command), list(self.args)
+        if self.module is not None:
+            return [*DOVETAIL_COMMAND, "run", "-m", self.module], list(self.args)
+        if not self.args:
+            raise click.UsageError("which server? Give a file, a URL, a name, or -- and a command.")
+        return resolve_target(self.args[0], as_absolute=self.cwd is not None), list(self.args[1:])
+
+
+# How a server is reached, and how it is spoken to.
+_CONNECTION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
+    "module": click.option("-m", "--module", help="A module that holds the server."),
+    "headers": click.option("-H", "--header", "headers", multiple=True, metavar="NAME:VALUE", help="An HTTP header."),
+    "auth": click.option("--auth", help='"oauth", or a bearer token; else a login that is kept is used.'),
+    "env": click.option(
+        "-e", "--env", multiple=True, metavar="NAME[=VALUE]", help="A variable for the command; alone, its value here."
+    ),
+    "cwd": click.option("--cwd", type=click.Path(), help="Where the command runs."),
+}
+_SESSION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
+    "json": click.option("--json", is_flag=True, help="Print one JSON document."),
+    "revision": click.option("--revision", help="Insist on a revision of the protocol."),
+    "era": click.option("--era", type=click.Choice(["stateless", "handshake"]), help="Insist on an era."),
+    "timeout": click.option(
+        "--timeout", type=PositiveNumber(), help="Seconds to wait, for the start and for an answer."
+    ),
+    "answers": click.option(
+        "-a", "--answer", "answers", multiple=True, metavar="NAME=VALUE", help="An answer, should it ask."
+    ),
+    "verbose": click.option("-v", "--verbose", is_flag=True, help="Show the server's stderr and log."),
+}
+
+
+_TARGET_METAVAR = "[TARGET]"
+PROCESS_OPTIONS = ("module", "env", "cwd")  # what is said of a server that is started,
+CONFIG_OPTIONS = ("module", "headers", "env", "cwd")  # and of one that is written down: a login is nobody's to write
+
+
+def target_options(
+    *metavars: str, connection: Collection[str] | None = None, session: Collection[str] | None = None
+) -> Callable[[F], F]:
+    """The arguments of a command, and its options about the server.
+
+    `reach` names those about how it is reached, `talk` those about how it is spoken to; without them, all.
+    """
+    tables = ((_CONNECTION_OPTIONS, connection), (_SESSION_OPTIONS, session))
+    selected = [option for table, names in tables for name, option in table.items() if names is None or name in names]
+
+    def decorate(function: F) -> F:
+        for option in reversed(selected):
+            function = option(function)
+        return click.argument("args", nargs=-1, metavar=" ".join((_TARGET_METAVAR, *metavars)))(function)
+
+    return decorate
+
+
+def read_target_options(ctx: click.Context, **params: Any) -> TargetOptions:
+    """The options of a command line as one value."""
+    options = TargetOptions(command=ctx.obj or (), **params)
+    accepts_target_only = any(
+        param.metavar == _TARGET_METAVAR for param in ctx.command.params if isinstance(param, click.Argument)
+    )
+    extra_args = options.args[0 if options.command or options.module is not None else 1 :]
+    if accepts_target_only and extra_args:
+        raise click.UsageError(f"{extra_args[0]!r} is too much")
+    return options
+
+
+def resolve_target(target_arg: str, *, as_absolute: bool = False) -> Any:
+    """A target as the client takes it. `elsewhere`: it is started in another folder than this one."""
+    if target_arg.startswith(_URL_PREFIXES):
+        return target_arg
+    prefix, _, name = target_arg.rpartition(":")
+    path = Path(prefix if has_object_name(target_arg) else target_arg)
+    if path.suffix == ".py":
+        return [
+            *DOVETAIL_COMMAND,
+            "run",
+            make_absolute(target_arg) if as_absolute else _require_file(path) and target_arg,
+        ]
+    if path.suffix == ".jsonl":
+        return [*DOVETAIL_COMMAND, "mock", str(_require_file(path).resolve() if as_absolute else _require_file(path))]
+    if path.suffix in SCRIPT_SUFFIXES:
+        return str(_require_file(path).resolve() if as_absolute else _require_file(path))
+    if path.suffix == ".json" or prefix.endswith(".json"):
+        return _read_config_target(
+            path if path.suffix == ".json" else Path(prefix), name if prefix.endswith(".json") else None
+        )
+    if path.is_file() and (os.sep in target_arg or "/" in target_arg):
+        return [str(path.resolve())]
+    return _build_target(find_config_entry(target_arg))
+
+
+def make_absolute(target_arg: str) -> str:
+    """A file, or an object in one, wherever it is looked at from; UsageError if there is no such file."""
+    file_name, _, object_name = target_arg.rpartition(":") if has_object_name(target_arg) else (target_arg, "", "")
+    return f"{_require_file(Path(file_name)).resolve()}{f':{object_name}' if object_name else ''}"
+
+
+def _require_file(path: Path) -> Path:
+    if not path.is_file():
+        raise click.UsageError(f"there is no file {str(path)!r}")
+    return path
+
+
+def _read_config_target(path: Path, name: str | None) -> Any:
+    from dovetail.host.config.config_files import read_file
+
+    entries, problems = read_file(_require_file(path), path.name)
+    matches = [entry for entry in entries if name in (None, entry.name, entry.written)]
+    if len(matches) == 1:
+        return _build_target(matches[0])
+    for problem in problems:
+        output.print_note(f"{problem.path}: {problem.text}")
+    names = ", ".join(entry.name for entry in entries)
+    raise click.UsageError(
+        f"{path} holds {'no such server' if name else 'several servers'}; name one as FILE:NAME: {names}"
+    )
+
+
+def find_config_entry(target_arg: str) -> Any:
+    """The entry of a known configuration that goes by this name; UsageError if there is none, or several."""
+    from dovetail.host.config.config_files import read_known
+
+    entries, problems = read_known()
+    source, _, name = target_arg.rpartition(":")
+    matches = [entry for entry in entries if name in (entry.name, entry.written) and source in ("", entry.source)]
+    if not matches:
+        for problem in problems:
+            output.print_note(f"{problem.path}: {problem.text}")
+        hint = suggest_names(name, [entry.name for entry in entries])
+        raise click.UsageError(f"{target_arg!r} is no file, no URL and no server of a known configuration.{hint}")
+    if len({entry.source for entry in matches}) > 1:
+        names = ", ".join(sorted({f"{entry.source}:{entry.name}" for entry in matches}))
+        raise click.UsageError(f"{target_arg!r} stands in several configurations; name one: {names}")
+    return matches[0]
+
+
+def _build_target(entry: Any) -> Any:
+    try:
+        return entry.target()
+    except KeyError as exc:
+        raise click.UsageError(f"{entry.name}: {exc}") from None
+
+
+class ProcessSpec(Struct, frozen=True, kw_only=True):
+    """A target that is started: what, and with what."""
+
+    command: list[str]
+    env: dict[str, str]
+    cwd: str | None = None
+
+
+class EndpointSpec(Struct, frozen=True, kw_only=True):
+    """A target that is somewhere on the web, and what is said to it besides."""
+
+    url: str
+    headers: dict[str, str]
+
+
+def locate_target(options: TargetOptions, target: Any) -> ProcessSpec | EndpointSpec:
+    """How a target is reached by who is no client; UsageError if it, or an option, is nothing for them."""
+    entry: Mapping[str, Any] = target if isinstance(target, Mapping) else {}
+    if (url := get_target_url(target)) is not None:
+        if options.env or options.cwd is not None:
+            raise click.UsageError("--env and --cwd are for a command, not for a URL")
+        return EndpointSpec(url=url, headers={**(entry.get("headers") or {}), **_build_headers(options)})
+    if options.headers or options.auth is not None:
+        raise click.UsageError("--header and --auth are for a URL, not for a command")
+    if isinstance(target, str) and (runner := _SCRIPT_RUNNERS.get(Path(target).suffix)):
+        command = [*runner, str(Path(target).resolve())]
+    elif isinstance(target, str) or (entry and "command" not in entry):
+        raise click.UsageError(f"{target if isinstance(target, str) else 'this entry'!r} is no command and no http URL")
+    else:
+        command = [str(entry["command"]), *(entry.get("args") or ())] if entry else [*target]
+    env = {**(entry.get("env") or {}), **parse_env(options.env)}
+    return ProcessSpec(command=command, env=env, cwd=options.cwd if options.cwd is not None else entry.get("cwd"))
+
+
+def _build_headers(options: TargetOptions) -> dict[str, str]:
+    headers = parse_pairs(options.headers, ":", "--header")
+    if options.auth is None:
+        return headers
+    if options.auth == "oauth":
+        raise click.UsageError("here --auth is a token: who stands between two others does not log in")
+    from dovetail.cli.logins import create_auth
+
+    return headers | {"Authorization": f"Bearer {create_auth(options.auth, '').token}"}
+
+
+def get_target_url(target: Any) -> str | None:
+    """Where a target is on the web, if it is there."""
+    url = target.get("url") if isinstance(target, Mapping) else target
+    return url if isinstance(url, str) and url.startswith(("http://", "https://")) else None
+
+
+def build_client_options(options: TargetOptions, target: Any) -> dict[str, Any]:
+    """The options of the client that a command line asks for."""
+    from dovetail.protocol.limits import Timeouts
+
+    client_kwargs: dict[str, Any] = {"revision": options.revision, "era": options.era}
+    if not options.command:
+        client_kwargs["name"] = options.module or options.args[0]
+    if options.timeout is not None:
+        seconds = options.timeout
+        client_kwargs["timeouts"] = Timeouts(
+            initialize=seconds, call=seconds, read=seconds, total=max(seconds, Timeouts().total)
+        )
+    if options.headers:
+        client_kwargs["headers"] = parse_pairs(options.headers, ":", "--header")
+    if (auth := _build_auth(options, target)) is not None:
+        client_kwargs["auth"] = auth
+    if options.env:
+        client_kwargs["env"] = parse_env(options.env)
+    if options.cwd is not None:
+        client_kwargs["cwd"] = options.cwd
+    if options.verbose and get_target_url(target) is None:
+        client_kwargs["stderr"] = output.print_note
+    return client_kwargs
+
+
+def _build_auth(options: TargetOptions, target: Any) -> Any:
+    url = get_target_url(target)
+    has_auth_header = any(header.lower().startswith("authorization:") for header in options.headers)
+    if options.auth is None and (url is None or has_auth_header):  # who says who they are is not logged in as another
+        return None
+    from dovetail.cli.logins import create_auth
+
+    return create_auth(options.auth, url or "")
+
+
+def parse_env(assignments: Iterable[str]) -> dict[str, str]:
+    """The variables of `--env`, each with a value."""
+    env: dict[str, str] = {}
+    for assignment in assignments:
+        name, separator, value = assignment.partition("=")
+        if not separator and name not in os.environ:
+            raise click.UsageError(f"--env {name}: the variable is not set here; give it as {name}=VALUE")
+        env[name] = value if separator else os.environ[name]
+    return env
+
+
+def parse_pairs(values: Iterable[str], separator: str, option: str) -> dict[str, str]:
+    """Names and values, as options give them."""
+    result: dict[str, str] = {}
+    for item in values:
+        name, actual_separator, value = item.partition(separator)
+        if not actual_separator or not name:
+            raise click.UsageError(f"{option} takes NAME{separator}VALUE, not {item!r}")
+        result[name.strip()] = value.strip() if separator == ":" else value
+    return result
+
+
+_NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+
+
+def create_config_entry(options: TargetOptions, name: str | None, host: str) -> Entry:
+    """The entry, as this host can use it."""
+    if options.command:
+        entry = _create_entry(
+            name or _suggest_name(options.command),
+            options,
+            command=_find_program(options.command[0]),
+            args=[*options.command[1:]],
+        )
+    elif options.module is not None:
+        args = ["-m", "dovetail", "run", "-m", options.module]
+        folder = options.cwd or os.getcwd()
+        entry = _create_entry(name or options.module, options, command=sys.executable, args=args, cwd=folder)
+    elif not options.args:
+        raise click.UsageError("which server? Give a file, a URL, a name, or -- and a command.")
+    else:
+        entry = _create_entry_for_target(options.args[0], name, options)
+    if options.headers and entry.url is None:
+        raise click.UsageError("--header is for a URL, not for a command")
+    if (options.env or options.cwd is not None) and entry.url is not None:
+        raise click.UsageError("--env and --cwd are for a command, not for a URL")
+    if not _NAME_PATTERN.fullmatch(entry.name):
+        raise click.UsageError(f"{entry.name!r} is no name a host would take; give another with --name")
+    return _adapt_to_host(entry, host)
+
+
+def _create_entry_for_target(target_arg: str, name: str | None, options: TargetOptions) -> Entry:
+    if target_arg.startswith(("http://", "https://")):
+        from urllib.parse import urlsplit
+
+        return _create_entry(name or (urlsplit(target_arg).hostname or "").partition(".")[0], options, url=target_arg)
+    path = Path(target_arg.rpartition(":")[0] if has_object_name(target_arg) else target_arg)
+    if path.suffix in (".js", ".mjs"):
+        return _create_entry(
+            name or path.stem, options, command=_find_program("node"), args=[make_absolute(target_arg)]
+        )
+    if path.suffix == ".py":
+        return _create_entry(
+            name or path.stem,
+            options,
+            command=sys.executable,
+            args=["-m", "dovetail", "run", make_absolute(target_arg)],
+        )
+    entry = find_config_entry(target_arg)
+    return replace(entry, name=name or entry.name, **_get_overrides(options, entry))
+
+
+def _get_overrides(options: TargetOptions, entry: Entry) -> dict[str, Any]:
+    """What the command line says besides."""
+    overrides: dict[str, Any] = {
+        "env": entry.env | dict(_parse_variable(variable) for variable in options.env),
+        "headers": entry.headers | parse_pairs(options.headers, ":", "--header"),
+    }
+    return overrides | ({"cwd": str(Path(options.cwd).resolve())} if options.cwd is not None else {})
+
+
+def _create_entry(name: str, options: TargetOptions, **fields: Any) -> Entry:
+    entry = Entry(name=name, source="", path=Path(), **fields)
+    return replace(entry, **_get_overrides(options, entry))
+
+
+def _parse_variable(option: str) -> tuple[str, str]:
+    name, separator, value = option.partition("=")
+    return name, value if separator else f"${{{name}}}"
+
+
+def _adapt_to_host(entry: Entry, host: str) -> Entry:
+    """The entry, with what this host does not know told in another way."""
+    host_format = HOST_FORMATS[host]
+    changes: dict[str, Any] = {}
+    if entry.url is not None and host_format.url_key is None:
+        if entry.headers:
+            raise click.UsageError(f"{host_format.title} starts commands only, and a header does not belong into one")
+        changes = {"url": None, "command": sys.executable, "args": ["-m", "dovetail", "run", entry.url]}
+    env = {
+        name: _convert_reference(value, host_format.reference_format, host_format.title)
+        for name, value in entry.env.items()
+    }
+    return replace(entry, env=env, **changes)
+
+
+def _convert_reference(value: str, reference: str | None, title: str) -> str:
+    match = re.fullmatch(r"\$\{(?:env:)?(\w+)\}", value)
+    if match is None:
+        return value
+    if reference is None:
+        raise click.UsageError(f"{title} takes no variables of its user's: give --env {match[1]}=VALUE")
+    return reference % match[1]
+
+
+def _find_program(program: str) -> str:
+    """Where a program is, since a host may look elsewhere; as it is if it is not here."""
+    return shutil.which(program) or program
+
+
+def _suggest_name(command: Any) -> str:
+    """What a command is called: the package that a runner is given, else the program."""
+    program = Path(command[0]).stem
+    if program in ("uvx", "npx", "bunx", "pipx", "node", "python", "python3", "docker"):
+        candidates = [arg for arg in command[1:] if not arg.startswith("-") and arg != "run"]
+        program = candidates[0] if candidates else program
+    return Path(program.rpartition("@")[0] or program).stem
+
+
+def read_recording(path: str) -> list[Any]:
+    """The parts of a recording; UsageError if it is none."""
+    try:
+        return [*read_frames(Path(path).read_bytes().splitlines())]
+    except (OSError, ValueError) as exc:
+        raise click.UsageError(f"{path}: {exc}") from None

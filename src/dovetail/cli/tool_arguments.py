@@ -1,0 +1,71 @@
+"""Arguments of a tool from words of a command line: `name=value` by the schema, `name:=json`, `name=@file`."""
+
+import difflib
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dovetail.schemas.reader import get_mapping, resolve_schema
+from dovetail.terminal import output
+from dovetail.terminal.form import coerce, parse_json
+from dovetail.wire.codec import encode
+
+
+def read_arguments(args: Sequence[str], schema: Mapping[str, Any], input_json: str | None = None) -> dict[str, Any]:
+    """The arguments; UsageError says which word is wrong."""
+    arguments = _read_input_object(input_json)
+    root, schema = schema, resolve_schema(schema, schema)
+    properties = get_mapping(schema)
+    seen_names: set[str] = set()
+    for arg in args:
+        name, value, is_json = _split_argument(arg)
+        if name in seen_names:
+            raise click.UsageError(f"{name} is given twice; several values are one list: {name}=a,b or {name}:='[…]'")
+        seen_names.add(name)
+        if name not in properties and properties and schema.get("additionalProperties") is not True:
+            raise click.UsageError(f"there is no argument {name!r}.{suggest_names(name, properties)}")
+        arguments[name] = parse_json(name, value) if is_json else coerce(name, value, properties.get(name, {}), root)
+    try:
+        encode(arguments)
+    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+        raise click.UsageError(f"the arguments cannot be sent as JSON: {exc}") from None
+    return arguments
+
+
+def suggest_names(name: str, candidates: Iterable[str]) -> str:
+    """What a misspelled name may have been meant to be."""
+    names = [*candidates]
+    matches = difflib.get_close_matches(name, names, n=1)
+    if matches:
+        return f" Did you mean {output.escape_line(matches[0])!r}?"
+    return f" There are: {', '.join(output.escape_line(candidate) for candidate in names[:20])}." if names else ""
+
+
+def _split_argument(arg: str) -> tuple[str, str, bool]:
+    name, separator, value = arg.partition("=")
+    if not separator or not name:
+        raise click.UsageError(f"an argument is name=value or name:=json, not {arg!r}")
+    if value.startswith("@"):
+        value = _read_text(value[1:])
+    return name.removesuffix(":"), value, name.endswith(":")
+
+
+def _read_text(path: str) -> str:
+    try:
+        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise click.UsageError(f"{path}: {exc}") from None
+
+
+def _read_input_object(option: str | None) -> dict[str, Any]:
+    if option is None:
+        return {}
+    value = parse_json(
+        "--input", _read_text(option[1:]) if option.startswith("@") else _read_text(option) if option == "-" else option
+    )
+    if not isinstance(value, dict):
+        raise click.UsageError("--input must be a JSON object")
+    return value

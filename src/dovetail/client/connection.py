@@ -1,0 +1,353 @@
+"""Conversation: one server, one connection, one revision. It sends, follows the replies, cancels, and times out.
+
+Knows neither what a transport is made of nor what the methods mean. Everything that goes wrong leaves here as one
+exception that says which server and which step.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
+
+from dovetail.client.callback_queue import CallbackQueue
+from dovetail.client.deadlines import DeadlineTimer, RequestDeadline
+from dovetail.client.handlers import InputHandlers
+from dovetail.errors import (
+    AnswerError,
+    Busy,
+    Disconnected,
+    InternalError,
+    MCPError,
+    PeerError,
+    ProtocolError,
+    RequestTimeout,
+    ResultError,
+    TransportError,
+    clip,
+)
+from dovetail.protocol.client_messages import RequestEncoder, create_error, parse_progress
+from dovetail.protocol.client_transport import ClientTransport, EncodedRequest, Headers
+from dovetail.protocol.recording_format import Receiver, Recorder
+from dovetail.wire import jsonrpc
+from dovetail.wire.base import UNSET
+from dovetail.wire.codec import encode
+from dovetail.wire.jsonrpc import RequestId
+from dovetail.wire.lifecycle import Implementation, ServerCapabilities
+from dovetail.wire.progress import CancelledParams
+from dovetail.wire.raw_message import RawMessage, decode_body
+
+log = logging.getLogger("dovetail")
+
+NotificationHandler = Callable[[str, Any], None]
+
+_MAX_LOGGED_INVALID = 3
+_TIMEOUT_HINTS = {"tools/call": "call_tool(..., timeout=seconds) gives it longer, and Timeouts(call=...) all calls"}
+_DEFAULT_TIMEOUT_HINT = "Timeouts(read=...) gives it longer"
+_MAX_PENDING_REPLIES = 256  # that wait for the server to read them, besides its questions
+
+
+class Connection:
+    """The client's relation with one server, from its opening to its loss."""
+
+    def __init__(
+        self,
+        transport: ClientTransport,
+        name: str,
+        handlers: InputHandlers,
+        callbacks: CallbackQueue,
+        *,
+        max_input_requests: int,
+        on_notification: NotificationHandler,
+        on_gap: Callable[[], None],
+        open_deadlines: DeadlineTimer | None = None,
+        recorders: list[Recorder] | None = None,
+        on_lost: Callable[["Connection"], None] | None = None,
+    ) -> None:
+        self.transport = transport
+        self.name = name
+        self.encoder: RequestEncoder | None = None
+        self.server_info: Implementation | None = None
+        self.server_capabilities = ServerCapabilities()
+        self.instructions: str | None = None
+        self.lost_error: TransportError | None = None
+        self.lost_event = asyncio.Event()  # set with `why_lost`
+        self.invalid_message_count = 0
+        self.first_invalid_message: str | None = None
+        self.subscriber_counts: Counter[str] = Counter()  # who listens to which resource
+        self._handlers = handlers
+        self._callbacks = callbacks
+        self._max_input_requests = max_input_requests
+        self._on_notification = on_notification
+        self._on_lost = on_lost
+        self.record_gap = on_gap  # called when what the server says unasked may not all have come
+        self._open_deadlines = open_deadlines  # the clocks of those who wait for it to be opened
+        self._recorders: list[Recorder] = [] if recorders is None else recorders
+        self._loop = asyncio.get_running_loop()
+        self._last_id = 0
+        self._pause_count = 0  # how many things a user is busy with
+        self._deadlines = DeadlineTimer()
+        self._reply_tasks: dict[Any, asyncio.Task[None]] = {}
+
+    @property
+    def running(self) -> int:
+        """How many requests have been sent and not answered."""
+        return self._deadlines.running
+
+    # Asking the server
+
+    def request(
+        self,
+        method: str,
+        params: Any,
+        deadline: RequestDeadline,
+        *,
+        meta: Mapping[str, Any] | None = None,
+        headers: Headers = (),
+    ) -> Awaitable[Any]:
+        """What to await for the result of a request, still raw."""
+        encoder = self.encoder
+        if encoder is None:
+            raise Disconnected("the conversation is not open").at(server=self.name, step=method)
+        self._last_id = id = self._last_id + 1
+        request = EncodedRequest(
+            id,
+            method,
+            encoder.encode_request(id, method, params, meta),
+            [*encoder.build_headers(method, params), *headers]
+            if encoder.is_stateless and self.transport.has_headers
+            else (),
+            encoder.is_stateless,
+            params,
+        )
+        return self.exchange(request, deadline)
+
+    def next_id(self) -> int:
+        """An id for a request made elsewhere."""
+        self._last_id += 1
+        return self._last_id
+
+    async def exchange(self, request: EncodedRequest, deadline: RequestDeadline) -> Any:
+        """Send a request and return its raw result; an error response is raised."""
+        if self.lost_error is not None:
+            raise self._add_context(Disconnected("the connection is gone"), request.step, sent=False)
+        if self._recorders:
+            self._record("server", request.body, request.headers)
+        self._deadlines.start(request.id, deadline)
+        try:
+            message = await self.transport.exchange(request)
+        except asyncio.CancelledError:
+            if not deadline.is_cancel_cause():
+                self._cancel(request, "the caller gave up")
+                raise
+            if deadline.failure is not None:
+                self._cancel(request, "a question could not be answered")
+                raise self._add_context(deadline.failure, request.step) from deadline.failure.__cause__
+            self._cancel(request, "timed out")
+            error = RequestTimeout(deadline.describe_timeout()).at(
+                hint=_TIMEOUT_HINTS.get(request.method, _DEFAULT_TIMEOUT_HINT)
+            )
+            raise self._add_context(error, request.step, since=deadline.started_at) from None
+        except MCPError as exc:
+            if self._recorders and isinstance(exc, PeerError):  # an error response told by its HTTP status
+                self._record("client", jsonrpc.encode_error(request.id, exc.code, exc.message, exc.data))
+            raise self._add_context(exc, request.step) from exc.__cause__
+        finally:
+            self._deadlines.stop(request.id)
+        if self._recorders:
+            self._record("client", message.encode())
+        if deadline.progress_handler is not None and deadline.progress_count:
+            await self._callbacks.flush(deadline.due_at - self._loop.time())  # the answer is here: it is not given up
+        if message.error is not None:
+            raise self._add_context(create_error(self.revision, request.method, message.error), request.step)
+        if message.result is UNSET:
+            raise self._add_context(ResultError("the response holds neither result nor error"), request.step)
+        return message.result
+
+    @property
+    def revision(self) -> str | None:
+        """The revision being spoken, once that is settled."""
+        return None if self.encoder is None else self.encoder.revision
+
+    def _add_context(
+        self, exc: MCPError, step: str, *, sent: bool | None = None, since: float | None = None
+    ) -> MCPError:
+        if sent is not None and isinstance(exc, Disconnected):
+            exc.sent = sent
+        if self.encoder is None:
+            since = None  # while it is opened, everything the server said may explain what is wrong
+        diagnostics = self.transport.get_diagnostics(since) if isinstance(exc, TransportError) else {}
+        return exc.at(server=self.name, step=step, revision=self.revision, **diagnostics)
+
+    async def notify(self, method: str, params: Any = None) -> None:
+        """Send a notification."""
+        encoder = self.encoder
+        # spec: streamable-http#standard-request-headers
+        headers = encoder.build_headers(method, {}) if encoder is not None and encoder.is_stateless else ()
+        await self._send(jsonrpc.encode_notification(method, params), headers)
+
+    async def _send(self, data: bytes, headers: Headers = ()) -> None:
+        if self._recorders:
+            self._record("server", data, headers)
+        await self.transport.send_message(data, headers)
+
+    def _cancel(self, request: EncodedRequest, reason: str) -> None:
+        notice = self.transport.cancel(request, reason)
+        if notice is not None and self._recorders:
+            self._record("server", notice)
+
+    def _record(self, to: Receiver, data: bytes, headers: Headers = ()) -> None:
+        for recorder in tuple(self._recorders):
+            try:
+                recorder(to, data, headers)
+            except Exception as exc:  # whoever watches must not cost a request its answer
+                log.error("%s: what records its messages failed and is told no more", self.name, exc_info=exc)
+                if recorder in self._recorders:
+                    self._recorders.remove(recorder)
+
+    # What the server says
+
+    def receive(self, message: RawMessage, parent_id: RequestId | None = None) -> None:
+        """A notification, or a request of the server, where it is known because of which request of ours."""
+        if self._recorders:
+            self._record("client", message.encode())
+        method = message.method
+        if method is None:
+            return  # an answer to nothing we asked
+        if message.id is not None:
+            self._handle_request(message.id, method, message.params, parent_id)
+        elif method == "notifications/progress":
+            self._handle_progress(message.params)
+        elif method == "notifications/cancelled":
+            self._handle_cancelled(message.params)
+        else:
+            self._on_notification(method, message.params)
+
+    def record_activity(self, id: RequestId) -> None:
+        """Something came that belongs to a request."""
+        deadline = self._deadlines.get(id)
+        if deadline is not None:
+            deadline.record_activity()
+
+    def record_invalid_message(self, text: str) -> None:
+        """Something came that is no message: said a few times, then only counted."""
+        if self._recorders:
+            self._record("client", text.encode("utf-8", "replace"))
+        self.invalid_message_count += 1
+        self.first_invalid_message = self.first_invalid_message or text.strip()
+        if self.invalid_message_count <= _MAX_LOGGED_INVALID:
+            suffix = "; further ones are only counted" if self.invalid_message_count == _MAX_LOGGED_INVALID else ""
+            log.warning("%s wrote something that is no message%s: %s", self.name, suffix, clip(text, 200))
+
+    def handle_connection_lost(self, error: TransportError) -> None:
+        """The connection is gone."""
+        if self.lost_error is None:
+            self.lost_error = error
+            self.lost_event.set()
+            for task in self._reply_tasks.values():
+                task.cancel()
+            if self._on_lost is not None:
+                self._on_lost(self)
+
+    def _handle_progress(self, params: Any) -> None:
+        try:
+            token, progress, total, text = parse_progress(params)
+        except ResultError:
+            return
+        deadline = self._deadlines.get(token)
+        if deadline is not None:
+            deadline.record_activity()
+            if deadline.progress_handler is not None:
+                self._callbacks.call(deadline.progress_handler, progress, total, text)
+
+    def _handle_cancelled(self, params: Any) -> None:
+        try:
+            id = decode_body(params, CancelledParams, "notifications/cancelled").request_id
+        except ResultError:
+            return
+        task = self._reply_tasks.get(id) if id is not None else None
+        if task is not None:
+            task.cancel()
+
+    # Questions of the server: handshake revisions ask over the connection
+
+    def _handle_request(self, id: RequestId, method: str, params: Any, parent_id: RequestId | None) -> None:
+        if self.lost_error is not None:
+            return  # the answer would go nowhere
+        if self.encoder is not None and self.encoder.is_stateless:
+            # A server asks within its result, and answers must not be sent. spec: streamable-http#sending-messages
+            self.record_invalid_message(f"the request {method}, which is not for servers in this revision")
+        elif len(self._reply_tasks) >= self._max_input_requests + _MAX_PENDING_REPLIES:
+            self.record_invalid_message(f"the request {method}, while it does not read the answers to earlier ones")
+        elif method == "ping":
+            self._start_reply(id, self._send_reply(jsonrpc.encode_result(id, b"{}")))
+        elif len(self._reply_tasks) >= self._max_input_requests:
+            self._start_reply(
+                None, self._send_reply(jsonrpc.encode_protocol_error(id, Busy("Too many questions are open")))
+            )
+        else:
+            self._start_reply(id, self._answer_request(id, method, params, parent_id))
+
+    def _start_reply(self, id: RequestId | None, coroutine: Coroutine[Any, Any, None]) -> None:
+        key: Any = id if id is not None and id not in self._reply_tasks else object()
+        task = self._loop.create_task(coroutine)
+        self._reply_tasks[key] = task
+        task.add_done_callback(lambda _: self._reply_tasks.pop(key, None))
+
+    def pause_timeouts(self) -> None:
+        """A user is being asked something: no limit of time counts."""
+        self._pause_count += 1
+        self._deadlines.pause()
+        if self._open_deadlines is not None:
+            self._open_deadlines.pause()
+
+    def resume_timeouts(self) -> None:
+        """The user has answered."""
+        self._pause_count -= 1
+        if self._pause_count == 0:
+            self._deadlines.resume()
+            if self._open_deadlines is not None:
+                self._open_deadlines.resume()
+
+    async def _answer_request(self, id: RequestId, method: str, params: Any, parent_id: RequestId | None) -> None:
+        self.pause_timeouts()
+        try:
+            result = await self._handlers.answer(method, params)
+            reply = jsonrpc.encode_result(id, encode(result))
+        except ProtocolError as exc:
+            reply = jsonrpc.encode_protocol_error(id, exc)
+        except AnswerError as exc:
+            self._report_failure(parent_id, method, exc)
+            reply = jsonrpc.encode_protocol_error(id, InternalError("The client could not answer"))
+        except Exception as exc:
+            log.error("%s asked %s: the handler failed", self.name, clip(method), exc_info=exc)
+            reply = jsonrpc.encode_protocol_error(id, InternalError("The client could not answer"))
+        finally:
+            self.resume_timeouts()
+        await self._send_reply(reply)
+
+    def _report_failure(self, parent_id: RequestId | None, method: str, exc: AnswerError) -> None:
+        """Tell whoever made the request because of which it was asked; where that cannot be known, the log."""
+        deadline = self._deadlines.find_for(parent_id)
+        if deadline is not None:
+            deadline.fail(exc)
+        else:
+            log.error("%s asked %s: %s", self.name, clip(method), exc, exc_info=exc.__cause__)
+
+    async def _send_reply(self, data: bytes) -> None:
+        try:
+            await self._send(data)
+        except MCPError as exc:
+            log.warning("%s could not be answered: %s", self.name, exc)
+
+    async def close(self) -> None:
+        """Leave the server."""
+        if self.lost_error is None:
+            self.lost_error = Disconnected("the client was closed")
+            self.lost_event.set()
+        for task in tuple(self._reply_tasks.values()):
+            task.cancel()
+        try:
+            await self.transport.close()
+        finally:
+            self._deadlines.close()

@@ -1,0 +1,386 @@
+"""Opening a conversation: reach the server, find out what it speaks, agree on a revision.
+
+Drives the pure machine of `protocol.probe`. A server that stays silent is tried the older way beside the newer one, so
+that a slow start is never taken for an answer; one that dies of the question is started again and not asked.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from dovetail.client.connection import Connection
+from dovetail.client.deadlines import DeadlineTimer, RequestDeadline
+from dovetail.errors import (
+    AuthError,
+    CannotConnect,
+    CannotStart,
+    Disconnected,
+    HttpError,
+    InternalError,
+    MCPError,
+    MethodNotFound,
+    NotMCP,
+    PeerError,
+    RequestTimeout,
+    ResultError,
+    clip,
+)
+from dovetail.protocol.client_messages import RequestEncoder, encode_initialize
+from dovetail.protocol.client_transport import ClientTransport, EncodedRequest
+from dovetail.protocol.limits import Timeouts
+from dovetail.protocol.negotiation import DISCOVER, INITIALIZE, Era, VersionNegotiation, check_revision_and_era
+from dovetail.wire.base import Struct, replace
+from dovetail.wire.lifecycle import (
+    ClientCapabilities,
+    DiscoverResult,
+    Implementation,
+    InitializeResult,
+    RootsCapability,
+)
+from dovetail.wire.logs import LoggingLevel
+from dovetail.wire.meta import SERVER_INFO
+from dovetail.wire.raw_message import decode_body
+from dovetail.wire.revisions import is_stateless
+
+log = logging.getLogger("dovetail")
+
+# What a server of an older transport answers to a POST it does not expect. spec: streamable-http#backward-compatibility
+_FALLBACK_STATUS_CODES = frozenset({400, 404, 405})
+# What stands before a server, or is wrong with this caller, says nothing about what the server speaks.
+_INTERMEDIARY_STATUS_CODES = frozenset({407, 408, 429, 502, 503, 504})
+
+
+class ClientIdentity(Struct, frozen=True, kw_only=True):
+    """Who this client says it is."""
+
+    client_info: Implementation
+    capabilities: ClientCapabilities
+    handshake_capabilities: ClientCapabilities | None = (
+        None  # for servers told once for all, where others than this client ask too
+    )
+    log_level: LoggingLevel | None = None
+
+    def create_encoder(self, revision: str) -> RequestEncoder:
+        """Its way of speaking a revision; a stateless server is told nothing of roots, it asks."""
+        capabilities = self.capabilities
+        if is_stateless(revision) and capabilities.roots is not None:
+            capabilities = replace(capabilities, roots=RootsCapability())
+        return RequestEncoder(revision, self.client_info, capabilities, self.log_level)
+
+
+class ConnectionAttempt:
+    """One attempt to open a conversation."""
+
+    def __init__(
+        self,
+        create_transport: Callable[[], ClientTransport],
+        create_connection: Callable[[ClientTransport], Connection],
+        identity: ClientIdentity,
+        timeouts: Timeouts,
+        deadline: RequestDeadline,
+        *,
+        revision: str | None,
+        era: Era | None,
+    ) -> None:
+        self._create_transport = create_transport
+        self._create_connection = create_connection
+        self._identity = identity
+        self._timeouts = timeouts
+        self._deadline = deadline
+        self._negotiation = VersionNegotiation(revision, era)
+        self._loop = asyncio.get_running_loop()
+        self._connection = create_connection(create_transport())
+        self._discover_error: Disconnected | None = None  # when it was asked what it speaks
+        self._has_sent_initialize = False  # a handshake was begun on this connection: what follows must be of its era
+        self.is_certain = True  # whether what was found out is all the server speaks
+
+    async def run(self) -> Connection:
+        """An open conversation, or one exception that says why not; nothing is left behind then."""
+        try:
+            await self._connection.transport.open(self._connection)
+            while self._negotiation.next_method is not None:
+                if self._negotiation.next_method == INITIALIZE:
+                    await self._initialize()
+                    continue
+                if self._has_sent_initialize and not self._connection.transport.has_headers:
+                    self._negotiation.require_stateless()
+                    await self._restart(self._create_transport())
+                await self._discover()
+            return self._connection
+        except BaseException as caught:
+            exc = self._convert_timeout(caught)
+            await asyncio.shield(self._close_quietly())
+            if isinstance(exc, Disconnected):
+                exc.sent = False  # what it was opened for was not
+            if isinstance(exc, MCPError):
+                error = exc.at(server=self._connection.name, step=self._negotiation.next_method)
+                raise _explain_error(error, self._connection) from exc.__cause__
+            raise
+
+    def _convert_timeout(self, exc: BaseException) -> BaseException:
+        """What ended the opening: if that was its own clock, the exception that says so."""
+        if not isinstance(exc, asyncio.CancelledError) or not self._deadline.is_cancel_cause():
+            return exc
+        error = RequestTimeout(f"the server was not ready within {self._timeouts.initialize:g} s")
+        return error.at(**self._connection.transport.get_diagnostics())
+
+    async def _restart(self, transport: ClientTransport) -> None:
+        """Give up the conversation for another."""
+        await self._close_quietly()
+        self._connection = self._create_connection(transport)
+        self._has_sent_initialize = False
+        await self._connection.transport.open(self._connection)
+
+    async def _close_quietly(self) -> None:
+        with contextlib.suppress(MCPError):  # what went wrong before is what matters
+            await self._connection.close()
+
+    # The stateless era
+
+    async def _discover(self) -> None:
+        discover_task = self._loop.create_task(self._send_request(DISCOVER))
+        try:
+            if self._negotiation.can_fall_back and not self._connection.transport.has_headers:
+                await asyncio.wait([discover_task], timeout=self._timeouts.probe)
+                if not discover_task.done():
+                    await self._race(discover_task)
+                    return
+            await self._handle_discover(discover_task)
+        except Disconnected as exc:
+            if not self._negotiation.can_fall_back:
+                raise
+            self._discover_error = exc
+            self._negotiation.fall_back()  # it may have died of the question
+            await self._restart(self._create_transport())
+        finally:
+            discover_task.cancel()
+
+    async def _handle_discover(self, discover_task: "asyncio.Future[Any]") -> None:
+        try:
+            result = decode_body(await discover_task, DiscoverResult, DISCOVER)
+            self._negotiation.handle_discovery(result)
+            if self._negotiation.next_method is None:
+                self._apply_result(result, _parse_implementation((result.meta or {}).get(SERVER_INFO)))
+        except PeerError as exc:
+            if not self._negotiation.handle_discovery_error(exc.code, exc.data):
+                raise
+            if exc.code == InternalError.code:  # as any refusal, but perhaps not meant as one
+                message = "%s failed to say what it speaks (%s), so an older revision is tried"
+                log.warning(message, self._connection.name, clip(exc.message, 200))
+        except (HttpError, NotMCP, ResultError) as exc:
+            if exc.status in _INTERMEDIARY_STATUS_CODES or not self._negotiation.can_fall_back:
+                raise
+            self._negotiation.fall_back()
+
+    async def _race(self, discover_task: "asyncio.Future[Any]") -> None:
+        """Both ways at once. A session that opens is the one, whatever else the server may speak: a connection is of
+        one era. One that does not is given up for the other way, on a connection of its own.
+        """
+        self._negotiation.fall_back()
+        initialize_task = self._loop.create_task(self._initialize())
+        try:
+            await asyncio.wait([discover_task, initialize_task], return_when=asyncio.FIRST_COMPLETED)
+            if initialize_task.done() and initialize_task.exception() is not None:
+                await asyncio.wait([discover_task])
+            elif not initialize_task.done():
+                await asyncio.wait(
+                    [initialize_task], timeout=self._timeouts.probe if _has_succeeded(discover_task) else None
+                )
+            if not _has_succeeded(discover_task):
+                await initialize_task
+            elif not _has_succeeded(initialize_task):
+                self._negotiation.handle_discovery(
+                    decode_body(discover_task.result(), DiscoverResult, DISCOVER), is_final=False
+                )
+            else:
+                self.is_certain = self._negotiation.next_method is not None
+        finally:
+            discover_task.cancel()
+            initialize_task.cancel()
+            await asyncio.wait([discover_task, initialize_task])
+
+    # The handshake era
+
+    async def _initialize(self) -> None:
+        try:
+            raw = await self._send_request(INITIALIZE)
+        except (PeerError, HttpError, NotMCP) as exc:
+            if isinstance(exc, PeerError) and self._negotiation.handle_initialize_error(exc.data):
+                return
+            if isinstance(exc, PeerError) and self._discover_error is not None:
+                raise self._discover_error from None  # not of the question: it does not know the older one
+            fallback = self._connection.transport.create_fallback() if exc.status in _FALLBACK_STATUS_CODES else None
+            if fallback is None:
+                raise
+            await self._try_fallback(fallback, exc)
+            return
+        result = decode_body(raw, InitializeResult, INITIALIZE)
+        self._negotiation.handle_initialize(result.protocol_version)
+        self._apply_result(result, result.server_info)
+        await self._connection.notify("notifications/initialized")
+        await self._connection.transport.complete_handshake(result.protocol_version)
+
+    async def _try_fallback(self, fallback: ClientTransport, original_error: MCPError) -> None:
+        try:
+            await self._restart(fallback)
+        except MCPError:
+            raise original_error from None  # what the newer transport said is what a user expects to read
+
+    def _apply_result(self, result: DiscoverResult | InitializeResult, server_info: Implementation | None) -> None:
+        connection = self._connection
+        connection.encoder = self._identity.create_encoder(self._negotiation.revision)
+        connection.server_capabilities = result.capabilities
+        connection.instructions = result.instructions
+        connection.server_info = server_info
+
+    async def _send_request(self, method: str) -> Any:
+        id = self._connection.next_id()
+        revision = self._negotiation.revision
+        self._has_sent_initialize = self._has_sent_initialize or method == INITIALIZE
+        if method == DISCOVER:
+            encoder = self._identity.create_encoder(revision)
+            request = EncodedRequest(
+                id, method, encoder.encode_request(id, method, {}), encoder.build_headers(method, {}), is_stateless=True
+            )
+        else:
+            client_info, capabilities = (
+                self._identity.client_info,
+                self._identity.handshake_capabilities or self._identity.capabilities,
+            )
+            request = EncodedRequest(id, method, encode_initialize(revision, client_info, capabilities, id))
+        return await self._connection.exchange(request, RequestDeadline())
+
+
+def _has_succeeded(task: "asyncio.Future[Any]") -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
+def _parse_implementation(data: Any) -> Implementation | None:
+    try:
+        return Implementation(name=str(data["name"]), version=str(data["version"]), title=data.get("title"))
+    except (TypeError, KeyError, AttributeError):
+        return None
+
+
+_STDOUT_HINT: Final = "is it an MCP server? If so, its stdout must carry nothing but messages: let it print to stderr"
+
+
+def _invalid_message_hint(connection: Connection) -> str:
+    """What to ask of something that says what is no message."""
+    if (connection.first_invalid_message or "").startswith("HTTP/"):
+        return "it speaks HTTP: is its address an http:// one?"
+    return _STDOUT_HINT if "exit_code" in connection.transport.get_diagnostics() else "is it an MCP server?"
+
+
+def _explain_error(exc: MCPError, connection: Connection) -> MCPError:
+    if isinstance(exc, Disconnected) and exc.exit_code is not None:
+        exc = CannotStart(f"{exc.args[0]} before it could be used").at(
+            server=exc.server, step=exc.step, exit_code=exc.exit_code, stderr=exc.stderr, hint=exc.hint
+        )
+    if isinstance(exc, CannotStart | Disconnected | RequestTimeout) and connection.first_invalid_message is not None:
+        exc.args = (f"{exc.args[0]}; it wrote {clip(connection.first_invalid_message, 200)!r}, which is no message",)
+        exc.at(hint=_invalid_message_hint(connection))
+    if isinstance(exc, RequestTimeout):
+        exc.at(hint="is it an MCP server? If it needs longer to start, give timeouts=Timeouts(initialize=...)")
+    if isinstance(exc, PeerError) and exc.code == MethodNotFound.code:
+        exc.at(hint="is it an MCP server? It knows no way to begin a conversation")
+    return exc.at(hint=connection.transport.suggest_fix()) if isinstance(exc, CannotStart) else exc
+
+
+# The eras of servers met before, by where they are: a server is asked once what it speaks, not at every opening.
+_KNOWN_ERAS: dict[str, Era] = {}
+_MAX_KNOWN_ERAS = 1024
+
+CreateConnection = Callable[[ClientTransport], Connection]
+
+
+class Connector:
+    """Opens conversations with one server, each as the last one was left."""
+
+    def __init__(
+        self,
+        create_transport: Callable[[], ClientTransport],
+        create_connection: CreateConnection,
+        identity: ClientIdentity,
+        timeouts: Timeouts,
+        *,
+        key: str | None,
+        revision: str | None,
+        era: Era | None,
+    ) -> None:
+        check_revision_and_era(revision, era)
+        self.identity = identity
+        self.resource_subscriptions: set[str] = set()  # those that are no listener's
+        self._create_transport = create_transport
+        self._create_connection = create_connection
+        self._timeouts = timeouts
+        self._key = key if revision is None and era is None else None
+        self._revision = revision
+        self._era: Era | None = era
+
+    async def open(self, deadlines: DeadlineTimer) -> Connection:
+        """A conversation, ready for requests; one limit is over all it takes."""
+        timeout = self._timeouts.initialize
+        deadline = RequestDeadline(timeout, timeout)
+        deadlines.start(deadline, deadline)
+        try:
+            connection = await self._connect(deadline)
+        finally:
+            deadlines.stop(deadline)
+        try:
+            await self._restore(connection, deadline)
+        except BaseException:
+            await asyncio.shield(connection.close())
+            raise
+        return connection
+
+    async def _connect(self, deadline: RequestDeadline) -> Connection:
+        key = self._key
+        known_era = None if key is None else _KNOWN_ERAS.get(key)
+        attempt = self._create_attempt(known_era or self._era, deadline)
+        try:
+            connection = await attempt.run()
+        except MCPError as exc:
+            if known_era is None or isinstance(exc, CannotConnect | AuthError):
+                raise
+            _KNOWN_ERAS.pop(key or "", None)  # it may have become another server
+            if isinstance(exc, RequestTimeout):
+                raise
+            attempt = self._create_attempt(None, deadline)
+            connection = await attempt.run()
+        encoder = connection.encoder
+        if key is not None and encoder is not None and attempt.is_certain and len(_KNOWN_ERAS) < _MAX_KNOWN_ERAS:
+            _KNOWN_ERAS[key] = "stateless" if encoder.is_stateless else "handshake"
+        return connection
+
+    def _create_attempt(self, era: Era | None, deadline: RequestDeadline) -> ConnectionAttempt:
+        return ConnectionAttempt(
+            self._create_transport,
+            self._create_connection,
+            self.identity,
+            self._timeouts,
+            deadline,
+            revision=self._revision,
+            era=era,
+        )
+
+    async def _restore(self, connection: Connection, deadline: RequestDeadline) -> None:
+        """A stateless request says by itself what it wants; a handshake session is told once."""
+        if connection.encoder is None or connection.encoder.is_stateless:
+            return
+        if self.identity.log_level is not None and connection.server_capabilities.logging is not None:
+            await self._request_logs(connection, self.identity.log_level, deadline)
+        if self.resource_subscriptions:
+            await connection.transport.wait_until_listening()
+        for uri in sorted(self.resource_subscriptions):
+            connection.subscriber_counts[uri] += 1
+            try:
+                await connection.request("resources/subscribe", {"uri": uri}, deadline)
+            except PeerError as exc:
+                log.warning("%s no longer tells when %s changes: %s", connection.name, clip(uri), clip(exc.message))
+
+    async def _request_logs(self, connection: Connection, level: LoggingLevel, deadline: RequestDeadline) -> None:
+        with contextlib.suppress(PeerError):  # without its logs the server is still of use
+            await connection.request("logging/setLevel", {"level": level}, deadline)

@@ -1,0 +1,261 @@
+"""The user's handlers for what a server may ask: forms, visits to a URL, a model, roots. Both eras end up here.
+
+What is declared to the server is exactly what there are handlers for. An answer is checked against the schema it was
+asked with before it leaves; a URL is never opened here, and only handed on if it is one a browser should open.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from dovetail.callbacks import run_callback, type_name
+from dovetail.client.validator import UnusableSchema, apply_defaults, compile_schema
+from dovetail.errors import (
+    AnswerError,
+    Declined,
+    Dismissed,
+    InvalidParams,
+    MethodNotFound,
+    ProtocolError,
+    ResultError,
+    clip,
+)
+from dovetail.protocol.http_checks import is_safe_url
+from dovetail.wire.codec import convert, encode, to_plain
+from dovetail.wire.content import TextContent
+from dovetail.wire.elicitation import ElicitParams, ElicitResult
+from dovetail.wire.input_required import InputRequest
+from dovetail.wire.lifecycle import ClientCapabilities, ElicitationCapability, RootsCapability, SamplingCapability
+from dovetail.wire.raw_message import decode_body
+from dovetail.wire.raw_message import to_plain as raw_plain
+from dovetail.wire.roots import ListRootsResult, Root
+from dovetail.wire.sampling import CreateMessageParams, CreateMessageResult
+
+_MAX_ERROR_CHARS: Final = 300
+
+ElicitHandler: TypeAlias = Callable[[ElicitParams], Any]
+SampleHandler: TypeAlias = Callable[[CreateMessageParams], Any]
+RootsGiven: TypeAlias = Sequence[str | Path | Root] | Callable[[], Any]
+
+
+InputRelay: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[Any]]
+
+ALL_CAPABILITIES: Final = ClientCapabilities(
+    elicitation=ElicitationCapability(form={}, url={}),
+    sampling=SamplingCapability(tools={}),
+    roots=RootsCapability(list_changed=True),
+)
+
+
+class InputHandlers:
+    """What this client can be asked, and who answers."""
+
+    def __init__(
+        self,
+        *,
+        elicitation_handler: ElicitHandler | None = None,
+        url_elicitation_handler: ElicitHandler | None = None,
+        sampling_handler: SampleHandler | None = None,
+        roots: RootsGiven | None = None,
+    ) -> None:
+        self._elicitation_handler = elicitation_handler
+        self._url_elicitation_handler = url_elicitation_handler
+        self._sampling_handler = sampling_handler
+        self._roots_provider = roots
+        self.relay: InputRelay | None = None  # where questions go for which there is no handler
+        self.is_own_request: Callable[[], bool] | None = (
+            None  # whether a question is for the handlers though there is a relay
+        )
+        self.open = 0  # questions without an answer yet
+
+    def capabilities(self) -> ClientCapabilities:
+        """What the handlers stand for."""
+        if (
+            self.relay is not None
+            and self.is_own_request is None
+            and not any(
+                (self._elicitation_handler, self._url_elicitation_handler, self._sampling_handler, self._roots_provider)
+            )
+        ):
+            return ALL_CAPABILITIES
+        elicitation = None
+        if self._elicitation_handler is not None or self._url_elicitation_handler is not None:
+            elicitation = ElicitationCapability(
+                form={} if self._elicitation_handler is not None else None,
+                url={} if self._url_elicitation_handler is not None else None,
+            )
+        return ClientCapabilities(
+            elicitation=elicitation,
+            sampling=SamplingCapability(tools={}) if self._sampling_handler is not None else None,
+            roots=RootsCapability(list_changed=True) if self._roots_provider is not None else None,
+        )
+
+    async def answer(self, method: str, params: Any) -> Any:
+        """The answer to one question, given as raw parameters; ProtocolError if it is none this client takes."""
+        relay = self.relay if self.relay is not None and self._should_relay() else None
+        return await self._answer(method, params, relay)
+
+    async def _answer(self, method: str, params: Any, relay: InputRelay | None) -> Any:
+        self.open += 1
+        try:
+            if relay is not None:
+                return await relay(method, to_plain(params) if isinstance(params, dict) else raw_plain(params))
+            return await self._handle_request(method, params)
+        finally:
+            self.open -= 1
+
+    def _should_relay(self) -> bool:
+        return self.capabilities() is ALL_CAPABILITIES if self.is_own_request is None else not self.is_own_request()
+
+    async def _handle_request(self, method: str, params: Any) -> Any:
+        match method:
+            case "elicitation/create" | "elicitation/createDialog":
+                return _check_encodable("elicit", await self.elicit(_decode_params(params, ElicitParams, method)))
+            case "sampling/createMessage" if self._sampling_handler is not None:
+                request = _decode_params(params, CreateMessageParams, method)
+                return _check_encodable("sample", await self._create_message(request, self._sampling_handler))
+            case "roots/list" if self._roots_provider is not None:
+                return _check_encodable("roots", await self._list_roots(self._roots_provider))
+            case _:
+                raise MethodNotFound(method)
+
+    async def answer_all(self, requests: Mapping[str, InputRequest]) -> dict[str, Any]:
+        """The answers to the questions of one round, one after the other: there is one user."""
+        responses: dict[str, Any] = {}
+        respond = self.answer if self.is_own_request is None else partial(self._answer, relay=None)
+        for key, request in requests.items():
+            try:
+                responses[key] = to_plain(await respond(request.method, request.params))
+            except MethodNotFound:
+                raise AnswerError(f"nothing here answers {clip(request.method)}").at(
+                    hint=_handler_hint(request)
+                ) from None
+            except ProtocolError as exc:
+                raise AnswerError(exc.message) from None
+        return responses
+
+    # Forms and visits
+
+    async def elicit(self, request: ElicitParams) -> ElicitResult:
+        """What the user does about one question."""
+        handler = self._elicitation_handler if request.mode == "form" else self._url_elicitation_handler
+        if handler is None:
+            raise MethodNotFound(f"elicitation/create in {request.mode} mode")
+        if request.mode == "url" and not is_safe_url(request.url or ""):
+            raise InvalidParams("Invalid params: url must be https, or http on this machine")
+        try:
+            answer = await _call_handler("elicit" if request.mode == "form" else "elicit_url", handler, request)
+        except Declined:
+            return ElicitResult(action="decline")
+        except Dismissed:
+            return ElicitResult(action="cancel")
+        return _build_elicit_result(request, answer)
+
+    async def _create_message(self, request: CreateMessageParams, handler: SampleHandler) -> CreateMessageResult:
+        result = await _call_handler("sample", handler, request)
+        if isinstance(result, str):
+            return CreateMessageResult(role="assistant", content=TextContent(text=result), model="unknown")
+        if not isinstance(result, CreateMessageResult):
+            raise AnswerError(f"the sample handler must return a CreateMessageResult or text, not {type_name(result)}")
+        return result
+
+    async def _list_roots(self, provider: RootsGiven) -> ListRootsResult:
+        roots: Any = await _call_handler("roots", provider) if callable(provider) else provider
+        if isinstance(roots, str | Path | Root):
+            roots = [roots]  # one root, not its letters
+        if not isinstance(roots, Iterable):
+            raise AnswerError(f"the roots handler must return a list of paths, URIs or Root, not {type_name(roots)}")
+        try:
+            return ListRootsResult(roots=[_parse_root(root) for root in roots])
+        except AnswerError:
+            raise
+        except Exception as exc:
+            raise _handler_error("roots", exc) from exc
+
+
+def _decode_params(params: Any, params_type: type[Any], method: str) -> Any:
+    try:
+        if params is None or isinstance(params, dict):
+            return convert(params or {}, params_type)
+        return decode_body(params, params_type, method)
+    except ResultError as exc:
+        raise InvalidParams(f"Invalid params: {exc}") from None
+
+
+def _build_elicit_result(request: ElicitParams, answer: Any) -> ElicitResult:
+    if isinstance(answer, ElicitResult) and answer.action != "accept":
+        return answer
+    if answer is None and request.mode == "form":
+        return ElicitResult(action="decline")
+    if request.mode == "url":
+        return ElicitResult(action="decline" if answer is False else "accept")
+    content = to_plain(_check_encodable("elicit", answer.content or {} if isinstance(answer, ElicitResult) else answer))
+    if not isinstance(content, dict):
+        raise AnswerError(f"the elicit handler must return the fields of the form, not {type_name(answer)}")
+    schema = request.requested_schema or {}
+    full_content = apply_defaults(schema, content)
+    _validate_content(schema, full_content)
+    return ElicitResult(action="accept", content=full_content)
+
+
+def _validate_content(schema: dict[str, Any], content: dict[str, Any]) -> None:
+    try:
+        problem = compile_schema(schema).find_error(content)
+    except UnusableSchema:
+        return  # nothing can be said about it
+    if problem is not None:
+        raise AnswerError(f"the answer does not fit the form: {problem}")
+
+
+async def _call_handler(name: str, handler: Callable[..., Any], *args: Any) -> Any:
+    """What a handler returns; AnswerError names the one that failed, whatever it raised."""
+    try:
+        return await run_callback(handler, *args)
+    except (Declined, Dismissed) as exc:
+        if name.startswith("elicit"):
+            raise
+        raise AnswerError(f"the {name} handler refused: {exc}") from None
+    except (AnswerError, ProtocolError):
+        raise
+    except Exception as exc:
+        raise _handler_error(name, exc) from exc
+
+
+def _handler_error(name: str, exc: Exception) -> AnswerError:
+    detail = f"{type_name(exc)}: {clip(str(exc), _MAX_ERROR_CHARS)}" if str(exc) else type_name(exc)
+    return AnswerError(f"the {name} handler failed: {detail}")
+
+
+def _check_encodable(name: str, answer: Any) -> Any:
+    """The same; AnswerError names the handler whose answer is nothing that JSON can say."""
+    try:
+        encode(answer)
+    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+        raise AnswerError(
+            f"the {name} handler returned what cannot be sent: {clip(str(exc), _MAX_ERROR_CHARS)}"
+        ) from exc
+    return answer
+
+
+def _parse_root(root: Any) -> Root:
+    match root:
+        case Root():
+            return root
+        case Path():
+            return Root(uri=root.absolute().as_uri(), name=root.name or None)
+        case str() if "://" in root:
+            return Root(uri=root)
+        case str():
+            return _parse_root(Path(root))
+        case _:
+            raise AnswerError(f"a root must be a path, a URI or a Root, not {type_name(root)}")
+
+
+def _handler_hint(request: InputRequest) -> str:
+    name = {
+        "elicitation/create": "elicit_url" if (request.params or {}).get("mode") == "url" else "elicit",
+        "sampling/createMessage": "sample",
+        "roots/list": "roots",
+    }.get(request.method)
+    return f"pass {name}= to the client" if name else "ask the server's author what it needs"

@@ -1,0 +1,179 @@
+"""Results that ask instead of answering: what is pending, and what goes with the next try.
+
+A pending question is a value: it can be stored, and answered by another process.
+spec: mrtr#client-requirements-basic-workflow
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dovetail.client.handlers import InputHandlers
+from dovetail.errors import (
+    AnswerError,
+    Declined,
+    Dismissed,
+    MCPError,
+    MethodNotFound,
+    PeerError,
+    ProtocolError,
+    ResultError,
+)
+from dovetail.protocol.limits import ClientLimits
+from dovetail.wire.base import Result, Struct
+from dovetail.wire.codec import convert, to_plain
+from dovetail.wire.elicitation import ElicitParams
+from dovetail.wire.input_required import InputRequest, InputRequiredResult
+from dovetail.wire.methods import Method
+from dovetail.wire.raw_message import decode_body
+
+COMPLETE = "complete"
+INPUT_REQUIRED = "input_required"
+
+
+class Pending(Struct, frozen=True, kw_only=True):
+    """A request that waits for answers: `questions` by key, to be answered under the same keys."""
+
+    method: str
+    params: dict[str, Any]
+    questions: dict[str, InputRequest]
+    state: str | None = None
+    rounds: int = 1
+
+    def dump(self) -> bytes:
+        """As JSON, to be stored. What the server put into it may be secret: keep it as you would a token."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def load(cls, data: bytes | str) -> "Pending":
+        """What `dump` stored; ValueError if it is something else."""
+        return msgspec.json.decode(data, type=cls)
+
+    def answered(self, answers: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters of the next try; the state goes back exactly as it came, or not at all."""
+        params = dict(self.params)
+        if self.questions:
+            params["inputResponses"] = {key: to_plain(value) for key, value in answers.items()}
+        if self.state is not None:
+            params["requestState"] = self.state
+        return params
+
+
+def decode_result(raw: Any, row: Method, params: dict[str, Any], rounds: int = 0) -> Any:
+    """The result of a request as its type, or a Pending."""
+    assert row.result is not None
+    try:
+        result: Result = decode_body(raw, row.result, f"the result of {row.name}")
+    except ResultError as exc:
+        if not row.may_require_input:
+            raise
+        input_required = decode_body(raw, InputRequiredResult, f"the result of {row.name}")
+        if input_required.result_type != INPUT_REQUIRED:
+            raise exc from None
+        return _build_pending(input_required, row, params, rounds)
+    if result.result_type in (None, COMPLETE):
+        return result
+    if result.result_type == INPUT_REQUIRED and row.may_require_input:
+        return _build_pending(decode_body(raw, InputRequiredResult, f"the result of {row.name}"), row, params, rounds)
+    # spec: basic#resulttype
+    raise ResultError(f"the result of {row.name} is of a kind this client does not know")
+
+
+def _build_pending(input_required: InputRequiredResult, row: Method, params: dict[str, Any], rounds: int) -> Pending:
+    request_params = {name: value for name, value in params.items() if name not in ("inputResponses", "requestState")}
+    return Pending(
+        method=row.name,
+        params=request_params,
+        questions=input_required.input_requests or {},
+        state=input_required.request_state,
+        rounds=rounds + 1,
+    )
+
+
+URL_ELICITATION_REQUIRED: Final = -32042
+
+_MISSING_HANDLER_HINT: Final = "pass elicit_url= to the client: the server wants a page visited first"
+
+
+class URLElicitations:
+    """The visits a user is asked for."""
+
+    def __init__(self, name: str, handlers: InputHandlers, limits: ClientLimits, completion_timeout: float) -> None:
+        self._name = name
+        self._handlers = handlers
+        self._limits = limits
+        self._completion_timeout = completion_timeout
+        self._pending_events: dict[str, asyncio.Event] = {}
+
+    def mark_complete(self, id: str) -> None:
+        """The server says that a visit is over."""
+        event = self._pending_events.get(id)
+        if event is not None:
+            event.set()
+
+    async def elicit_and_retry(self, error: PeerError, step: str, send: Callable[[], Awaitable[Any]]) -> Any:
+        """What `send` brings, once the server is content with the visits it asks for."""
+        accepted_ids: set[str] = set()
+        for _ in range(self._limits.rounds):
+            try:
+                await self._elicit_all(error, accepted_ids)
+            except MCPError as exc:
+                raise exc.at(server=self._name, step=step) from exc.__cause__
+            try:
+                return await send()
+            except PeerError as again:
+                if again.code != URL_ELICITATION_REQUIRED:
+                    raise
+                error = again
+        raise AnswerError(f"it wanted pages visited in more than {self._limits.rounds} rounds").at(
+            server=self._name, step=step
+        )
+
+    async def _elicit_all(self, error: PeerError, accepted_ids: set[str]) -> None:
+        elicitations = _read_elicitations(error)
+        if len(elicitations) > self._limits.questions:
+            raise AnswerError(f"it asked {len(elicitations)} questions at once")
+        # It may be over before the user has said so.
+        events = {
+            elicitation.elicitation_id: asyncio.Event()
+            for elicitation in elicitations
+            if elicitation.elicitation_id is not None
+        }
+        self._pending_events |= events
+        try:
+            for elicitation in elicitations:
+                if elicitation.elicitation_id not in accepted_ids:
+                    await self._elicit(elicitation, error)
+            accepted_ids.update(events)
+            with contextlib.suppress(TimeoutError):  # not every server says when it is over
+                async with asyncio.timeout(self._completion_timeout):
+                    for event in events.values():
+                        await event.wait()
+        finally:
+            for id in events:
+                self._pending_events.pop(id, None)
+
+    async def _elicit(self, elicitation: ElicitParams, error: PeerError) -> None:
+        try:
+            result = await self._handlers.elicit(elicitation)
+        except MethodNotFound:
+            raise error.at(hint=_MISSING_HANDLER_HINT) from None
+        except ProtocolError as exc:
+            raise AnswerError(exc.message) from None
+        if result.action != "accept":
+            raise Declined() if result.action == "decline" else Dismissed()
+
+
+def _read_elicitations(error: PeerError) -> list[ElicitParams]:
+    """The visits an error asks for; the error itself if it does not say."""
+    try:
+        items: Any = error.data["elicitations"]
+        elicitations = [convert(item, ElicitParams) for item in items]
+    except (TypeError, KeyError, ValueError, msgspec.ValidationError, MCPError):
+        raise error from None
+    if not elicitations or any(elicitation.mode != "url" for elicitation in elicitations):
+        raise error
+    return elicitations

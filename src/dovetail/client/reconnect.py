@@ -1,0 +1,243 @@
+"""Keeping a conversation open: opened once for all who wait, opened again after a loss, closed from anywhere.
+
+Here it is decided what may be sent a second time. A request that may already have run is repeated only if that is safe;
+otherwise its caller is told that it was interrupted.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from dovetail.client.connection import Connection
+from dovetail.client.deadlines import DeadlineTimer, Progress, RequestDeadline
+from dovetail.errors import (
+    CannotConnect,
+    Disconnected,
+    HttpError,
+    Interrupted,
+    MCPError,
+    RateLimited,
+    RequestTimeout,
+    TransportError,
+)
+from dovetail.protocol.backoff import compute_backoff
+from dovetail.protocol.client_transport import Headers, describe_request
+from dovetail.protocol.limits import ClientLimits
+from dovetail.wire.base import Struct
+
+# What a proxy or a busy server says when the same request may succeed a moment later.
+TRANSIENT_STATUS_CODES: Final = frozenset({429, 502, 503, 504})
+
+_FIRST_RETRY_DELAY_S: Final = 0.2
+_MAX_RETRY_DELAY_S: Final = 5.0
+_CLEANUP_TIMEOUT_S: Final = 10.0  # more than it takes to end a process that will not be ended
+
+OpenConnection = Callable[[], Any]
+
+
+class SendOptions(Struct, frozen=True, kw_only=True):
+    """How one request is sent."""
+
+    idle_timeout: float
+    total_timeout: float
+    progress_handler: Progress | None = None
+    meta: Mapping[str, Any] | None = None
+    can_repeat: bool = False  # whether it may be sent again though it may have run
+
+
+class Reconnector:
+    """The one conversation a client has at a time."""
+
+    def __init__(self, name: str, open_connection: OpenConnection, limits: ClientLimits) -> None:
+        self._name = name
+        self._open_connection = open_connection
+        self._limits = limits
+        self._connection: Connection | None = None
+        self._open_task: asyncio.Task[Connection] | None = None
+        self._abandoned_tasks: set[asyncio.Task[Connection]] = (
+            set()
+        )  # openings given up, which may still have a child to end
+        self._waiter_count = 0
+        self._failure_count = 0
+        self._retry_at = 0.0
+        self._is_closed = False
+        # A connection belongs to the client, not to the request that happens to open it: what comes in on it must not
+        # be taken for that request's.
+        self._context = contextvars.copy_context()
+        self._deadlines: DeadlineTimer | None = None
+        self.open_count = 0  # how often a conversation has been opened
+
+    @property
+    def current(self) -> Connection | None:
+        """The conversation, if one is open."""
+        connection = self._connection
+        return connection if connection is not None and connection.lost_error is None else None
+
+    @property
+    def deadlines(self) -> DeadlineTimer:
+        """The clocks of those who wait for a conversation to be opened, and of the opening itself."""
+        if self._deadlines is None or self._deadlines.loop is not asyncio.get_running_loop():
+            self._deadlines = DeadlineTimer()
+        return self._deadlines
+
+    async def get_connection(self, deadline: RequestDeadline | None = None) -> Connection:
+        """An open conversation; all who wait for one share one attempt, each for as long as its clock allows."""
+        connection = self._connection
+        if connection is not None and connection.lost_error is None:
+            return connection
+        if self._is_closed:
+            raise self._closed_error()
+        open_task = self._open_task
+        if open_task is None or open_task.done():
+            open_task = self._open_task = asyncio.get_running_loop().create_task(
+                self._open_again(), context=self._context.copy()
+            )
+            open_task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            return await self._wait_for_open(open_task, deadline)
+        except asyncio.CancelledError:
+            if (
+                open_task in self._abandoned_tasks
+            ):  # the loop may end with whoever was cancelled, and must not before the child
+                await asyncio.wait([open_task], timeout=_CLEANUP_TIMEOUT_S)
+            raise
+
+    async def _wait_for_open(self, open_task: asyncio.Task[Connection], deadline: RequestDeadline | None) -> Connection:
+        self._waiter_count += 1
+        if deadline is not None:
+            self.deadlines.start(deadline, deadline)
+        try:
+            return await asyncio.shield(open_task)
+        except asyncio.CancelledError:
+            if deadline is not None and deadline.is_cancel_cause():  # the opening goes on, for whoever calls next
+                raise RequestTimeout(f"{deadline.describe_timeout()}: the connection was still being opened") from None
+            task = asyncio.current_task()
+            if open_task.cancelled() and task is not None and not task.cancelling():
+                raise self._closed_error() from None  # it was not this task that was cancelled
+            if self._waiter_count == 1 and self._open_task is open_task:
+                self._abandon_open(open_task)  # nobody else wants it
+            raise
+        finally:
+            self._waiter_count -= 1
+            if deadline is not None:
+                self.deadlines.stop(deadline)
+
+    def _abandon_open(self, open_task: asyncio.Task[Connection]) -> None:
+        self._open_task = None
+        if not open_task.done():
+            self._abandoned_tasks.add(open_task)
+            open_task.add_done_callback(self._abandoned_tasks.discard)
+            open_task.cancel()
+
+    def _closed_error(self) -> Disconnected:
+        error = Disconnected("the client is closed").at(server=self._name, hint="open it again with connect()")
+        error.sent = False
+        return error
+
+    async def _open_again(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        previous, self._connection = self._connection, None
+        if previous is not None:
+            with contextlib.suppress(MCPError):
+                await previous.close()
+        await asyncio.sleep(max(0.0, self._retry_at - loop.time()))
+        try:
+            connection = await self._open_connection()
+        except MCPError:
+            self._failure_count += 1
+            delay = compute_backoff(self._limits.reconnect_after, self._failure_count - 1, _MAX_RETRY_DELAY_S)
+            self._retry_at = loop.time() + delay
+            raise
+        self._failure_count = 0
+        self._retry_at = loop.time() + self._limits.reconnect_after
+        self._connection = connection
+        self.open_count += 1
+        return connection
+
+    async def request(self, method: str, params: Any, options: SendOptions, headers: Headers = ()) -> Any:
+        """The raw result of a request, through losses and busy moments where repeating is safe."""
+        deadline = RequestDeadline(
+            options.idle_timeout, options.total_timeout, options.progress_handler
+        )  # one for all attempts and what is between them
+        attempt = 0
+        while True:
+            connection = self._connection
+            try:
+                if connection is None or connection.lost_error is not None:
+                    connection = await self.get_connection(deadline)
+                return await connection.request(method, params, deadline, meta=options.meta, headers=headers)
+            except (TransportError, RateLimited) as exc:
+                attempt += 1
+                delay = self._get_retry_delay(exc, attempt, options.can_repeat)
+                if delay is None or deadline.is_due_within(delay):
+                    raise _to_outcome_unknown(
+                        exc.at(server=self._name, step=describe_request(method, params)), options.can_repeat
+                    ) from exc.__cause__
+            await asyncio.sleep(delay)
+
+    def _get_retry_delay(self, exc: MCPError, attempt: int, can_repeat: bool) -> float | None:
+        """How long to wait before the same request is sent again; None if it must not be."""
+        if attempt > self._limits.retries or isinstance(exc, RequestTimeout) or self._is_closed:
+            return None
+        if isinstance(exc, Disconnected):
+            return _compute_backoff(attempt) if can_repeat or not exc.sent else None
+        if isinstance(exc, CannotConnect):
+            return (
+                _compute_backoff(attempt) if self.open_count else None
+            )  # it was there before: it may be starting again
+        if can_repeat and (isinstance(exc, RateLimited) or exc.status in TRANSIENT_STATUS_CODES):
+            retry_after = exc.retry_after if isinstance(exc, RateLimited | HttpError) else None
+            return _compute_backoff(attempt) if retry_after is None else min(retry_after, _MAX_RETRY_DELAY_S)
+        return None
+
+    async def close(self) -> None:
+        """Leave the server; nothing is opened after this until `reopen`."""
+        self._is_closed = True
+        if not self._failure_count:
+            self._retry_at = 0.0  # whoever left on purpose may come back at once
+        if self._open_task is not None:
+            self._abandon_open(self._open_task)
+        try:
+            if self._abandoned_tasks:
+                await asyncio.wait(self._abandoned_tasks)
+        finally:
+            if self._deadlines is not None:
+                self._deadlines.close()
+            current, self._connection = self._connection, None
+            if current is not None:
+                await current.close()
+
+    def allow_reopen(self) -> None:
+        """Allow a closed client to be used again, at once: nothing was lost."""
+        if self._is_closed:
+            self._is_closed = False
+            self._retry_at = 0.0
+
+    def abandon(self) -> None:
+        """Forget the conversation: the event loop it lived on is gone, and everything on it."""
+        self._connection = self._open_task = self._deadlines = None
+        self._abandoned_tasks.clear()
+        self._waiter_count = 0
+
+
+def _compute_backoff(attempt: int) -> float:
+    # Jitter, because many callers lose the same server at the same moment.
+    return compute_backoff(_FIRST_RETRY_DELAY_S, attempt - 1, _MAX_RETRY_DELAY_S) * random.uniform(0.5, 1.0)
+
+
+def _to_outcome_unknown(exc: MCPError, can_repeat: bool) -> MCPError:
+    """A lost connection, told to the caller of a request that may have run."""
+    if can_repeat or not isinstance(exc, Disconnected) or not exc.sent or isinstance(exc, Interrupted):
+        return exc
+    return Interrupted(f"{exc.args[0]}; the request had been sent and may have run: it was not repeated").at(
+        server=exc.server,
+        step=exc.step,
+        revision=exc.revision,
+        exit_code=exc.exit_code,
+        stderr=exc.stderr,
+        hint=exc.hint
+        or "look whether it took effect before calling again, or use call_tool(..., retry=True) if it may run twice",
+    )

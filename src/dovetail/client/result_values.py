@@ -1,0 +1,131 @@
+"""From a result to the value a caller wants: structured content if there is any, else text, else the blocks."""
+
+import contextlib
+from base64 import b64decode
+from typing import Any
+
+import msgspec
+
+from dovetail.errors import InvalidParams, NotFound, ResultError, ToolError, clip
+from dovetail.protocol.client_messages import is_not_found_message
+from dovetail.wire.base import UNSET
+from dovetail.wire.content import ResourceContents, TextContent
+from dovetail.wire.raw_message import decode_text
+from dovetail.wire.resources import ReadResourceResult
+from dovetail.wire.tools import CallToolResult
+
+
+def extract_value(result: CallToolResult, *, is_wrapped: bool | None) -> Any:
+    """The value; ToolError if the tool failed.
+
+    An object that holds only `result` stands for what it holds if that is the custom (`wraps`), or, where nobody knows
+    (None), if the text says so.
+    """
+    if result.is_error:
+        raise build_tool_error(result)
+    structured = result.structured_content
+    texts = [block.text for block in result.content if isinstance(block, TextContent)]
+    if structured is not UNSET and structured is not None:
+        if (
+            is_wrapped is False
+            or not _is_result_object(structured)
+            or not (is_wrapped or _match_value(texts, structured["result"]))
+        ):
+            return structured
+        return structured["result"]
+    if structured is None:
+        return None
+    if len(texts) != len(result.content):
+        return result.content
+    return texts[0] if len(texts) == 1 else None if not texts else "\n".join(texts)
+
+
+def _is_result_object(value: Any) -> bool:
+    return type(value) is dict and len(value) == 1 and "result" in value
+
+
+def _match_value(texts: list[str], value: Any) -> bool:
+    """Whether these texts say the value, as a whole or an item each."""
+    if type(value) is list and len(texts) == len(value) and all(map(_matches_value, texts, value)):
+        return True
+    return len(texts) == 1 and _matches_value(texts[0], value)
+
+
+def _matches_value(text: str, value: Any) -> bool:
+    if type(value) is str:
+        return text == value
+    try:
+        return decode_text(text) == value
+    except ResultError:
+        return False
+
+
+def convert_value(result: CallToolResult, target_type: Any, *, is_wrapped: bool | None) -> Any:
+    """The value as a given type; ResultError if it does not fit. Text is read as JSON where the type needs that.
+
+    A type that has room for a `result` is first tried with the whole object.
+    """
+    value = extract_value(result, is_wrapped=is_wrapped)
+    if (
+        value is not result.structured_content
+        and _is_result_object(result.structured_content)
+        and _has_result_field(target_type)
+    ):
+        with contextlib.suppress(msgspec.ValidationError, ValueError, TypeError):
+            return _convert(result.structured_content, target_type)
+    try:
+        return _convert(value, target_type)
+    except (msgspec.ValidationError, ValueError, TypeError) as exc:
+        if isinstance(value, str) and result.structured_content is UNSET:
+            try:
+                return _convert(decode_text(value), target_type)
+            except (msgspec.ValidationError, ValueError, TypeError, ResultError):
+                pass
+        raise ResultError(
+            f"the result is no {getattr(target_type, '__name__', target_type)}: {clip(str(exc), 300)}"
+        ) from None
+
+
+def _has_result_field(target_type: Any) -> bool:
+    if target_type in (Any, object):
+        return False
+    field_names = {
+        name for base in getattr(target_type, "__mro__", ()) for name in getattr(base, "__annotations__", ())
+    }
+    return not field_names or "result" in field_names
+
+
+def _convert(value: Any, target_type: Any) -> Any:
+    validate = getattr(target_type, "model_validate", None)  # pydantic's models, without importing it
+    return validate(value) if validate is not None else msgspec.convert(value, target_type)
+
+
+def build_tool_error(result: CallToolResult) -> ToolError:
+    """The exception an error result stands for, in the tool's own words."""
+    texts = [block.text for block in result.content if isinstance(block, TextContent)]
+    error = ToolError("\n".join(texts) or "the tool failed without saying why")
+    error.result = result
+    return error
+
+
+def find_unknown_tool_error(result: CallToolResult, tool: str) -> NotFound | None:
+    """The exception for an error result that says there is no such tool: some servers answer so."""
+    texts = [block.text for block in result.content if isinstance(block, TextContent)]
+    if len(texts) == 1 and is_not_found_message("tools/call", texts[0]) and tool in texts[0]:
+        return NotFound(InvalidParams.code, texts[0])
+    return None
+
+
+def extract_contents(result: ReadResourceResult) -> Any:
+    """What a resource holds: text or bytes; a list where it has several parts."""
+    parts = [_decode_part(contents) for contents in result.contents]
+    return parts[0] if len(parts) == 1 else parts
+
+
+def _decode_part(contents: ResourceContents) -> str | bytes:
+    if contents.blob is None:
+        return contents.text or ""
+    try:
+        return b64decode(contents.blob, validate=True)
+    except ValueError:
+        raise ResultError(f"the contents of {clip(contents.uri)} are not base64") from None

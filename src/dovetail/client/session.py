@@ -1,0 +1,372 @@
+"""A client's relation with its server over all conversations: begun from any task, ended from any, told of changes.
+
+Knows no transport: it is given a function that makes a channel. May be opened in one task and closed in another, used
+by many tasks, and called from the loops of other threads; its work is done on the loop it was opened on.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Self, TypeVar
+
+from dovetail.client.callback_queue import CallbackQueue
+from dovetail.client.connection import Connection
+from dovetail.client.connector import ClientIdentity, Connector
+from dovetail.client.handlers import (
+    ALL_CAPABILITIES,
+    ElicitHandler,
+    InputHandlers,
+    InputRelay,
+    RootsGiven,
+    SampleHandler,
+)
+from dovetail.client.option_checks import check_callable, check_log_level, check_middleware, check_roots, check_type
+from dovetail.client.reconnect import Reconnector
+from dovetail.client.request_sender import RequestSender
+from dovetail.client.subscription import CHANGE_KINDS, SUBSCRIPTION_ACKNOWLEDGED, Listening
+from dovetail.errors import ResultError, TransportError
+from dovetail.protocol.client_transport import ClientTransport
+from dovetail.protocol.exchange import Caller
+from dovetail.protocol.limits import ClientLimits, Timeouts
+from dovetail.protocol.middleware import Middleware, validate_middleware
+from dovetail.protocol.negotiation import Era
+from dovetail.protocol.recording_format import Recorder
+from dovetail.protocol.stats import ClientStats
+from dovetail.wire.base import replace
+from dovetail.wire.elicitation import ElicitationCompleteParams
+from dovetail.wire.lifecycle import ClientCapabilities, Implementation, ServerCapabilities
+from dovetail.wire.logs import LoggingLevel, LoggingMessageParams
+from dovetail.wire.raw_message import decode_body, to_plain
+
+T = TypeVar("T")
+
+ELICITATION_COMPLETE = "notifications/elicitation/complete"
+
+
+class Session:
+    """One server, over all conversations with it."""
+
+    def __init__(
+        self,
+        create_transport: Callable[[], ClientTransport],
+        *,
+        name: str,
+        key: str | None,
+        client_info: Implementation,
+        protocol_version: str | None = None,
+        era: Era | None = None,
+        elicitation_handler: ElicitHandler | None = None,
+        url_elicitation_handler: ElicitHandler | None = None,
+        sampling_handler: SampleHandler | None = None,
+        roots: RootsGiven | None = None,
+        log_handler: Callable[[LoggingMessageParams], Any] | None = None,
+        log_level: LoggingLevel | None = None,
+        capabilities: ClientCapabilities | None = None,
+        timeouts: Timeouts | None = None,
+        limits: ClientLimits | None = None,
+        cache: bool = True,
+        validate_results: bool = True,
+        middleware: Sequence[Middleware] = (),
+    ) -> None:
+        for option, function in (
+            ("elicit", elicitation_handler),
+            ("elicit_url", url_elicitation_handler),
+            ("sample", sampling_handler),
+            ("on_log", log_handler),
+        ):
+            check_callable(option, function)
+        check_log_level("log_level=", log_level)
+        check_roots(roots)
+        check_middleware(middleware)
+        check_type("client", client_info, Implementation, "an Implementation(name=..., version=...)")
+        check_type("capabilities", capabilities, ClientCapabilities, "a ClientCapabilities(...)")
+        check_type("cache", cache, bool, "True or False")
+        check_type("check_results", validate_results, bool, "True or False")
+        self.name = name
+        self.timeouts = timeouts or Timeouts()
+        self.limits = limits or ClientLimits()
+        self.log_relay: Callable[[dict[str, Any]], None] | None = None
+        self.taps: list[Recorder] = []  # told of every message, as long as they stand here
+        # Told when a connection is lost, with the reason, and with None when one is open.
+        self.on_connection: Callable[[TransportError | None], None] | None = None
+        self._log_handler = log_handler
+        self._handlers = InputHandlers(
+            elicitation_handler=elicitation_handler,
+            url_elicitation_handler=url_elicitation_handler,
+            sampling_handler=sampling_handler,
+            roots=roots,
+        )
+        extra_capabilities = capabilities or ClientCapabilities()
+        identity = ClientIdentity(
+            client_info=client_info,
+            capabilities=replace(
+                self._handlers.capabilities(),
+                experimental=extra_capabilities.experimental,
+                extensions=extra_capabilities.extensions,
+            ),
+            log_level=log_level or ("info" if log_handler is not None else None),
+        )
+        self._connector = Connector(
+            create_transport,
+            self._create_connection,
+            identity,
+            self.timeouts,
+            key=key,
+            revision=protocol_version,
+            era=era,
+        )
+        self._callbacks = CallbackQueue(self.limits.waiting)
+        self._subscriptions: set[Listening] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._close_task: asyncio.Task[None] | None = None
+        self._loop_pid = 0  # whose loop it is
+        self._reconnector = Reconnector(name, self._open_connection, self.limits)
+        self._last_connection: Connection | None = None  # the last
+        self._request_sender = RequestSender(
+            name,
+            self._reconnector,
+            self._handlers,
+            self.timeouts,
+            self.limits,
+            cache=cache,
+            validate_results=validate_results,
+        )
+        self._middleware: list[Middleware] = []
+        for function in middleware:
+            self.middleware(function)
+
+    def middleware(self, function: Middleware) -> Middleware:
+        """Put a function around every request: `async def around(exchange, proceed)`, awaiting `proceed(exchange)`.
+
+        It sees the result as its type, or a Pending. What opens the conversation does not come by here, nor does a
+        result that is still fresh.
+        """
+        self._middleware.append(validate_middleware(function))
+        self._request_sender.set_middleware(self._middleware, self._create_caller)
+        return function
+
+    def _set_relay(
+        self,
+        input_relay: InputRelay,
+        relay_log: Callable[[dict[str, Any]], None],
+        is_own_request: Callable[[], bool] | None,
+        *,
+        declare_all: bool,
+    ) -> None:
+        self._handlers.relay = input_relay
+        if self._log_handler is None or is_own_request is not None:
+            self.log_relay = relay_log
+        identity = self._connector.identity
+        if is_own_request is not None:
+            self._handlers.is_own_request = is_own_request
+            if declare_all:
+                log_level = identity.log_level or "info"
+                self._connector.identity = replace(
+                    identity, log_level=log_level, handshake_capabilities=ALL_CAPABILITIES
+                )
+            return
+        log_level = identity.log_level or ("info" if self._log_handler is None else None)
+        own_capabilities = identity.capabilities
+        handler_capabilities = self._handlers.capabilities()
+        self._connector.identity = replace(
+            identity,
+            log_level=log_level,
+            capabilities=replace(
+                handler_capabilities, experimental=own_capabilities.experimental, extensions=own_capabilities.extensions
+            ),
+        )
+
+    def _create_caller(self) -> Caller:
+        return Caller(
+            self.revision or "",
+            self._request_sender.is_stateless,
+            self._connector.identity.capabilities,
+            client=self._connector.identity.client_info,
+        )
+
+    # Opening and closing
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def connect(self) -> None:
+        """Open the conversation now; otherwise the first request does."""
+        while self._close_task is not None:  # then the loop is forgotten, and so it may be another
+            await self._run_on_loop(self._wait_closed)
+        self._reconnector.allow_reopen()
+        await self._run_on_loop(self._reconnector.get_connection)
+
+    async def close(self) -> None:
+        """Leave the server. From any task or thread, as often as you like; `connect` opens it again."""
+        await self._run_on_loop(self._close_once)
+
+    async def _wait_closed(self) -> None:
+        if self._close_task is not None:
+            await asyncio.wait([self._close_task])
+
+    async def _close_once(self) -> None:
+        """All who close share one closing; who is cancelled meanwhile hastens it."""
+        close_task = self._close_task
+        if close_task is None:
+            close_task = self._close_task = asyncio.get_running_loop().create_task(self._close())
+            close_task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            await asyncio.sleep(0)  # so that it has begun, and goes on to its end also when it is cancelled
+            await asyncio.wait([close_task])
+        except asyncio.CancelledError:
+            if not close_task.cancelling():
+                close_task.cancel()
+                await asyncio.wait([close_task], timeout=self.timeouts.close)
+            raise
+        if not close_task.cancelled():
+            close_task.result()
+
+    async def _close(self) -> None:
+        try:
+            tasks = [
+                task
+                for subscription in tuple(self._subscriptions)
+                if (task := subscription.close_for_client()) is not None
+            ]
+            if tasks:
+                await asyncio.wait(tasks, timeout=self.timeouts.close)
+        finally:
+            try:
+                await self._reconnector.close()
+            finally:
+                self._callbacks.close()
+                self._request_sender.clear()
+                self._loop = self._close_task = None
+
+    def _run_on_loop(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> Awaitable[T]:
+        """Do something on the loop this client lives on. Not a coroutine: that would be one more on every road."""
+        loop = asyncio.get_running_loop()
+        pid = os.getpid()
+        if self._loop is None or self._loop.is_closed() or self._loop_pid != pid:
+            if self._loop is not None:
+                self._abandon()
+            self._loop, self._loop_pid = loop, pid
+        if self._loop is loop:
+            return function(*args)
+        if not self._loop.is_running():
+            raise RuntimeError("this client was opened on another event loop, which is not running; close it there")
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(function(*args), self._loop))
+
+    def _abandon(self) -> None:
+        """Forget everything that lived on an event loop which is gone."""
+        self._reconnector.abandon()
+        self._callbacks.abandon()
+        for subscription in self._subscriptions:
+            subscription.abandon()
+        self._subscriptions.clear()
+        self._request_sender.clear()
+        self._close_task = None
+
+    async def _open_connection(self) -> Connection:
+        connection = await self._connector.open(self._reconnector.deadlines)
+        self._request_sender.mark_stale()
+        self._last_connection = connection
+        if self.on_connection is not None:
+            self.on_connection(None)
+        return connection
+
+    def _handle_connection_lost(self, connection: Connection) -> None:
+        if self.on_connection is not None and connection is self._last_connection:
+            self.on_connection(connection.lost_error)
+
+    def _create_connection(self, transport: ClientTransport) -> Connection:
+        return Connection(
+            transport,
+            self.name,
+            self._handlers,
+            self._callbacks,
+            max_input_requests=self.limits.questions,
+            on_notification=self._handle_notification,
+            on_gap=self._handle_gap,
+            open_deadlines=self._reconnector.deadlines,
+            recorders=self.taps,
+            on_lost=self._handle_connection_lost,
+        )
+
+    def _handle_notification(self, method: str, params: Any) -> None:
+        """A notification that belongs to no request of its own."""
+        if method in CHANGE_KINDS or method == SUBSCRIPTION_ACKNOWLEDGED:
+            self._request_sender.invalidate(method)
+            for subscription in tuple(self._subscriptions):
+                subscription.handle_notification(method, params)
+        elif method == ELICITATION_COMPLETE:
+            with contextlib.suppress(ResultError):
+                self._request_sender.url_elicitations.mark_complete(
+                    decode_body(params, ElicitationCompleteParams, method).elicitation_id
+                )
+        elif method == "notifications/message":
+            if self.log_relay is not None:
+                self.log_relay(to_plain(params))
+            if self._log_handler is not None:
+                with contextlib.suppress(ResultError):
+                    self._callbacks.call(self._log_handler, decode_body(params, LoggingMessageParams, method))
+
+    def _handle_gap(self) -> None:
+        """There was a gap: whatever the server tells of unasked may have changed."""
+        for method in CHANGE_KINDS:
+            self._request_sender.invalidate(method)
+        for subscription in tuple(self._subscriptions):
+            subscription.handle_gap()
+
+    # What is known of the server
+
+    def stats(self) -> ClientStats:
+        """Return what is open or running now. Any thread may call this. All counts are 0 when nothing is left."""
+        current = self._reconnector.current
+        return ClientStats(
+            connections=0 if current is None else 1,
+            running_requests=0 if current is None else current.running,
+            open_questions=self._handlers.open,
+            subscriptions=len(self._subscriptions),
+            queued_callbacks=self._callbacks.queued,
+        )
+
+    @property
+    def connected(self) -> bool:
+        """Whether a conversation is open."""
+        return self._reconnector.current is not None
+
+    @property
+    def revision(self) -> str | None:
+        """The revision being spoken."""
+        current = self._reconnector.current
+        return None if current is None else current.revision
+
+    @property
+    def server(self) -> Implementation | None:
+        """Who the server says it is."""
+        current = self._reconnector.current
+        return None if current is None else current.server_info
+
+    @property
+    def capabilities(self) -> ServerCapabilities:
+        """What the server declared."""
+        current = self._reconnector.current
+        return ServerCapabilities() if current is None else current.server_capabilities
+
+    @property
+    def instructions(self) -> str | None:
+        """How the server wants to be used."""
+        current = self._reconnector.current
+        return None if current is None else current.instructions
+
+    @property
+    def noise(self) -> int:
+        """How many times the server wrote something that is no message."""
+        current = self._reconnector.current
+        return 0 if current is None else current.invalid_message_count
+
+    @property
+    def left_out(self) -> list[str]:
+        """What is missing from the lists read so far, since it was malformed, and why."""
+        return self._request_sender.skipped_items.list_reasons()

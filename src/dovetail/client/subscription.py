@@ -1,0 +1,325 @@
+"""Hearing of changes: the same call in both eras, taken up again whenever the connection was lost.
+
+After such a gap everything listened to is told once more, because nobody knows what was missed.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from math import inf
+from typing import Any, Literal, Self
+
+from dovetail.client.connection import Connection
+from dovetail.client.deadlines import RequestDeadline
+from dovetail.client.reconnect import TRANSIENT_STATUS_CODES, Reconnector
+from dovetail.errors import (
+    CannotConnect,
+    CannotStart,
+    Disconnected,
+    HttpError,
+    MCPError,
+    MethodNotFound,
+    NotMCP,
+    NotOffered,
+    PeerError,
+    RequestTimeout,
+    ResultError,
+)
+from dovetail.protocol.backoff import compute_backoff
+from dovetail.protocol.client_messages import RequestEncoder
+from dovetail.protocol.client_transport import EncodedRequest
+from dovetail.protocol.limits import ClientLimits
+from dovetail.protocol.subscription_filter import (
+    PROMPTS_LIST_CHANGED,
+    RESOURCE_UPDATED,
+    RESOURCES_LIST_CHANGED,
+    TOOLS_LIST_CHANGED,
+    create_matcher,
+    restrict_filter,
+)
+from dovetail.wire.base import Params, Struct
+from dovetail.wire.jsonrpc import RequestId
+from dovetail.wire.meta import SUBSCRIPTION_ID
+from dovetail.wire.raw_message import decode_body
+from dovetail.wire.subscriptions import AcknowledgedParams, SubscriptionFilter
+
+ChangeKind = Literal["tools", "prompts", "resources", "resource"]
+
+CHANGE_KINDS: dict[str, ChangeKind] = {
+    TOOLS_LIST_CHANGED: "tools",
+    PROMPTS_LIST_CHANGED: "prompts",
+    RESOURCES_LIST_CHANGED: "resources",
+    RESOURCE_UPDATED: "resource",
+}
+SUBSCRIPTION_ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+
+# What may be otherwise at the next attempt.
+_TRANSIENT_ERRORS = (Disconnected, CannotConnect, CannotStart, HttpError, RequestTimeout, NotMCP)
+
+
+class Change(Struct, frozen=True):
+    """Something changed: one of the lists, or the resource at `uri`."""
+
+    kind: ChangeKind
+    uri: str | None = None
+    missed: bool = False  # not heard from the server: the connection was lost, and it may have changed meanwhile
+
+
+class ChangeNotice(Params):
+    """Any notice of change."""
+
+    uri: str | None = None
+
+
+class Listening:
+    """Changes as they happen: `async for change in ...`, within `async with` to know when it has begun."""
+
+    def __init__(
+        self,
+        reconnector: Reconnector,
+        subscription_filter: SubscriptionFilter,
+        limits: ClientLimits,
+        timeout: float,
+        subscriptions: "set[Listening]",
+        run_on_loop: Callable[..., Awaitable[Any]],
+        invalidate: Callable[[str], None],
+    ) -> None:
+        self._reconnector = reconnector
+        self._filter = subscription_filter
+        self._limits = limits
+        self._timeout = timeout
+        self._subscriptions = subscriptions
+        self._run_on_loop = run_on_loop  # does something on the client's own loop
+        self._invalidate = invalidate  # told which notices may have been missed
+        self._matches_filter = create_matcher(subscription_filter)
+        self._changes: dict[tuple[ChangeKind, str | None], Change] = {}
+        self._wakeup = asyncio.Event()
+        self._started: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._error: Exception | None = None
+        self._subscription_id: RequestId | None = None
+        self._acknowledge_timeout: asyncio.Timeout | None = None  # runs until the server confirms
+        self._acknowledged_at = inf  # when it did
+        self._is_entered = False
+        self._is_closed = False
+        self._is_client_closing = False
+        self._notice_count = 0
+        self.acknowledged_filter: SubscriptionFilter | None = None  # what the server agreed to
+
+    # For the user
+
+    async def __aenter__(self) -> Self:
+        self._is_entered = True
+        await self._run_on_loop(self._start)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def __aiter__(self) -> AsyncIterator[Change]:
+        try:
+            await self._run_on_loop(self._start)
+            while (change := await self._run_on_loop(self._next)) is not None:
+                yield change
+        finally:
+            if not self._is_entered:
+                await self.aclose()
+
+    async def _next(self) -> Change | None:
+        """The next change, waited for; None when it is over."""
+        while not self._changes and not self._is_closed:
+            if self._error is not None:
+                raise self._error
+            self._wakeup.clear()
+            await self._wakeup.wait()
+        return self._changes.pop(next(iter(self._changes))) if self._changes else None
+
+    async def aclose(self) -> None:
+        """Stop listening."""
+        await self._run_on_loop(self._close)
+
+    async def _close(self) -> None:
+        task = self._stop()
+        if task is not None:
+            await asyncio.wait([task], timeout=self._timeout)
+
+    def close_for_client(self) -> asyncio.Task[None] | None:
+        """Stop because the client leaves the server, which then need not be told; what is left to wait for."""
+        self._is_client_closing = True
+        return self._stop()
+
+    def abandon(self) -> None:
+        """It is over: the event loop it lived on is gone, and nobody there can be told."""
+        self._is_closed = True
+        self._task = None
+
+    def _stop(self) -> asyncio.Task[None] | None:
+        self._is_closed = True
+        self._wakeup.set()
+        self._subscriptions.discard(self)
+        task, self._task = self._task, None
+        if task is None or task.done():
+            return None
+        task.cancel()
+        return task
+
+    # From one connection to the next
+
+    async def _start(self) -> None:
+        if self._started is None:
+            loop = asyncio.get_running_loop()
+            self._started = loop.create_future()
+            self._started.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._subscriptions.add(self)
+            self._task = loop.create_task(self._run())
+        await asyncio.shield(self._started)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        failed_attempts = 0
+        while not self._is_closed:
+            notice_count, self._acknowledged_at = self._notice_count, inf
+            cause: MCPError | None = None
+            try:
+                await self._listen(await self._reconnector.get_connection())
+            except _TRANSIENT_ERRORS as exc:
+                if self.acknowledged_filter is None or (
+                    isinstance(exc, HttpError) and exc.status not in TRANSIENT_STATUS_CODES
+                ):
+                    self._fail(exc)
+                    return
+                cause = exc
+            except MCPError as exc:
+                self._fail(_to_not_supported(exc) if isinstance(exc, PeerError) else exc)
+                return
+            except Exception as exc:  # whoever waits for changes must not wait for a task that is no more
+                self._fail(exc)
+                return
+            # A stream that lasted is no vain attempt: proxies end quiet ones every few minutes.
+            was_stable = loop.time() - self._acknowledged_at >= self._limits.reconnect_most
+            failed_attempts = 0 if was_stable or self._notice_count != notice_count else failed_attempts + 1
+            if failed_attempts > self._limits.reconnects:
+                error = Disconnected(f"the server ended the stream {failed_attempts} times without saying anything")
+                error.__cause__ = cause
+                self._fail(error)
+                return
+            delay = compute_backoff(self._limits.reconnect_after, failed_attempts, self._limits.reconnect_most)
+            await asyncio.sleep(delay * random.uniform(1.0, 1.2))
+
+    def _fail(self, exc: Exception) -> None:
+        self._error = exc
+        self._wakeup.set()
+        if self._started is not None and not self._started.done():
+            self._started.set_exception(exc)
+
+    # What is heard
+
+    def handle_notification(self, method: str, params: Any) -> None:
+        """A notice came to the client; it may be for this listener."""
+        try:
+            if method == SUBSCRIPTION_ACKNOWLEDGED:
+                acknowledged = decode_body(params, AcknowledgedParams, method)
+                if (acknowledged.meta or {}).get(SUBSCRIPTION_ID) == self._subscription_id:
+                    if self._acknowledge_timeout is not None and not self._acknowledge_timeout.expired():
+                        self._acknowledge_timeout.reschedule(None)
+                    self._handle_acknowledged(acknowledged.notifications)
+                return
+            notice = decode_body(params, ChangeNotice, method)
+        except ResultError:
+            return
+        id = (notice.meta or {}).get(SUBSCRIPTION_ID)
+        if id == self._subscription_id if id is not None else self._matches_filter(method, notice.uri):
+            self._notice_count += 1
+            self._add_change(Change(CHANGE_KINDS[method], notice.uri))
+
+    def handle_gap(self) -> None:
+        """There was a gap in what was heard."""
+        if self.acknowledged_filter is not None:
+            self._add_missed_changes()
+
+    def _handle_acknowledged(self, accepted_filter: SubscriptionFilter) -> None:
+        is_resumed = self.acknowledged_filter is not None
+        self.acknowledged_filter = accepted_filter
+        self._acknowledged_at = asyncio.get_running_loop().time()
+        if self._started is not None and not self._started.done():
+            self._started.set_result(None)
+        if is_resumed:
+            self._add_missed_changes()
+
+    def _add_missed_changes(self) -> None:
+        for method, kind in CHANGE_KINDS.items():
+            if self._matches_filter(method, None):
+                self._invalidate(method)
+                self._add_change(Change(kind, missed=True))
+        for uri in self._filter.resource_subscriptions or ():
+            self._invalidate(RESOURCE_UPDATED)
+            self._add_change(Change("resource", uri, missed=True))
+
+    def _add_change(self, change: Change) -> None:
+        """Those not yet taken are told once each, and the oldest give way."""
+        if not change.missed or (change.kind, change.uri) not in self._changes:
+            self._changes[change.kind, change.uri] = change  # what was heard says more than what may be
+        if len(self._changes) > self._limits.waiting:
+            del self._changes[next(iter(self._changes))]
+        self._wakeup.set()
+
+    # One connection's worth of listening
+
+    async def _listen(self, connection: Connection) -> None:
+        if connection.encoder is not None and connection.encoder.is_stateless:
+            await self._listen_stateless(connection, connection.encoder)
+        else:
+            await self._listen_handshake(connection)
+
+    async def _listen_stateless(self, connection: Connection, encoder: RequestEncoder) -> None:
+        method, params = "subscriptions/listen", {"notifications": self._filter}
+        self._subscription_id = id = connection.next_id()
+        request = EncodedRequest(
+            id, method, encoder.encode_request(id, method, params), encoder.build_headers(method, params), True
+        )
+        try:
+            # A server must say at once what it will tell of. spec: subscriptions#acknowledgment
+            async with asyncio.timeout(self._timeout) as self._acknowledge_timeout:
+                await connection.exchange(request, RequestDeadline())
+        except TimeoutError:
+            message = f"the server did not confirm within {self._timeout:g} s that it tells of changes"
+            raise RequestTimeout(message).at(server=connection.name, step=method) from None
+        finally:
+            self._acknowledge_timeout = None
+
+    async def _listen_handshake(self, connection: Connection) -> None:
+        """A handshake server tells of its lists unasked, of a resource when it was asked to."""
+        accepted_filter = restrict_filter(self._filter, connection.server_capabilities)
+        uris = accepted_filter.resource_subscriptions or []
+        if self._filter.resource_subscriptions and not uris:
+            raise NotOffered("the server does not offer to tell when a resource changes").at(server=connection.name)
+        if not await connection.transport.wait_until_listening():
+            raise NotOffered("the server has no stream on which it could tell of changes").at(server=connection.name)
+        subscribed_uris: list[str] = []
+        try:
+            for uri in uris:
+                connection.subscriber_counts[uri] += 1
+                subscribed_uris.append(uri)
+                await self._send_request(connection, "resources/subscribe", uri)
+            self._handle_acknowledged(accepted_filter)
+            await connection.lost_event.wait()
+        finally:
+            for uri in subscribed_uris:
+                connection.subscriber_counts[uri] -= 1
+                if (
+                    connection.lost_error is None
+                    and connection.subscriber_counts[uri] <= 0
+                    and not self._is_client_closing
+                ):
+                    with contextlib.suppress(MCPError):
+                        await self._send_request(connection, "resources/unsubscribe", uri)
+
+    async def _send_request(self, connection: Connection, method: str, uri: str) -> None:
+        await connection.request(method, {"uri": uri}, RequestDeadline(self._timeout, self._timeout))
+
+
+def _to_not_supported(exc: PeerError) -> MCPError:
+    if exc.code != MethodNotFound.code:
+        return exc
+    return NotOffered("the server does not offer to tell of changes").at(server=exc.server, step=exc.step)

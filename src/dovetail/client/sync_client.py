@@ -1,0 +1,404 @@
+"""SyncClient: the surface of Client without an event loop in sight. Each method waits for its coroutine."""
+
+import asyncio
+import atexit
+import contextlib
+import os
+import threading
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import CancelledError
+from typing import Any, Self, TypeVar, overload
+
+from dovetail.client.client import Client
+from dovetail.client.deadlines import Progress
+from dovetail.client.input_rounds import Pending
+from dovetail.client.subscription import Change, Listening
+from dovetail.protocol.middleware import Middleware
+from dovetail.protocol.stats import ClientStats
+from dovetail.wire.completion import Completion
+from dovetail.wire.input_required import InputRequest
+from dovetail.wire.lifecycle import DiscoverResult, Implementation, ServerCapabilities
+from dovetail.wire.logs import LoggingLevel
+from dovetail.wire.prompts import GetPromptResult, ListPromptsResult, Prompt
+from dovetail.wire.resources import (
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ReadResourceResult,
+    Resource,
+    ResourceTemplate,
+)
+from dovetail.wire.subscriptions import SubscriptionFilter
+from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
+
+T = TypeVar("T")
+
+_THREAD_NAME = "dovetail-clients"
+_SHUTDOWN_TIMEOUT_S = 0.5  # for clients that were left open, when the program ends
+
+_lock = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+_is_shutting_down = False  # the program is ending
+
+
+class InterpreterShutdown(RuntimeError):
+    """It is too late to do anything."""
+
+
+def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Do something on the shared loop and wait for it; interrupting the wait cancels it."""
+    if _is_shutting_down:
+        coroutine.close()
+        raise InterpreterShutdown("the program is ending, and with it whatever a SyncClient has started")
+    loop = get_shared_loop()
+    if threading.current_thread().name == _THREAD_NAME:
+        coroutine.close()
+        raise RuntimeError(
+            "a SyncClient cannot be called where its own work is done: by progress=, on_log= or a coroutine handler; "
+            "plain functions that answer questions may call it"
+        )
+    future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def get_shared_loop() -> asyncio.AbstractEventLoop:
+    """The loop all blocking clients share; started by the first, and a daemon: it never keeps a program alive."""
+    global _loop
+    with _lock:
+        if _loop is None or _loop.is_closed():
+            _loop = asyncio.new_event_loop()
+            threading.Thread(target=_loop.run_forever, name=_THREAD_NAME, daemon=True).start()
+        return _loop
+
+
+def _reset_after_fork() -> None:
+    """A forked process has the loop, but not the thread that ran it."""
+    global _loop, _lock
+    _loop, _lock = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_after_fork)
+
+
+@atexit.register
+def _stop() -> None:
+    global _is_shutting_down
+    _is_shutting_down = True
+    if _loop is not None and _loop.is_running():
+        cleanup = asyncio.run_coroutine_threadsafe(_cancel_remaining_tasks(_loop), _loop)
+        with contextlib.suppress(TimeoutError, CancelledError):
+            cleanup.result(2 * _SHUTDOWN_TIMEOUT_S)
+
+
+async def _cancel_remaining_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """End what clients that were left open still do; a task that is only forgotten complains."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=_SHUTDOWN_TIMEOUT_S)
+    loop.call_soon(loop.stop)
+
+
+class SyncSubscription:
+    """Changes as they happen: `for change in ...`, within `with` to know when it has begun."""
+
+    def __init__(self, subscription: Listening) -> None:
+        self._subscription = subscription
+
+    def __enter__(self) -> Self:
+        run_blocking(self._subscription.__aenter__())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Change]:
+        changes = aiter(self._subscription)
+        while True:
+            try:
+                change = run_blocking(_next_change(changes))  # whose interruption ends it
+            except StopAsyncIteration:
+                return
+            try:
+                yield change
+            except GeneratorExit:
+                with contextlib.suppress(InterpreterShutdown):
+                    run_blocking(changes.aclose())  # pyright: ignore[reportAttributeAccessIssue]
+                raise
+
+    @property
+    def acknowledged_filter(self) -> SubscriptionFilter | None:
+        """What the server agreed to tell of."""
+        return self._subscription.acknowledged_filter
+
+    def close(self) -> None:
+        """Stop listening."""
+        run_blocking(self._subscription.aclose())
+
+
+async def _next_change(changes: Any) -> Change:
+    return await anext(changes)
+
+
+class SyncClient:
+    """The caller's side of one server, for code that does not await."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.taps = client.taps
+        self.timeouts = client.timeouts
+        self.limits = client.limits
+
+    def __enter__(self) -> Self:
+        self.connect()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def middleware(self, function: Middleware) -> Middleware:
+        """Put a coroutine function around every request, as with Client; it runs on the loop of the clients."""
+        return self._client.middleware(function)
+
+    def connect(self) -> None:
+        """Open the conversation now; otherwise the first request does."""
+        run_blocking(self._client.connect())
+
+    def close(self) -> None:
+        """Leave the server; `connect` opens it again."""
+        run_blocking(self._client.close())
+
+    @property
+    def name(self) -> str:
+        """What the server is called in errors and logs."""
+        return self._client.name
+
+    def stats(self) -> ClientStats:
+        """Return what is open or running now. All counts are 0 when nothing is left."""
+        return self._client.stats()
+
+    @property
+    def connected(self) -> bool:
+        """Whether a conversation is open."""
+        return self._client.connected
+
+    @property
+    def revision(self) -> str | None:
+        """The revision being spoken."""
+        return self._client.revision
+
+    @property
+    def server(self) -> Implementation | None:
+        """Who the server says it is."""
+        return self._client.server
+
+    @property
+    def capabilities(self) -> ServerCapabilities:
+        """What the server declared."""
+        return self._client.capabilities
+
+    @property
+    def instructions(self) -> str | None:
+        """How the server wants to be used."""
+        return self._client.instructions
+
+    @property
+    def noise(self) -> int:
+        """How many times the server wrote something that is no message."""
+        return self._client.noise
+
+    @property
+    def left_out(self) -> list[str]:
+        """What is missing from the lists read so far, since it was malformed, and why."""
+        return self._client.left_out
+
+    def discover(self) -> DiscoverResult:
+        """What the server speaks and can do."""
+        return run_blocking(self._client.discover())
+
+    def ping(self) -> None:
+        """Ask for a sign of life."""
+        run_blocking(self._client.ping())
+
+    # Tools
+
+    def list_tools(self) -> list[Tool]:
+        """All tools."""
+        return run_blocking(self._client.list_tools())
+
+    def list_tools_page(self, cursor: str | None = None) -> ListToolsResult:
+        """One page of tools."""
+        return run_blocking(self._client.list_tools_page(cursor))
+
+    @overload
+    def call(self, tool: str, /, *, into: type[T], **arguments: Any) -> T: ...
+    @overload
+    def call(self, tool: str, /, **arguments: Any) -> Any: ...
+    def call(self, tool: str, /, *_args: Any, into: Any = None, **arguments: Any) -> Any:
+        """Call a tool and get its value; ToolError if it failed.
+
+        `into`: the type the value is to have. For options, or an argument called `into`, use `call_tool`.
+        """
+        return run_blocking(self._client.call(tool, *_args, into=into, **arguments))
+
+    def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        total: float | None = None,
+        progress: Progress | None = None,
+        meta: Mapping[str, Any] | None = None,
+        retry: bool | None = None,
+    ) -> CallToolResult:
+        """Call a tool and get its whole result, also one that says it failed; the options are those of Client's."""
+        return run_blocking(
+            self._client.call_tool(
+                name, arguments, timeout=timeout, total=total, progress=progress, meta=meta, retry=retry
+            )
+        )
+
+    def start_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        total: float | None = None,
+        progress: Progress | None = None,
+        meta: Mapping[str, Any] | None = None,
+        retry: bool | None = None,
+    ) -> CallToolResult | Pending:
+        """As `call_tool`, but questions come back as a Pending, to be answered with `resume`, here or elsewhere."""
+        return run_blocking(
+            self._client.start_tool(
+                name, arguments, timeout=timeout, total=total, progress=progress, meta=meta, retry=retry
+            )
+        )
+
+    def resume(
+        self,
+        pending: Pending,
+        answers: Mapping[str, Any],
+        *,
+        timeout: float | None = None,
+        total: float | None = None,
+        progress: Progress | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Go on with what was pending: the result of its method, or a further Pending."""
+        return run_blocking(
+            self._client.resume(pending, answers, timeout=timeout, total=total, progress=progress, meta=meta)
+        )
+
+    def answer(self, questions: Mapping[str, InputRequest]) -> dict[str, Any]:
+        """What the handlers answer to questions of a Pending, for those who resume it themselves."""
+        return run_blocking(self._client.answer(questions))
+
+    # Resources
+
+    def list_resources(self) -> list[Resource]:
+        """All resources."""
+        return run_blocking(self._client.list_resources())
+
+    def list_resources_page(self, cursor: str | None = None) -> ListResourcesResult:
+        """One page of resources."""
+        return run_blocking(self._client.list_resources_page(cursor))
+
+    def list_resource_templates(self) -> list[ResourceTemplate]:
+        """All resource templates."""
+        return run_blocking(self._client.list_resource_templates())
+
+    def list_resource_templates_page(self, cursor: str | None = None) -> ListResourceTemplatesResult:
+        """One page of resource templates."""
+        return run_blocking(self._client.list_resource_templates_page(cursor))
+
+    def read(self, uri: str) -> Any:
+        """What a resource holds: text or bytes, or a list of them where it has several parts."""
+        return run_blocking(self._client.read(uri))
+
+    def read_resource(
+        self, uri: str, *, timeout: float | None = None, meta: Mapping[str, Any] | None = None
+    ) -> ReadResourceResult:
+        """The whole result of reading a resource."""
+        return run_blocking(self._client.read_resource(uri, timeout=timeout, meta=meta))
+
+    # Prompts and completion
+
+    def list_prompts(self) -> list[Prompt]:
+        """All prompts."""
+        return run_blocking(self._client.list_prompts())
+
+    def list_prompts_page(self, cursor: str | None = None) -> ListPromptsResult:
+        """One page of prompts."""
+        return run_blocking(self._client.list_prompts_page(cursor))
+
+    def get_prompt(
+        self,
+        name: str,
+        arguments: Mapping[str, str] | None = None,
+        *,
+        timeout: float | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> GetPromptResult:
+        """A prompt, filled in."""
+        return run_blocking(self._client.get_prompt(name, arguments, timeout=timeout, meta=meta))
+
+    def complete(
+        self,
+        argument: str,
+        value: str,
+        *,
+        prompt: str | None = None,
+        template: str | None = None,
+        context: Mapping[str, str] | None = None,
+    ) -> Completion:
+        """Suggestions for an argument of a prompt, or of a resource template, of which `value` has been typed."""
+        return run_blocking(self._client.complete(argument, value, prompt=prompt, template=template, context=context))
+
+    # Changes and the rest
+
+    def listen(
+        self,
+        *,
+        tools: bool | None = None,
+        prompts: bool | None = None,
+        resources: bool | None = None,
+        uris: Iterable[str] = (),
+    ) -> SyncSubscription:
+        """Hear of changes, of those named as with Client: `for change in client.listen(...)`."""
+        return SyncSubscription(self._client.listen(tools=tools, prompts=prompts, resources=resources, uris=uris))
+
+    def subscribe(self, uri: str) -> None:
+        """Ask a handshake server to tell when a resource changes; `listen` does this on every revision."""
+        run_blocking(self._client.subscribe(uri))
+
+    def unsubscribe(self, uri: str) -> None:
+        """Take back `subscribe`."""
+        run_blocking(self._client.unsubscribe(uri))
+
+    def set_log_level(self, level: LoggingLevel) -> None:
+        """The least severity of the log messages wanted from now on."""
+        run_blocking(self._client.set_log_level(level))
+
+    def roots_changed(self) -> None:
+        """Tell the server that the roots are others now."""
+        run_blocking(self._client.roots_changed())
+
+    def shutdown(self) -> None:
+        """Ask a handshake server to end the session, then leave it."""
+        run_blocking(self._client.shutdown())
+
+    def request(self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> Any:
+        """Any request at all, for extensions: the result as plain JSON. It is never repeated."""
+        return run_blocking(self._client.request(method, params, timeout=timeout))
+
+    def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Any notification at all, for extensions."""
+        run_blocking(self._client.notify(method, params))

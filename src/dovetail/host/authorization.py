@@ -1,0 +1,291 @@
+"""Deciding: what the policy, the grants given before and the person in charge make of a question, in that order.
+
+Every decision is told with its reason. A definition that is no longer the one first seen is shown before it is used,
+whatever a rule or a grant says; and what a person changes is looked at again.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from dovetail.errors import PolicyError, clip
+from dovetail.host.consent.consent import Allow, Answer, Broker, ConsentRequest, Edit, Later, attended
+from dovetail.host.consent.grants import Grants, grant
+from dovetail.host.consent.pins import Pins, fingerprint
+from dovetail.host.events import Event
+from dovetail.host.gateway.caller_pins import ANONYMOUS, CallerPins
+from dovetail.host.policy.policy import Decision, Policy, Question
+from dovetail.host.policy.rules import Kind
+from dovetail.schemas.definition_changes import Difference, changes, describe
+from dovetail.wire.base import Struct, replace
+
+_SEVERE_CHANGES: Final = frozenset({"widening", "instruction", "egress"})
+_KINDS_WITH_ARGUMENTS: Final = frozenset({"tool.call", "prompt.get"})
+
+AskUser = Callable[[ConsentRequest], Any]
+
+
+class ConsentDeferred(PolicyError):
+    """The question was put off: it stands in the inbox under a ticket."""
+
+    def __init__(self, ticket: str) -> None:
+        super().__init__(f"it waits for an answer under the ticket {ticket}", verdict="ask")
+        self.ticket = ticket
+
+
+class Authorization(Struct, frozen=True):
+    """It may happen: the question as it was judged, whose arguments are to be sent, and what the user put instead."""
+
+    reason: str
+    request: Question
+    edited_value: Any = None
+
+
+class DecisionDetails(Struct, frozen=True):
+    """What was asked, and what was decided: the details of an event."""
+
+    request: Question
+    decision: Decision
+
+
+class RequestAuthorizer:
+    """Where the questions of one host are decided."""
+
+    def __init__(
+        self, policy: Policy, consent_handler: Broker, grants: Grants, pins: Pins, emit: Callable[[Event], None]
+    ) -> None:
+        self.policy = policy
+        self.consent_handler = consent_handler
+        self.grants = grants
+        self.pins = pins
+        self._caller_pins = CallerPins()
+        self._emit = emit
+
+    def evaluate(self, request: Question) -> Decision:
+        """What the policy says."""
+        return self.policy.decide(request)
+
+    def check(self, request: Question) -> Decision:
+        """What the policy says; PolicyError if that is no."""
+        return self._check_decision(request, self.evaluate(request))
+
+    async def authorize(
+        self,
+        request: Question,
+        definition: Any = None,
+        details: Mapping[str, Any] | None = None,
+        *,
+        wait: bool = True,
+        ask: AskUser | None = None,
+    ) -> Authorization:
+        """Whether it may happen: PolicyError if not. `ask` asks somebody else than the host's own user."""
+        if request.kind in _KINDS_WITH_ARGUMENTS and request.arguments is None:
+            request = replace(request, arguments={})  # what is to happen has arguments, if only none
+        decision = self._check_decision(request, self._decide(request, ask))
+        current_fingerprint = "" if definition is None else fingerprint(definition)
+        definition_changes = self.find_definition_changes(request, definition, current_fingerprint)
+        if definition_changes is not None:
+            await self._confirm_changes(request, definition_changes, wait, ask)
+        should_pin = definition_changes is None or request.caller != ANONYMOUS
+        if definition_changes is not None and should_pin:
+            await self.pin_definition(request, definition, current_fingerprint)
+        authorization = await self._authorize_decision(request, decision, current_fingerprint, details, wait, ask)
+        if should_pin:
+            await self.pin_definition(request, definition, current_fingerprint)
+        return authorization
+
+    async def _authorize_decision(
+        self,
+        request: Question,
+        decision: Decision,
+        current_fingerprint: str,
+        details: Mapping[str, Any] | None,
+        wait: bool,
+        ask: AskUser | None,
+    ) -> Authorization:
+        if decision.verdict == "allow":
+            return self._allow(request, decision)
+        if self.grants.find(request, current_fingerprint, time.time()) is not None:
+            return self._allow(request, decision, "granted before")
+        answer = await (ask or self.consent_handler.ask)(build_consent_request(request, decision.reason, details, wait))
+        self.emit_answer(request, answer, decision.reason)
+        return await self.apply_answer(request, current_fingerprint, answer, decision)
+
+    async def apply_answer(
+        self, request: Question, current_fingerprint: str, answer: Answer, decision: Decision
+    ) -> Authorization:
+        """What a person's answer makes of a question that was decided to be asked: PolicyError if not a yes."""
+        match answer:
+            case Allow():
+                await self._store_grant(request, current_fingerprint, answer)
+                return self._allow(request, decision, f"the user said yes: {answer.scope}")
+            case Edit():
+                request = self.check_edited_arguments(request, answer.value)
+                return replace(self._allow(request, decision, "the user changed it"), edited_value=answer.value)
+            case Later():
+                raise ConsentDeferred(answer.ticket)
+            case _:
+                raise self._refusal_error(request, decision, answer.reason or "the user said no")
+
+    def check_edited_arguments(self, request: Question, value: Any) -> Question:
+        """The question with the arguments a person put in their place, if the policy lets them pass; or PolicyError."""
+        if request.kind not in _KINDS_WITH_ARGUMENTS:
+            return request
+        if not isinstance(value, dict):
+            raise PolicyError(f"{request.full}: arguments are an object, and the user's edit is none")
+        edited_request = request.with_arguments(value)
+        self.check(edited_request)
+        return edited_request
+
+    # What is decided, and told
+
+    def _decide(self, request: Question, ask: AskUser | None) -> Decision:
+        """What the policy says, where nobody may be there to be asked."""
+        decision = self.evaluate(request)
+        if decision.verdict != "ask" or ask is not None or attended(self.consent_handler):
+            return decision
+        decision = self.policy.unattended(decision)
+        if decision.verdict == "allow":
+            return decision
+        return replace(
+            decision, reason=f"{decision.reason}. Give the host consent=, or allow it: {_suggest_rule(request)}"
+        )
+
+    def _check_decision(self, request: Question, decision: Decision) -> Decision:
+        if decision.verdict in ("deny", "hide"):
+            raise self._refusal_error(request, decision, decision.reason)
+        return decision
+
+    def _allow(self, request: Question, decision: Decision, reason: str = "") -> Authorization:
+        self._emit_decision(request, replace(decision, verdict="allow", reason=reason or decision.reason))
+        return Authorization(reason or decision.reason, request)
+
+    def _refusal_error(self, request: Question, decision: Decision, reason: str) -> PolicyError:
+        action = "deny" if decision.verdict in ("allow", "ask") else decision.verdict
+        self._emit_decision(request, replace(decision, verdict=action, reason=reason))
+        description = request.full if request.kind == "tool.call" else f"{request.full} ({request.kind})"
+        return PolicyError(f"{description}: {reason}", verdict=action, rule=decision.rule).at(server=request.server)
+
+    def _emit_decision(self, request: Question, decision: Decision) -> None:
+        event = Event(kind="decision", server=request.server, old=request.kind, new=decision.verdict)
+        self._emit(replace(event, reason=decision.reason, details=DecisionDetails(request, decision)))
+
+    def emit_answer(self, request: Question, answer: Answer, reason: str) -> None:
+        """Tell what the person in charge answered."""
+        event = Event(kind="consent", server=request.server, old=request.kind, new=type(answer).__name__.lower())
+        self._emit(replace(event, reason=reason, details=request))
+
+    # What is kept
+
+    async def _store_grant(self, request: Question, current_fingerprint: str, answer: Allow) -> None:
+        """Keep what was agreed to for longer than once."""
+        if answer.scope != "once" and request.identity:
+            exact_names = (request.arguments or {}).keys() if answer.exact else None
+            new_grant = grant(
+                request,
+                current_fingerprint,
+                time.time(),
+                scope=answer.scope,
+                ttl=answer.expires,
+                exact_names=exact_names,
+            )
+            await _store(request, self.grants.add, new_grant)
+
+    async def pin_definition(self, request: Question, definition: Any, current_fingerprint: str) -> None:
+        """Remember that this definition is used: by the caller the question is for, or by the host's user."""
+        if definition is None or not request.identity:
+            return
+        if request.caller:
+            self._caller_pins.put(request.caller, request.identity, request.tool, current_fingerprint, definition)
+            return  # first sight by a caller does not pin it for the host's user either
+        pin = self.pins.get(request.identity, request.tool)
+        if pin is None or pin.fingerprint != current_fingerprint:
+            await _store(request, self.pins.keep, request.server, request.identity, [definition], time.time())
+
+    # Definitions that change
+
+    def find_definition_changes(
+        self, request: Question, definition: Any, current_fingerprint: str
+    ) -> list[Difference] | None:
+        """What is graver than words in other places, since it was used last; None if there is nothing to show."""
+        if definition is None or not request.identity:
+            return None
+        definition_changes = self._compare_with_pin(request, definition, current_fingerprint)
+        return definition_changes if any(change.kind in _SEVERE_CHANGES for change in definition_changes) else None
+
+    def _compare_with_pin(self, request: Question, definition: Any, current_fingerprint: str) -> list[Difference]:
+        """Return what changed since the caller used it.
+
+        A caller that has not used it is compared with the host's user. So are callers that cannot be told apart, as
+        soon as the user has agreed to the definition.
+        """
+        used_fingerprint: str | None = None
+        if request.caller:
+            used_fingerprint = self._caller_pins.get(request.caller, request.identity, request.tool)
+        if used_fingerprint == current_fingerprint:
+            return []
+        pin = self.pins.get(request.identity, request.tool)
+        if request.caller == ANONYMOUS and pin is not None and pin.fingerprint == current_fingerprint:
+            return []
+        if used_fingerprint is not None:
+            pinned_definition = pin.definition if pin is not None and pin.fingerprint == used_fingerprint else None
+            return _diff_or_unknown(pinned_definition or self._caller_pins.get_definition(used_fingerprint), definition)
+        if pin is None or pin.fingerprint == current_fingerprint:
+            return []
+        return self.pins.compare(request.identity, [definition]).changed[0].differences
+
+    async def _confirm_changes(
+        self, request: Question, definition_changes: list[Difference], wait: bool, ask: AskUser | None
+    ) -> None:
+        change_request = replace(request, kind="definition.changed", arguments=None)
+        decision = self.check(change_request)
+        reason = "its definition is not the one that was used before"
+        answer = await (ask or self.consent_handler.ask)(
+            build_consent_request(change_request, reason, {"changes": describe(definition_changes)}, wait)
+        )
+        self.emit_answer(change_request, answer, reason)
+        if isinstance(answer, Later):
+            raise ConsentDeferred(answer.ticket)
+        if not isinstance(answer, Allow):
+            text = f"its definition changed, and that was not agreed to: {describe(definition_changes[:3])}"
+            raise self._refusal_error(request, decision, text)
+
+
+async def _store(request: Question, save: Callable[..., Any], *args: Any) -> None:
+    """Written down off the loop, since another process may hold the file."""
+    try:
+        await asyncio.to_thread(save, *args)
+    except OSError as exc:
+        text = f"{request.full}: what was agreed to cannot be kept: {exc}"
+        raise PolicyError(text).at(server=request.server) from exc
+
+
+def _diff_or_unknown(old: Any, new: Any) -> list[Difference]:
+    definition_changes = changes(old, new) if old else []
+    return definition_changes or [
+        Difference("", "widening", "the definition that was used before is not known any more")
+    ]
+
+
+def _suggest_rule(request: Question) -> str:
+    fields = {"kind": request.kind, "server": request.server, "tool": request.tool}
+    arguments = ", ".join(f'{name}="{clip(value)}"' for name, value in fields.items() if value)
+    return f'rule("allow", {arguments})'
+
+
+def build_consent_request(
+    request: Question, reason: str, details: Mapping[str, Any] | None = None, wait: bool = True
+) -> ConsentRequest:
+    """A question for a policy as one for a person."""
+    kind: Kind = request.kind  # pyright: ignore[reportAssignmentType]
+    return ConsentRequest(
+        kind=kind,
+        server=request.server,
+        tool=request.tool,
+        arguments=request.arguments,
+        details=details or {},
+        reason=reason,
+        trusted=request.trusted,
+        wait=wait,
+    )

@@ -1,0 +1,1 @@
+"""Configuration files of known hosts: read, watch and edit."""

@@ -1,0 +1,245 @@
+"""Configuration files of the known hosts, read as one shape: a name, and how its server is reached.
+
+Reading only: no file is ever written here. A bad entry spoils itself and not its file; what is not understood is kept
+and told. References are resolved late, when a server is started, and their values are never kept.
+"""
+
+import json
+import os
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+from dovetail.host.config.secret_lookup import ConfigLevel, Secrets
+from dovetail.host.config.server_entry import Entry, Problem, Settings, parse_entry
+
+__all__ = [
+    "Entry",
+    "Problem",
+    "Settings",
+    "find_config_files",
+    "parse_config",
+    "read_file",
+    "read_known",
+    "resolve_references",
+]
+
+_SERVER_SECTIONS: Final = ("mcpServers", "servers", "mcp_servers", "mcp", "extensions", "context_servers")
+_HOST_BY_FILE_NAME: Final = {
+    "claude_desktop_config.json": "claude-desktop",
+    ".claude.json": "claude-code",
+    ".mcp.json": "claude-code",
+    ".vscode/mcp.json": "vscode",
+    ".cursor/mcp.json": "cursor",
+    ".gemini/settings.json": "gemini",
+    "config.toml": "codex",
+    "opencode.json": "opencode",
+    "opencode.jsonc": "opencode",
+    "goose/config.yaml": "goose",
+    "windsurf/mcp_config.json": "windsurf",
+    "zed/settings.json": "zed",
+}
+_HOST_FOLDERS: Final = frozenset((".vscode", ".cursor", ".gemini", ".codex", ".zed"))  # folders within a project
+
+
+def resolve_references(text: str, env: Mapping[str, str]) -> str:
+    """A text with `${NAME}`, `${NAME:-default}` and `${env:NAME}` replaced."""
+    return Secrets(env).resolve(text, "")
+
+
+def find_config_files(home: Path | None = None, cwd: Path | None = None) -> Iterator[tuple[str, Path, ConfigLevel]]:
+    """The files of the known hosts that are there, each once: whose they are; the project's own first."""
+    seen_paths: set[Path] = set()
+    for source, path, level in _iter_candidate_files(home, cwd):
+        if path.is_file() and path not in seen_paths:
+            seen_paths.add(path)
+            yield source, path, level
+
+
+def _iter_candidate_files(home: Path | None, cwd: Path | None) -> Iterator[tuple[str, Path, ConfigLevel]]:
+    home, cwd = home or Path.home(), cwd or Path.cwd()
+    macos_dir = home / "Library" / "Application Support"
+    windows_dir = Path(os.environ.get("APPDATA") or home / "AppData" / "Roaming")
+    xdg_dir = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+    for source, name in (
+        ("mcp.json", "mcp.json"),
+        ("claude-code", ".mcp.json"),
+        ("vscode", ".vscode/mcp.json"),
+        ("cursor", ".cursor/mcp.json"),
+        ("gemini", ".gemini/settings.json"),
+        ("codex", ".codex/config.toml"),
+        ("opencode", "opencode.json"),
+        ("zed", ".zed/settings.json"),
+    ):
+        yield source, cwd / name, "project" if cwd != home else "user"  # what stands in a home is its user's
+    for source, path in (
+        ("claude-code", home / ".claude.json"),
+        ("cursor", home / ".cursor" / "mcp.json"),
+        ("gemini", home / ".gemini" / "settings.json"),
+        ("codex", home / ".codex" / "config.toml"),
+        ("opencode", xdg_dir / "opencode" / "opencode.json"),
+        ("goose", xdg_dir / "goose" / "config.yaml"),
+        ("windsurf", home / ".codeium" / "windsurf" / "mcp_config.json"),
+        ("lmstudio", home / ".lmstudio" / "mcp.json"),
+        ("zed", xdg_dir / "zed" / "settings.json"),
+    ):
+        yield source, path, "user"
+    for base in (macos_dir, windows_dir, xdg_dir):
+        yield "claude-desktop", base / "Claude" / "claude_desktop_config.json", "user"
+        yield "vscode", base / "Code" / "User" / "mcp.json", "user"
+
+
+def read_known(home: Path | None = None, here: Path | None = None) -> tuple[list[Entry], list[Problem]]:
+    """Every server of every known file, and what could not be read."""
+    entries: list[Entry] = []
+    problems: list[Problem] = []
+    for source, path, level in find_config_files(home, here):
+        file_entries, file_problems = read_file(path, source, level=level, here=here)
+        entries += file_entries
+        problems += file_problems
+    return entries, problems
+
+
+def read_file(
+    path: Path, source: str | None = None, *, level: ConfigLevel | None = None, here: Path | None = None
+) -> tuple[list[Entry], list[Problem]]:
+    """The servers of one file, whatever its dialect.
+
+    `source` is the host whose file it is, and `level` whose: a "project" may not run commands for secrets, nor call its
+    own servers trusted. Where they are not said, the file's place tells; a place nobody knows is a project's.
+    """
+    check_level(level)
+    is_explicit, location = source is None, _identify_file(path)
+    source, level = source or location[0], level or location[1]
+    duplicates: list[str] = []
+    try:
+        document = parse_config(path.read_text(encoding="utf-8-sig"), path.suffix, duplicates)
+    except (OSError, ValueError) as exc:
+        return [], [Problem(source, path, f"cannot be read: {exc}", unread=True)]
+    entries: list[Entry] = []
+    problems = [Problem(source, path, f"{name!r} stands there twice: the last one counts") for name in duplicates]
+    problems += [Problem(source, path, text) for text in _find_section_problems(document, is_explicit)]
+    original_names: dict[str, str] = {}
+    project_dir = _find_project_dir(path)
+    for original_name, raw_entry in _iter_servers(document, here or Path.cwd()):
+        try:
+            entry, notices = parse_entry(original_name, raw_entry, source, path, level=level, project_dir=project_dir)
+            if (first_name := original_names.setdefault(entry.name, original_name)) != original_name:
+                raise ValueError(f"would be called {entry.name}, as {first_name!r} is")
+        except ValueError as exc:
+            problems.append(Problem(source, path, f"{original_name}: {exc}"))
+            continue
+        problems += [Problem(source, path, f"{original_name}: {text}", severe=False) for text in notices]
+        if entry.spelled():
+            entries.append(entry)
+    inputs = _read_inputs(document)
+    return [entry if not inputs else entry.with_inputs(inputs) for entry in entries], problems
+
+
+def _identify_file(path: Path) -> tuple[str, ConfigLevel]:
+    """Which host's file this is, and whose, by its place; by its name if the place is unknown."""
+    absolute_path = path.absolute()
+    for source, known_path, level in _iter_candidate_files(None, None):
+        if known_path == absolute_path:
+            return source, level
+    for name, source in _HOST_BY_FILE_NAME.items():
+        if absolute_path.as_posix().endswith(f"/{name}"):
+            return source, "project"
+    return "mcp.json", "project"
+
+
+def _find_project_dir(path: Path) -> Path:
+    folder = path.absolute().parent
+    return folder.parent if folder.name in _HOST_FOLDERS else folder
+
+
+def check_level(level: str | None) -> None:
+    """ValueError for a level there is not: what is misspelled must not pass for the user's own."""
+    if level not in (None, "user", "project"):
+        raise ValueError(f"a level is 'user' or 'project', not {level!r}")
+
+
+def parse_config(text: str, suffix: str, duplicates: list[str] | None = None) -> Any:
+    """What a file of this kind says; ValueError if it cannot be read. `twice` gets the names that JSON repeats."""
+    match suffix:
+        case ".toml":
+            return tomllib.loads(text)
+        case ".yaml" | ".yml":
+            try:
+                import yaml
+            except ImportError:
+                raise ValueError("reading YAML needs the yaml library: pip install pyyaml") from None
+            try:
+                return yaml.safe_load(text)
+            except yaml.YAMLError as exc:
+                raise ValueError(str(exc)) from None
+        case _:
+            return json.loads(_strip_comments(text), object_pairs_hook=lambda pairs: _build_object(pairs, duplicates))
+
+
+def _build_object(pairs: list[tuple[str, Any]], duplicates: list[str] | None) -> dict[str, Any]:
+    members = dict(pairs)
+    if duplicates is not None and len(members) < len(pairs):
+        duplicates += [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
+    return members
+
+
+_STRING_OR_COMMENT: Final = re.compile(r'("(?:[^"\\]|\\.)*+")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_STRING_OR_TRAILING_COMMA: Final = re.compile(r'("(?:[^"\\]|\\.)*+")|,(?=\s*[}\]])', re.DOTALL)
+
+
+def _strip_comments(text: str) -> str:
+    """JSON as editors write it: with comments and trailing commas."""
+    plain = _STRING_OR_COMMENT.sub(lambda match: match[1] or "", text)
+    return _STRING_OR_TRAILING_COMMA.sub(lambda match: match[1] or "", plain)
+
+
+def _iter_servers(document: Any, cwd: Path) -> Iterator[tuple[str, Any]]:
+    if not isinstance(document, dict):
+        return
+    projects: Any = document.get("projects")  # Claude Code keeps a user's servers for one folder there
+    project: Any = projects.get(str(cwd)) if isinstance(projects, dict) else None
+    if isinstance(project, dict) and isinstance(project.get("mcpServers"), dict):
+        yield from ((str(name), entry) for name, entry in project["mcpServers"].items())
+    for key in _SERVER_SECTIONS:
+        section: Any = document.get(key)
+        if key == "mcp" and isinstance(section, dict) and isinstance(section.get("servers"), dict):
+            section = section["servers"]
+        if isinstance(section, dict):
+            yield from ((str(name), entry) for name, entry in section.items())
+            break
+        if isinstance(section, list):  # Continue lists them, each with its name
+            for number, entry in enumerate(section):
+                yield str(entry.get("name") or number) if isinstance(entry, dict) else str(number), entry
+            break
+
+
+def _find_section_problems(document: Any, is_explicit: bool) -> Iterator[str]:
+    """Why there are no servers, if a file says something else than it means, or was named and has none."""
+    sections: dict[str, Any] = document if isinstance(document, dict) else {}
+    for key in _SERVER_SECTIONS:
+        if key in sections:
+            if is_explicit and not isinstance(sections[key], dict | list):
+                yield f"{key} is neither an object nor a list"
+            return
+    section_by_lowercase = {key.lower(): key for key in _SERVER_SECTIONS}
+    for key in sections:
+        if matches := get_close_matches(str(key).lower(), section_by_lowercase, 1, 0.85):
+            yield f"{key}: did you mean {section_by_lowercase[matches[0]]}?"
+            return
+    if is_explicit and not isinstance(sections.get("projects"), dict):
+        yield f"names no servers: they stand under {_SERVER_SECTIONS[0]}"
+
+
+def _read_inputs(document: Any) -> dict[str, dict[str, Any]]:
+    """What VS Code asks its user for: by id, as the file describes it."""
+    if not isinstance(document, dict):
+        return {}
+    nested: Any = document.get("mcp")
+    raw_inputs: Any = document.get("inputs") or (nested.get("inputs") if isinstance(nested, dict) else None)
+    inputs = raw_inputs if isinstance(raw_inputs, list) else []
+    return {item["id"]: item for item in inputs if isinstance(item, dict) and isinstance(item.get("id"), str)}

@@ -1,0 +1,373 @@
+"""One server more in the configuration of a known host: where its file is, how an entry is spelled, the file changed.
+
+Only the entry is written; everything else in the file, comments and spacing too, stays as it is. What was written is
+read again before it takes the place of the old file, and a change that would lose anything is refused.
+"""
+
+import codecs
+import json
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, cast
+
+from dovetail.host.config.config_files import Entry, parse_config
+from dovetail.storage import replace_file
+
+Scope = Literal["user", "project"]
+
+
+class HostFormat(NamedTuple):
+    """How one host is told of servers."""
+
+    title: str
+    section: str
+    project_file: str | None  # the file within a project
+    user_file: str | None  # the file of the user: `~` is the home, `@` where the system keeps such things
+    has_type: bool = False  # whether an entry says what kind it is
+    url_key: str | None = "url"  # what an address is called; None: only commands are known
+    reference_format: str | None = None  # how a variable of the user's is named in a value
+
+
+HOST_FORMATS: Final[Mapping[str, HostFormat]] = {
+    "mcp.json": HostFormat("the project's own", "mcpServers", "mcp.json", None, reference_format="${%s}"),
+    "claude-desktop": HostFormat(
+        "Claude Desktop", "mcpServers", None, "@/Claude/claude_desktop_config.json", url_key=None
+    ),
+    "claude-code": HostFormat(
+        "Claude Code", "mcpServers", ".mcp.json", "~/.claude.json", has_type=True, reference_format="${%s}"
+    ),
+    "vscode": HostFormat(
+        "VS Code", "servers", ".vscode/mcp.json", "@/Code/User/mcp.json", has_type=True, reference_format="${env:%s}"
+    ),
+    "cursor": HostFormat(
+        "Cursor", "mcpServers", ".cursor/mcp.json", "~/.cursor/mcp.json", reference_format="${env:%s}"
+    ),
+    "codex": HostFormat("Codex", "mcp_servers", ".codex/config.toml", "~/.codex/config.toml"),
+    "gemini": HostFormat(
+        "Gemini CLI",
+        "mcpServers",
+        ".gemini/settings.json",
+        "~/.gemini/settings.json",
+        url_key="httpUrl",
+        reference_format="${%s}",
+    ),
+    "goose": HostFormat("goose", "extensions", None, "~/.config/goose/config.yaml"),
+    "opencode": HostFormat(
+        "opencode", "mcp", "opencode.json", "~/.config/opencode/opencode.json", reference_format="{env:%s}"
+    ),
+}
+
+
+def get_config_path(host: str, scope: Scope, home: Path | None = None, cwd: Path | None = None) -> Path:
+    """The file of a host; ValueError if it keeps none there."""
+    host_format = HOST_FORMATS[host]
+    name = host_format.project_file if scope == "project" else host_format.user_file
+    if name is None:
+        raise ValueError(f"{host_format.title} has no file for a {scope}")
+    if scope == "project":
+        return (cwd or Path.cwd()) / name
+    home = home or Path.home()
+    if name.startswith("@"):
+        return _get_settings_dir(home) / name[2:]
+    relative_path = name.removeprefix("~/")
+    if relative_path.startswith(".config/") and os.environ.get("XDG_CONFIG_HOME"):
+        return Path(os.environ["XDG_CONFIG_HOME"]) / relative_path.removeprefix(".config/")
+    return home / relative_path
+
+
+def _get_settings_dir(home: Path) -> Path:
+    if sys.platform == "darwin":
+        return home / "Library" / "Application Support"
+    if sys.platform == "win32":
+        return Path(os.environ.get("APPDATA") or home / "AppData" / "Roaming")
+    return Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+
+
+def format_entry(host: str, entry: Entry) -> dict[str, Any]:
+    """An entry as a host spells it."""
+    host_format = HOST_FORMATS[host]
+    if entry.url is not None and host_format.url_key is None:
+        raise ValueError(f"{host_format.title} knows no addresses in its file")
+    match host:
+        case "opencode":
+            type_fields = {"type": "local" if entry.url is None else "remote", "enabled": True}
+            command_fields = {"command": [entry.command, *entry.args], "environment": entry.env}
+            return type_fields | _drop_empty(
+                command_fields if entry.url is None else {"url": entry.url, "headers": entry.headers}
+            )
+        case "goose":
+            type_fields = {"enabled": True, "name": entry.name, "timeout": 300}
+            if entry.url is not None:
+                return type_fields | _drop_empty(
+                    {"type": "streamable_http", "uri": entry.url, "headers": entry.headers}
+                )
+            return type_fields | _drop_empty(
+                {"type": "stdio", "cmd": entry.command, "args": entry.args, "envs": entry.env}
+            )
+        case _:
+            type_fields = {"type": "stdio" if entry.url is None else "http"} if host_format.has_type else {}
+            if entry.url is not None:
+                headers_key = "http_headers" if host == "codex" else "headers"
+                return type_fields | _drop_empty({host_format.url_key or "": entry.url, headers_key: entry.headers})
+            return type_fields | _drop_empty(
+                {"command": entry.command, "args": entry.args, "env": entry.env, "cwd": entry.cwd}
+            )
+
+
+def _drop_empty(members: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in members.items() if value}
+
+
+def format_document(host: str, entry: Entry) -> str:
+    """A file that holds nothing but this entry."""
+    return insert_entry(host, "", entry.name, format_entry(host, entry))
+
+
+def add_entry(host: str, path: Path, entry: Entry, *, replace: bool = False) -> None:
+    """Write an entry into a host's file, which is made if it is not there; ValueError says why not."""
+    old = path.read_bytes() if path.exists() else b""
+    bom = codecs.BOM_UTF8 if old.startswith(codecs.BOM_UTF8) else b""
+    text = old[len(bom) :].decode()
+    _write_file(path, bom + insert_entry(host, text, entry.name, format_entry(host, entry), replace=replace).encode())
+
+
+def insert_entry(host: str, old: str, name: str, entry: Mapping[str, Any], *, replace: bool = False) -> str:
+    """The text of a file with one entry more, its lines ended as those of the file are."""
+    section, suffix = (
+        HOST_FORMATS[host].section,
+        Path(HOST_FORMATS[host].user_file or HOST_FORMATS[host].project_file or "").suffix,
+    )
+    original = _check_object(parse_config(old, suffix) if old.strip() else {}, suffix)
+    servers = original.get(section)
+    if servers is not None and not isinstance(servers, dict):
+        raise ValueError(f"{section} is no object there")
+    if servers and name in servers:
+        if servers[name] == entry:
+            return old
+        if not replace:
+            raise ValueError(f"there is a server called {name!r} already, and it is another one")
+    line_end = "\r\n" if "\r\n" in old else "\n"
+    match suffix:
+        case ".toml":
+            new = _insert_toml(old, section, name, entry, line_end)
+        case ".yaml":
+            new = _insert_yaml(old, section, name, entry, line_end, is_taken=bool(servers) and name in (servers or {}))
+        case _:
+            new = _insert_json(old, section, name, entry, line_end)
+    if _parse_result(new, suffix, section) != original | {section: (servers or {}) | {name: dict(entry)}}:
+        raise ValueError(_UNCHANGEABLE_MESSAGE)
+    return new
+
+
+_UNCHANGEABLE_MESSAGE: Final = "the file is written in a way that cannot be changed without losing something"
+
+
+def _check_object(parsed: Any, suffix: str) -> dict[str, Any]:
+    if parsed is None and suffix == ".yaml":  # nothing but comments
+        return {}
+    if not isinstance(parsed, dict):
+        raise ValueError("the file holds no object")
+    return cast("dict[str, Any]", parsed)
+
+
+def _parse_result(new: str, suffix: str, section: str) -> Any:
+    """What the new text says, to whoever reads it."""
+    if suffix == ".yaml" and not _has_yaml():  # then there was no file, and JSON is YAML
+        return {section: json.loads("{" + new.partition("\n")[2] + "}")}
+    try:
+        parsed = parse_config(new, suffix)
+    except ValueError:
+        raise ValueError(_UNCHANGEABLE_MESSAGE) from None
+    if suffix == ".yaml":
+        _compose_unique(new, section)
+    return parsed
+
+
+_UNSAFE_CHARS: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+
+
+def _format_value(value: Any, indent: int | None = None) -> str:
+    """A value as JSON, TOML and YAML all read it."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return _UNSAFE_CHARS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+# JSON, with or without comments
+
+_JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|//[^\n]*|/\*.*?\*/|[{}\[\],:]|[^\s{}\[\],:"/]+', re.DOTALL)
+
+
+class MemberSpan(NamedTuple):
+    """One member of an object: where its value begins and ends in the text."""
+
+    start: int
+    end: int
+
+
+def _find_members(text: str, brace: int) -> dict[str, MemberSpan]:
+    """The members of the object whose brace opens here."""
+    members: dict[str, MemberSpan] = {}
+    depth, name, value_start, last_end = 0, "", -1, brace
+    for token, start, end in _iter_tokens(text, brace):
+        if token in "{[":
+            depth += 1
+            if depth == 2 and value_start == 0:
+                value_start = start
+        if depth == 1 and token[0] == '"' and value_start < 0:
+            name = json.loads(token)
+        elif depth == 1 and token == ":":
+            value_start = 0
+        elif depth == 1 and value_start == 0 and token not in "}]":
+            value_start = start
+        if depth == 1 and token in ",}" and value_start > 0:
+            members[name], value_start = MemberSpan(value_start, last_end), -1
+        if token in "}]":
+            depth -= 1
+            if depth == 0:
+                return members
+        last_end = end
+    raise ValueError("the file ends too early")
+
+
+def _iter_tokens(text: str, position: int) -> Iterator[tuple[str, int, int]]:
+    for match in _JSON_TOKEN.finditer(text, position):
+        if not match[0].startswith(("//", "/*")):
+            yield match[0], match.start(), match.end()
+
+
+def _insert_json(old: str, section: str, name: str, entry: Mapping[str, Any], line_end: str) -> str:
+    if not old.strip():
+        return _format_value({section: {name: entry}}, 2) + "\n"
+    root_brace = next((start for token, start, _ in _iter_tokens(old, 0) if token == "{"), None)
+    if root_brace is None:
+        raise ValueError("the file holds no object")
+    sections = _find_members(old, root_brace)
+    if section not in sections:
+        return _insert_member(old, root_brace, bool(sections), section, {name: entry}, 1, line_end)
+    start, stop = sections[section]
+    if old[start:stop] == "null":
+        return old[:start] + _format_indented({name: entry}, 1, line_end) + old[stop:]
+    servers = _find_members(old, start)
+    if name in servers:
+        first, last = servers[name]
+        return old[:first] + _format_indented(entry, 2, line_end) + old[last:]
+    return _insert_member(old, start, bool(servers), name, entry, 2, line_end)
+
+
+def _insert_member(text: str, brace: int, has_members: bool, name: str, value: Any, depth: int, line_end: str) -> str:
+    member_line = f"{line_end}{'  ' * depth}{_format_value(name)}: {_format_indented(value, depth, line_end)}"
+    remainder = text[brace + 1 :]
+    separator = "," if has_members else line_end + "  " * (depth - 1) if remainder.lstrip(" ").startswith("}") else ""
+    return f"{text[: brace + 1]}{member_line}{separator}{remainder}"
+
+
+def _format_indented(value: Any, depth: int, line_end: str) -> str:
+    return _format_value(value, 2).replace("\n", line_end + "  " * depth)
+
+
+# TOML
+
+
+def _insert_toml(old: str, section: str, name: str, entry: Mapping[str, Any], line_end: str) -> str:
+    """A table of the same name gives its place to the new one; what is said before the next table stays with that."""
+    table = "".join(line + line_end for line in _iter_table_lines(section, name, entry))
+    kept_lines: list[str] = []
+    pending_lines: list[str] = []
+    is_inside = is_placed = False
+    for line in re.findall(r"[^\n]*\n|[^\n]+", old):
+        if (table_path := _parse_table_header(line)) is not None:
+            is_inside = table_path[:2] == (section, name)
+            kept_lines += [] if is_inside else pending_lines
+            kept_lines += [table] if is_inside and not is_placed else []
+            pending_lines, is_placed = [], is_placed or is_inside
+        if not is_inside:
+            kept_lines.append(line)
+        else:
+            pending_lines = [*pending_lines, line] if not line.strip() or line.lstrip().startswith("#") else []
+    text = "".join([*kept_lines, *pending_lines])
+    if is_placed:
+        return text
+    separator = line_end if text and text.endswith("\n") else line_end * 2 if text else ""
+    return f"{text}{separator}{table}"
+
+
+def _iter_table_lines(section: str, name: str, entry: Mapping[str, Any]) -> Iterator[str]:
+    yield f"[{section}.{name if re.fullmatch(r'[A-Za-z0-9_-]+', name) else _format_value(name)}]"
+    for member, value in entry.items():
+        if isinstance(value, dict):
+            pairs = ", ".join(f"{_format_value(str(key))} = {_format_value(value[key])}" for key in value)
+            yield f"{member} = {{ {pairs} }}"
+        else:
+            yield f"{member} = {_format_value(value)}"
+
+
+def _parse_table_header(line: str) -> tuple[str, ...] | None:
+    """The name of the table that begins with this line, part by part."""
+    if not line.lstrip().startswith("["):
+        return None
+    try:
+        parsed: Any = tomllib.loads(line)
+    except ValueError:
+        return None
+    names: list[str] = []
+    while isinstance(parsed, dict) and parsed:
+        ((name, parsed),) = cast("dict[str, Any]", parsed).items()
+        names.append(name)
+    return tuple(names)
+
+
+# YAML, of which JSON is a part
+
+
+def _has_yaml() -> bool:
+    try:
+        import yaml  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    except ImportError:
+        return False
+    return True
+
+
+def _insert_yaml(old: str, section: str, name: str, entry: Mapping[str, Any], line_end: str, *, is_taken: bool) -> str:
+    if is_taken:
+        raise ValueError(f"there is a server called {name!r} already; change it by hand")
+    member = f"{_format_value(name)}: {_format_value(entry)}"
+    if not old.strip() or (section_node := _find_section_node(old, section)) is None:
+        separator = "" if not old or old.endswith("\n") else line_end
+        return f"{old}{separator}{section}:{line_end}  {member}{line_end}"
+    start, stop = section_node.start_mark.index, section_node.end_mark.index
+    if not section_node.value or isinstance(section_node.value, str):  # nothing, in one of its spellings
+        return f"{old[:start].rstrip(' ')}{line_end}  {member}{old[stop:]}"
+    if section_node.flow_style:
+        return f"{old[: start + 1]}{member}, {old[start + 1 :]}"
+    return f"{old[:start]}{member}{line_end}{' ' * section_node.start_mark.column}{old[start:]}"
+
+
+def _find_section_node(text: str, section: str) -> Any:
+    """What stands in a section, with its place in the text; None if there is no such section."""
+    _, *values = _compose_unique(text, section)
+    return values[0] if values else None
+
+
+def _compose_unique(text: str, section: str) -> list[Any]:
+    """The document, and what stands in a section; ValueError if one of them names something twice."""
+    import yaml
+
+    root_node: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+    members: list[tuple[Any, Any]] = root_node.value if isinstance(root_node, yaml.MappingNode) else []
+    nodes = [root_node, *(value for key, value in members if key.value == section)]
+    for node in nodes:
+        names = [str(key.value) for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
+        if duplicate := next((candidate for candidate in names if names.count(candidate) > 1), None):
+            raise ValueError(f"{duplicate} stands there twice")
+    return nodes
+
+
+def _write_file(path: Path, content: bytes) -> None:
+    """All of it or nothing; a link stays one, and so does who may read it."""
+    target_path = Path(os.path.realpath(path))
+    target_path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(target_path, content, target_path.stat().st_mode & 0o777 if target_path.exists() else 0o600)

@@ -1,0 +1,283 @@
+"""References in configurations: looked up when a server starts, remembered only to be masked.
+
+A value never appears in a repr, an error or a log. What cannot be looked up is an error that names the setting and the
+reference, never an empty text and never the reference itself. A project's file may not run commands, nor read files
+outside of the project or what the keyring keeps for anybody else.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+from dovetail.errors import MCPError, clip
+from dovetail.protocol.recording_format import MASK, mask_secrets
+from dovetail.wire.base import Struct
+
+ConfigLevel: TypeAlias = Literal["user", "project"]
+ReferenceKind: TypeAlias = Literal["env", "input", "keyring", "file", "cmd", "place", "unknown"]
+
+_REFERENCE_PATTERN: Final = re.compile(r"\$\{([^{}]*)\}|\{(env|file):([^{}]*)\}")
+_BARE_VARIABLE_PATTERN: Final = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+_VARIABLE_PATTERN: Final = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
+_NAMED_REFERENCE_PATTERN: Final = re.compile(r"(input|keyring|file|cmd):(.+)", re.DOTALL)
+_PATH_VARIABLES: Final = frozenset(("workspaceFolder", "workspaceFolderBasename", "userHome", "pathSeparator", "/"))
+_SECRET_NAME_PATTERN: Final = re.compile(
+    r"token|key|secret|pass|auth|cred|cookie|bearer|(?:^|_)pat(?:_|$)", re.IGNORECASE
+)
+_MIN_MASKED_CHARS: Final = 6  # a shorter text would be masked wherever it happens to stand
+_COMMAND_TIMEOUT_S: Final = 30.0  # of a command, which may ask its user
+_MAX_SECRET_BYTES: Final = 64 * 1024  # of a file or an output that is one secret
+_KEYRING_SERVICE: Final = "dovetail"
+_NON_SECRET_VARIABLES: Final = frozenset(
+    ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TMPDIR", "TZ", "PWD")
+)
+
+
+class Reference(Struct, frozen=True):
+    """One reference of a text."""
+
+    kind: ReferenceKind
+    name: str
+    default: str | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.kind in ("env", "unknown") else f"{self.kind}:{self.name}"
+
+
+class Unresolved(KeyError):
+    """A reference whose value is not there; `setting` is where it stands."""
+
+    def __init__(self, name: str, setting: str, why: str) -> None:
+        super().__init__(name)
+        self.setting = setting
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"{self.setting}: {self.why}"
+
+
+class ReferenceContext(Struct, frozen=True, kw_only=True):
+    """Where a text stands: whose file it is in, and which folder that is about."""
+
+    level: ConfigLevel = "user"
+    project_dir: Path = Path()
+    allows_bare: bool = False  # whether this host also writes $NAME
+
+
+def split_references(text: str, *, allow_bare: bool = False) -> Iterator[str | Reference]:
+    """A text as what stands in it, and what it refers to."""
+    position = 0
+    for match in _REFERENCE_PATTERN.finditer(text):
+        yield from _split_bare_variables(text[position : match.start()], allow_bare)
+        position = match.end()
+        yield _parse_reference(match[1]) if match[2] is None else _parse_reference(f"{match[2]}:{match[3]}")
+    yield from _split_bare_variables(text[position:], allow_bare)
+
+
+def _split_bare_variables(text: str, is_enabled: bool) -> Iterator[str | Reference]:
+    pieces = _BARE_VARIABLE_PATTERN.split(text) if is_enabled else [text]
+    for index, piece in enumerate(pieces):
+        if piece:
+            yield Reference("env", piece) if index % 2 else piece
+
+
+def _parse_reference(body: str) -> Reference:
+    if body in _PATH_VARIABLES:
+        return Reference("place", body)
+    if match := _NAMED_REFERENCE_PATTERN.fullmatch(body):
+        return Reference(match[1], match[2])  # pyright: ignore[reportArgumentType] - the pattern names the kinds
+    if match := _VARIABLE_PATTERN.fullmatch(body):
+        return Reference("env", match[1], match[2])
+    return Reference("unknown", body)
+
+
+class Secrets:
+    """Looks references up, and masks what it found wherever it is shown again.
+
+    `inputs` are the answers to what a file says its user must be asked for.
+    """
+
+    def __init__(
+        self,
+        environ: Mapping[str, str] | None = None,
+        inputs: Mapping[str, str] | None = None,
+        *,
+        keyring: Callable[[str, str], str | None] | None = None,
+    ) -> None:
+        self._env = os.environ if environ is None else environ
+        self._inputs = dict(inputs or {})
+        self._keyring = keyring or _get_keyring_password
+        self._values: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
+
+    def resolve(self, text: str, setting: str, context: ReferenceContext | None = None) -> str:
+        """The text with its references replaced; Unresolved names the setting and what is missing."""
+        effective_context = context or ReferenceContext()
+        resolved_parts = [
+            part if isinstance(part, str) else self._look_up(part, setting, effective_context)
+            for part in split_references(text, allow_bare=effective_context.allows_bare)
+        ]
+        value = "".join(resolved_parts)
+        if _SECRET_NAME_PATTERN.search(setting):
+            self.remember(value)
+        return value
+
+    def passed(self, names: Iterable[str]) -> dict[str, str]:
+        """Those of these variables that are set."""
+        variables = {name: self._env[name] for name in names if name in self._env}
+        self.remember_all(value for name, value in variables.items() if name not in _NON_SECRET_VARIABLES)
+        return variables
+
+    def remember_named(self, members: Mapping[str, Any]) -> None:
+        """Mask those of these values whose names say that they are secrets."""
+        self.remember_all(str(value) for name, value in members.items() if _SECRET_NAME_PATTERN.search(name))
+
+    def remember_all(self, values: Iterable[str]) -> None:
+        """Mask all of these from now on."""
+        for value in values:
+            self.remember(value)
+
+    def remember(self, value: str) -> None:
+        """Mask this value from now on."""
+        for secret in {value, value.removeprefix("Bearer ")}:
+            if len(secret) >= _MIN_MASKED_CHARS:
+                self._values.add(secret)
+
+    def mask(self, value: Any) -> Any:
+        """A JSON value, or a text, in which no secret is left: neither one looked up here nor one named as such."""
+        return mask_secrets(self._replace_secrets(value))
+
+    def _replace_secrets(self, value: Any) -> Any:
+        if isinstance(value, str):
+            for secret in sorted(self._values, key=len, reverse=True):
+                value = value.replace(secret, MASK)
+            return value
+        if isinstance(value, list):
+            return [self._replace_secrets(item) for item in value]
+        if isinstance(value, dict):
+            return {self._replace_secrets(name): self._replace_secrets(member) for name, member in value.items()}
+        return value
+
+    def _look_up(self, reference: Reference, setting: str, context: ReferenceContext) -> str:
+        def create_error(reason: str) -> Unresolved:
+            return Unresolved(reference.name, setting, reason)
+
+        name = reference.name
+        match reference.kind:
+            case "place":
+                return _resolve_path_variable(name, context)
+            case "env":
+                value = self._env.get(name)
+                if not value and reference.default is not None:
+                    return reference.default
+                if value is None:
+                    raise create_error(f"the variable {name} is not set")
+                if not _SECRET_NAME_PATTERN.search(name):
+                    return value
+            case "input":
+                value = self._inputs.get(name)
+                if value is None:
+                    raise create_error(f"nobody was asked for the input {clip(name)}")
+            case "keyring":
+                value = self._read_keyring(name, context, create_error)
+            case "file":
+                value = _read_secret_file(name, context, create_error)
+            case "cmd":
+                value = _run_secret_command(name, context, create_error)
+            case _:
+                raise create_error(
+                    f"${{{clip(name)}}} is no reference that is known; for a password manager, use ${{cmd:…}}"
+                )
+        self.remember(value)
+        return value
+
+    def _read_keyring(self, name: str, context: ReferenceContext, create_error: Callable[[str], Unresolved]) -> str:
+        if context.level == "project":  # anything else is the user's, who did not write this file
+            service = f"{_KEYRING_SERVICE}:{context.project_dir}"
+            value = self._keyring(service, name)
+            if value is None:
+                raise create_error(
+                    f"a project's file reads only what is kept for it: keyring set {service!r} {clip(name)}"
+                )
+            return value
+        service, slash, user = name.partition("/")
+        value = self._keyring(service, user) if slash else self._keyring(_KEYRING_SERVICE, name)
+        if value is None:
+            raise create_error(f"the keyring has no {clip(name)}")
+        return value
+
+
+def mask_error(exc: MCPError, mask: Callable[[str], str]) -> None:
+    """Take secrets out of an error; a cause that holds some is left out of it."""
+    exc.args = tuple(mask(arg) if isinstance(arg, str) else arg for arg in exc.args)
+    for name in ("message", "stderr", "hint"):
+        if isinstance(text := getattr(exc, name, None), str):
+            setattr(exc, name, mask(text))
+    cause = exc.__cause__
+    while cause is not None:
+        if mask(cause_text := str(cause)) != cause_text:
+            exc.__cause__ = None
+            return
+        cause = cause.__cause__
+
+
+def _resolve_path_variable(name: str, context: ReferenceContext) -> str:
+    match name:
+        case "workspaceFolder":
+            return str(context.project_dir)
+        case "workspaceFolderBasename":
+            return context.project_dir.name
+        case "userHome":
+            return str(Path.home())
+        case _:
+            return os.sep
+
+
+def _read_secret_file(name: str, context: ReferenceContext, create_error: Callable[[str], Unresolved]) -> str:
+    path = Path(os.path.realpath(context.project_dir / Path(name).expanduser()))
+    if context.level == "project" and not path.is_relative_to(os.path.realpath(context.project_dir)):
+        raise create_error(f"a project's file may not read {clip(name)}, which is outside of the project")
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_SECRET_BYTES).decode().strip()
+    except (OSError, ValueError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else "it is no text"
+        raise create_error(f"the file {clip(name)} cannot be read: {reason}") from None
+
+
+def _run_secret_command(command: str, context: ReferenceContext, create_error: Callable[[str], Unresolved]) -> str:
+    if context.level == "project":
+        raise create_error("a project's file may not run a command to get a secret; put it into a file of your own")
+    try:
+        args = shlex.split(command)
+        completed = subprocess.run(
+            args, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMMAND_TIMEOUT_S, check=False
+        )
+        if completed.returncode:
+            raise create_error(f"the command {clip(command)} ended with {completed.returncode}")
+        value = completed.stdout[:_MAX_SECRET_BYTES].decode().strip()
+    except subprocess.TimeoutExpired:
+        raise create_error(f"the command {clip(command)} took longer than {_COMMAND_TIMEOUT_S:g} s") from None
+    except (OSError, ValueError) as exc:
+        raise create_error(f"the command {clip(command)} cannot be run: {type(exc).__name__}") from None
+    if not value:
+        raise create_error(f"the command {clip(command)} printed nothing")
+    return value
+
+
+def _get_keyring_password(service: str, name: str) -> str | None:
+    try:
+        import keyring
+        from keyring.errors import KeyringError
+    except ImportError:
+        return None
+    try:
+        return keyring.get_password(service, name)
+    except KeyringError:  # there is none, or it stays closed
+        return None

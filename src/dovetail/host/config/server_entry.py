@@ -1,0 +1,370 @@
+"""One server of a configuration: what the known hosts write, as one shape.
+
+Its repr shows names only: values of variables and headers, and addresses beyond the host, may be secrets.
+"""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+from dovetail.errors import InvalidParams, clip
+from dovetail.host.config.secret_lookup import ConfigLevel, Reference, ReferenceContext, Secrets, split_references
+from dovetail.host.managed_server import identity_of
+from dovetail.host.policy.quotas import parse_limits
+from dovetail.host.qualified_names import make_server_name
+from dovetail.protocol.limits import Timeouts
+from dovetail.wire.base import Struct, field, replace
+from dovetail.wire.codec import convert
+
+SETTINGS_KEY: Final = "x-dovetail"
+
+
+class ToolFilter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which tools of a server are offered, by globs of their own names; all, unless something is said."""
+
+    allow: list[str] | None = None
+    deny: list[str] = field(default_factory=list[str])
+
+
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What only this host knows of a server."""
+
+    trust: bool = False  # whether its annotations may loosen a policy
+    roots: list[str] = field(default_factory=list[str])
+    tools: ToolFilter = field(default_factory=ToolFilter)
+    timeouts: dict[str, float] = field(default_factory=dict[str, float])
+    start: Literal["lazy", "eager"] | None = None
+    start_time: float | None = None  # seconds to become ready
+    limits: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        Timeouts(**self.timeouts)
+        parse_limits(self.limits)
+        if self.start_time is not None and self.start_time <= 0:
+            raise ValueError("start_time must be more than 0")
+
+
+class Problem(Struct, frozen=True):
+    """A file or an entry that cannot be read, and why; one that is not severe costs nothing but a word."""
+
+    source: str
+    path: Path
+    text: str
+    severe: bool = True
+    unread: bool = False  # whether nothing of the file could be used
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One server of one file."""
+
+    name: str
+    source: str  # which host's file it is from
+    path: Path
+    command: str | None = None
+    args: list[str] = field(default_factory=list[str])
+    env: dict[str, str] = field(default_factory=dict[str, str])
+    passed: list[str] = field(default_factory=list[str])  # variables handed on if they are set
+    env_file: str | None = None
+    cwd: str | None = None
+    url: str | None = None
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    enabled: bool = True
+    settings: Settings = field(default_factory=Settings)
+    unknown: dict[str, Any] = field(default_factory=dict[str, Any])  # what nobody here understands
+    inputs: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    written: str = ""  # its name as the file has it
+    level: ConfigLevel = "user"
+    folder: Path = Path()
+
+    def spelled(self) -> str:
+        """Its command or address, as the file has it: references stay what they are."""
+        return self.url or (shlex.join([self.command, *self.args]) if self.command else "")
+
+    def shown(self) -> dict[str, Any]:
+        """All that somebody should see who is asked whether it may be started; of values only what they refer to."""
+        details: dict[str, Any] = {
+            "command" if self.url is None else "address": self.spelled(),
+            "folder": self.cwd,
+            "variables": sorted({*self.env, *self.passed}),
+            "file of variables": self.env_file,
+            "headers": sorted(self.headers),
+            "given": [str(reference) for reference in self.needs() if reference.kind != "place"] + self.passed,
+            "from": str(self.path),
+        }
+        return {name: value for name, value in details.items() if value}
+
+    @property
+    def identity(self) -> str:
+        """What is started or reached, as a digest; of a project's file, the file too, and what it sends along."""
+        if self.level != "project":
+            return identity_of(self._identity_target())
+        header_lines = [f"{name}: {value}" for name, value in sorted(self.headers.items())]
+        return identity_of(self._identity_target(), origin="\n".join([str(self.path), *header_lines]))
+
+    def _identity_target(self) -> dict[str, Any]:
+        return {"url": self.url} if self.url is not None else self._process_target()
+
+    def _process_target(self) -> dict[str, Any]:
+        passthrough = {name: f"${{{name}}}" for name in self.passed}
+        process_target = {"command": self.command, "args": self.args, "env": passthrough | self.env, "cwd": self.cwd}
+        return process_target | ({"args": [*self.args, f"envFile={self.env_file}"]} if self.env_file else {})
+
+    def needs(self) -> list[Reference]:
+        """Everything it refers to, each once."""
+        references = dict.fromkeys(
+            part
+            for _, text in self._iter_texts()
+            for part in split_references(text, allow_bare=self._reference_context().allows_bare)
+            if isinstance(part, Reference)
+        )
+        return [*references]
+
+    def asks(self) -> list[dict[str, Any]]:
+        """The inputs its user must be asked for, as the file describes them."""
+        return [
+            self.inputs.get(reference.name, {"id": reference.name})
+            for reference in self.needs()
+            if reference.kind == "input"
+        ]
+
+    def with_inputs(self, inputs: Mapping[str, dict[str, Any]]) -> "Entry":
+        """The same, with those of the file's inputs that it refers to."""
+        used_names = {reference.name for reference in self.needs() if reference.kind == "input"}
+        return replace(self, inputs={name: definition for name, definition in inputs.items() if name in used_names})
+
+    def target(self, environ: Mapping[str, str] | None = None, *, secrets: Secrets | None = None) -> dict[str, Any]:
+        """As a client takes it, with its references resolved; KeyError names a variable that is not set."""
+        resolver = secrets or Secrets(environ)
+        context = self._reference_context()
+        resolved = {setting: resolver.resolve(text, setting, context) for setting, text in self._iter_texts()}
+        if self.url is not None:
+            return {"url": resolved["url"], "headers": {name: resolved[f"headers.{name}"] for name in self.headers}}
+        env = resolver.passed(self.passed) | {name: resolved[f"env.{name}"] for name in self.env}
+        if self.env_file is not None:
+            file_variables = _parse_env_file(resolver.resolve(f"${{file:{resolved['envFile']}}}", "envFile", context))
+            resolver.remember_all(file_variables.values())
+            env = file_variables | env
+        return {
+            "command": resolved["command"],
+            "args": [resolved[f"args[{number}]"] for number in range(len(self.args))],
+            "env": env,
+            "cwd": resolved["cwd"] if self.cwd else None,
+        }
+
+    def _reference_context(self) -> ReferenceContext:
+        return ReferenceContext(level=self.level, project_dir=self.folder, allows_bare=self.source == "gemini")
+
+    def _iter_texts(self) -> Iterator[tuple[str, str]]:
+        if self.url is not None:
+            yield "url", self.url
+            yield from ((f"headers.{name}", value) for name, value in self.headers.items())
+            return
+        yield "command", self.command or ""
+        yield from ((f"args[{number}]", arg) for number, arg in enumerate(self.args))
+        yield from ((f"env.{name}", value) for name, value in self.env.items())
+        if self.cwd:
+            yield "cwd", self.cwd
+        if self.env_file is not None:
+            yield "envFile", self.env_file
+
+    def __repr__(self) -> str:
+        location = f"url host {urlsplit(self.url).hostname!r}" if self.url else f"command {self.command!r}"
+        names = f"env {sorted(self.env)}, headers {sorted(self.headers)}"
+        return f"<Entry {self.name!r} of {self.source} {str(self.path)!r}: {location}, {names}>"
+
+
+def _parse_env_file(text: str) -> dict[str, str]:
+    """The lines of a file of variables: NAME=VALUE, quotes taken off."""
+    variables: dict[str, str] = {}
+    for line in text.splitlines():
+        name, equals, value = line.strip().removeprefix("export ").partition("=")
+        if equals and name.strip() and not name.startswith("#"):
+            text_value = value.strip()
+            variables[name.strip()] = (
+                text_value[1:-1]
+                if len(text_value) > 1 and text_value[0] == text_value[-1] and text_value[0] in "\"'"
+                else text_value
+            )
+    return variables
+
+
+# What hosts write.
+
+_KNOWN_KEYS: Final = frozenset(
+    ("command", "cmd", "args", "env", "environment", "envs", "env_vars", "env_keys", "envFile", "cwd", "url", "httpUrl",
+     "serverUrl", "uri", "headers", "http_headers", "env_http_headers", "bearer_token_env_var", "enabled", "disabled",
+     "includeTools", "excludeTools", "enabled_tools", "disabled_tools", "available_tools", "timeout",
+     "startup_timeout_sec", "startup_timeout_ms", "tool_timeout_sec", "request_timeout_ms", SETTINGS_KEY)
+)  # fmt: skip
+# What has to be said or done here once more.
+_KEY_NOTICES: Final = {
+    "trust": f'is not taken from another host; here it is "{SETTINGS_KEY}": {{"trust": true}}',
+    "oauth": "is not taken over; log in here, if the server asks for it",
+}
+# What says nothing to us, or what another host's user agreed to there and not here.
+_IGNORED_KEYS: Final = frozenset(
+    ("type", "transport", "transportType", "name", "display_name", "description", "title", "icon", "version", "gallery",
+     "dev", "bundled", "source", "autoApprove", "alwaysAllow", "required", "settings", "provider", "scopes", "auth",
+     "requestOptions", *_KEY_NOTICES)
+)  # fmt: skip
+_MILLISECOND_HOSTS: Final = frozenset(("claude-code", "gemini", "opencode"))
+_BUILT_IN_TYPES: Final = frozenset(("builtin", "platform", "frontend", "inline_python"))
+
+
+def parse_entry(
+    original_name: str, raw_entry: Any, source: str, path: Path, *, level: ConfigLevel, project_dir: Path
+) -> tuple[Entry, list[str]]:
+    """An entry of a file, and what is to be told about it; ValueError if it is none."""
+    if not isinstance(raw_entry, dict):
+        raise ValueError("must be an object")
+    entry: dict[str, Any] = raw_entry
+    if entry.get("type") in _BUILT_IN_TYPES:
+        return Entry(name=make_server_name(original_name), source=source, path=path), [
+            f"is built into {source}, and left out"
+        ]
+    command, args, env = _parse_command(entry)
+    url = entry.get("url") or entry.get("httpUrl") or entry.get("serverUrl") or entry.get("uri")
+    if not isinstance(command, str) and not isinstance(url, str):
+        raise ValueError("needs a command or a url")
+    settings, notices = _parse_settings(entry, source, level)
+    notices += [f"{name} {text}" for name, text in _KEY_NOTICES.items() if entry.get(name)]
+    env_passthrough = _parse_env_passthrough(entry.get("env_vars"), notices)
+    unknown_keys = {
+        name: value for name, value in entry.items() if name not in _KNOWN_KEYS and name not in _IGNORED_KEYS
+    }
+    if unknown_keys:
+        notices.append(f"not understood: {', '.join(sorted(unknown_keys))}")
+    if (name := make_server_name(original_name)) != original_name:
+        notices.append(f"is called {name} here")
+    config = Entry(
+        name=name,
+        source=source,
+        path=path,
+        command=command if isinstance(command, str) else None,
+        args=args,
+        env=env | {key: f"${{{key}}}" for key in _filter_strings(entry.get("env_keys")) if key not in env},
+        passed=env_passthrough,
+        env_file=_check_string("envFile", entry.get("envFile")),
+        cwd=_check_string("cwd", entry.get("cwd")),
+        url=url if isinstance(url, str) and not isinstance(command, str) else None,
+        headers=_parse_headers(entry),
+        enabled=not entry.get("disabled", False) and entry.get("enabled", True) is not False,
+        settings=settings,
+        unknown=unknown_keys,
+        written=original_name,
+        level=level,
+        folder=project_dir,
+    )
+    return config, notices
+
+
+def _parse_command(entry: dict[str, Any]) -> tuple[Any, list[str], dict[str, str]]:
+    command, args = entry.get("command") or entry.get("cmd"), entry.get("args") or []
+    env = _to_string_mapping("env", entry.get("env") or entry.get("environment") or entry.get("envs"))
+    if isinstance(command, dict):  # as Zed wrote it
+        inner: dict[str, Any] = command
+        command, args = inner.get("path"), inner.get("args") or []
+        env = _to_string_mapping("env", inner.get("env")) | env
+    if not isinstance(args, list):
+        raise ValueError("args must be a list")
+    if isinstance(command, list) and command:  # opencode gives the whole command as a list
+        command, args = command[0], [*command[1:], *args]
+    return command, [str(arg) for arg in args], env
+
+
+def _parse_headers(entry: dict[str, Any]) -> dict[str, str]:
+    """Headers, those too that Codex takes from variables and Continue nests."""
+    nested: Any = entry.get("requestOptions")
+    inner = nested.get("headers") if isinstance(nested, dict) else None
+    raw_headers = entry.get("headers") or entry.get("http_headers") or inner
+    headers = _to_string_mapping("headers", raw_headers)
+    headers |= {
+        name: f"${{{value}}}" for name, value in _to_string_mapping("headers", entry.get("env_http_headers")).items()
+    }
+    if token := entry.get("bearer_token_env_var"):
+        headers["Authorization"] = f"Bearer ${{{token}}}"
+    return headers
+
+
+def _parse_settings(entry: dict[str, Any], source: str, level: ConfigLevel) -> tuple[Settings, list[str]]:
+    notices: list[str] = []
+    raw_settings: Any = entry.get(SETTINGS_KEY) or {}
+    if not isinstance(raw_settings, dict):
+        raise ValueError(f"{SETTINGS_KEY} must be an object")
+    settings: dict[str, Any] = dict(raw_settings)
+    settings["tools"] = _merge_tool_filter(entry, settings.get("tools"))
+    settings.setdefault("timeouts", _parse_timeouts(entry, source))
+    if level == "project" and settings.pop("trust", None):
+        notices.append("a project's file cannot call its own server trusted")
+    try:
+        return convert(settings, Settings, label=SETTINGS_KEY), notices
+    except InvalidParams as exc:  # what the types, the times and the limits refuse
+        raise ValueError(exc.message.removeprefix("Invalid ")) from None
+
+
+def _merge_tool_filter(entry: dict[str, Any], own_filter: Any) -> Any:
+    """What is offered: as our own settings say, or else as another host's do; what either leaves out is left out."""
+    if own_filter is not None and not isinstance(own_filter, dict):
+        return own_filter  # which is refused where the types are
+    tool_filter: dict[str, Any] = {"deny": [], **(own_filter or {})}
+    excluded = entry.get("excludeTools") or entry.get("disabled_tools") or []
+    tool_filter["deny"] = (
+        [*tool_filter["deny"], *excluded]
+        if isinstance(tool_filter["deny"], list) and isinstance(excluded, list)
+        else excluded
+    )
+    included = [entry[name] for name in ("includeTools", "enabled_tools") if entry.get(name) is not None]
+    included += [entry["available_tools"]] if entry.get("available_tools") else []  # goose writes [] and means all
+    return ({"allow": included[0]} if included else {}) | tool_filter
+
+
+def _parse_env_passthrough(raw_variables: Any, notices: list[str]) -> list[str]:
+    """The variables Codex hands on, each as its name or as an object that has one."""
+    names: list[str] = []
+    for variable in raw_variables if isinstance(raw_variables, list) else []:
+        name = variable.get("name") if isinstance(variable, dict) else variable
+        if isinstance(name, str):
+            names.append(name)
+        else:
+            notices.append(f"env_vars: {clip(str(variable))} names no variable")
+    return names
+
+
+def _parse_timeouts(entry: dict[str, Any], source: str) -> dict[str, float]:
+    """In seconds; Claude Code, Gemini and opencode count milliseconds."""
+    timeouts: dict[str, float] = {}
+    for name, key, scale in (
+        ("timeout", "call", 0.001 if source in _MILLISECOND_HOSTS else 1.0),
+        ("request_timeout_ms", "call", 0.001),
+        ("tool_timeout_sec", "call", 1.0),
+        ("startup_timeout_sec", "initialize", 1.0),
+        ("startup_timeout_ms", "initialize", 0.001),
+    ):
+        value = entry.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+            timeouts[key] = value * scale
+    return timeouts
+
+
+def _filter_strings(values: Any) -> list[str]:
+    return [value for value in values if isinstance(value, str)] if isinstance(values, list) else []
+
+
+def _check_string(name: str, value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{name} must be a text")
+    return value
+
+
+def _to_string_mapping(name: str, members: Any) -> dict[str, str]:
+    if members is None:
+        return {}
+    if not isinstance(members, dict):
+        raise ValueError(f"{name} must be an object")
+    return {str(key): _to_string(value) for key, value in members.items() if value is not None}
+
+
+def _to_string(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

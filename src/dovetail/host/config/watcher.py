@@ -1,0 +1,125 @@
+"""Following configuration files: what they name becomes servers of a host, and so does what is written into them later.
+
+A file that cannot be read, perhaps because it is just being written, changes nothing.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from dovetail.host.config.config_files import find_config_files, read_file
+from dovetail.host.config.secret_lookup import ConfigLevel, Secrets
+from dovetail.host.config.server_entry import Entry, Problem, Settings
+from dovetail.host.policy.quotas import parse_limits
+from dovetail.protocol.limits import Timeouts
+
+log = logging.getLogger("dovetail")
+
+_POLL_INTERVAL_S: Final = 1.0  # seconds between two looks
+
+
+class ConfigWatcher:
+    """The configuration of one host."""
+
+    def __init__(
+        self, paths: Sequence[str | Path], level: ConfigLevel, secrets: Secrets, *, should_watch: bool
+    ) -> None:
+        self._paths = [Path(path) for path in paths]
+        self._level: ConfigLevel = level
+        self._secrets = secrets
+        self.should_watch = should_watch
+        self.applied_entries: dict[str, Entry] = {}  # as the host has them
+        self._seen_stats: list[Any] = []
+        self._last_valid_entries: dict[Path, list[Entry]] = {}  # as each file said when it could be read
+
+    def read(self) -> tuple[dict[str, Entry], list[Problem]]:
+        """The servers by name, of several with one name the first; and what is wrong."""
+        self._seen_stats = self._stat_files()
+        entries: list[Entry] = []
+        problems: list[Problem] = []
+        for source, path, level in self._list_files():
+            file_entries, file_problems = read_file(path, source, level=level)
+            if not any(problem.unread for problem in file_problems):
+                self._last_valid_entries[path] = file_entries
+            entries += self._last_valid_entries.get(path, [])
+            problems += file_problems
+        entries_by_name: dict[str, Entry] = {}
+        for entry in entries:
+            if entries_by_name.setdefault(entry.name, entry) is not entry:
+                text = f"{entry.name}: there is one of this name in {entries_by_name[entry.name].path}"
+                problems.append(Problem(entry.source, entry.path, text, severe=False))
+        return entries_by_name, problems
+
+    def _list_files(self) -> list[tuple[str | None, Path, ConfigLevel]]:
+        if self._paths:
+            return [(None, path, self._level) for path in self._paths]
+        return [*find_config_files()]
+
+    def forget_changed(self, entries: Mapping[str, Entry]) -> list[str]:
+        """The servers that are no longer what they were; they are forgotten here."""
+        names = [name for name, entry in self.applied_entries.items() if entries.get(name) != entry]
+        for name in names:
+            del self.applied_entries[name]
+        return names
+
+    def create_target(self, entry: Entry) -> Callable[[], dict[str, Any]]:
+        """How it is reached, found out when it is started: what it refers to is looked up then."""
+        return lambda: entry.target(secrets=self._secrets)
+
+    def build_options(self, entry: Entry) -> dict[str, Any]:
+        """What a host is told of it."""
+        return {
+            "identity": entry.identity,
+            "source": str(entry.path),
+            "enabled": entry.enabled,
+            "foreign": entry.level == "project",
+            "shown": entry.shown(),
+            **_settings_options(entry.settings),
+        }
+
+    async def watch_files(self, reload: Callable[[], Awaitable[None]]) -> None:
+        """Call a function whenever one of the files is another than before."""
+        while True:
+            await asyncio.sleep(_POLL_INTERVAL_S)
+            if self._stat_files() != self._seen_stats:
+                try:
+                    await reload()
+                except Exception as exc:
+                    log.error("the configuration could not be followed", exc_info=exc)
+
+    def _stat_files(self) -> list[Any]:
+        stats: list[Any] = []
+        for _, path, _ in self._list_files():
+            with contextlib.suppress(OSError):
+                file_stat = path.stat()
+                stats.append((path, file_stat.st_mtime_ns, file_stat.st_size, file_stat.st_ino))
+        return stats
+
+
+def check_files_exist(paths: Sequence[Any]) -> None:
+    """FileNotFoundError for one that is not there."""
+    for path in paths:
+        if not isinstance(path, str | Path):
+            raise TypeError(f"files are given one after another: from_config(a, b), not {type(path).__name__}")
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"there is no file {str(path)!r}")
+
+
+def _settings_options(settings: Settings) -> dict[str, Any]:
+    """What the file says of how it is treated; about all else the host's own options speak."""
+    start_time = settings.start_time or settings.timeouts.get("initialize")
+    timeouts = settings.timeouts if start_time is None else {"initialize": start_time} | settings.timeouts
+    options: dict[str, Any] = {
+        "trust": settings.trust or None,
+        "start": settings.start,
+        "start_time": start_time,
+        "allow": None if settings.tools.allow is None else tuple(settings.tools.allow),
+        "deny": tuple(settings.tools.deny) or None,
+        "quota": parse_limits(settings.limits) if settings.limits else None,
+        "roots": tuple(settings.roots) or None,
+        "timeouts": Timeouts(**timeouts) if timeouts else None,
+    }
+    return {name: value for name, value in options.items() if value is not None}

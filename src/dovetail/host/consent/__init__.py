@@ -1,0 +1,1 @@
+"""The user's answers, and what is remembered of them."""

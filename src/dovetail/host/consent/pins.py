@@ -1,0 +1,156 @@
+"""Pins kept: the definitions a user has seen, by server, so that the next ones can be held against them."""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from dovetail.errors import InvalidParams
+from dovetail.schemas.definition_changes import Difference, changes, extract_pinned_fields
+from dovetail.storage import Document, SharedDocument
+from dovetail.wire.base import Struct, field
+from dovetail.wire.codec import convert, encode, encode_canonical, to_plain
+
+
+def fingerprint(definition: Any) -> str:
+    """The digest of a definition; another for every other one, whatever the order of its members."""
+    return hashlib.sha256(encode_canonical(extract_pinned_fields(definition))).hexdigest()
+
+
+_MAX_DEFINITION_BYTES: Final = 256 * 1024  # of a definition that is kept whole; of a larger one only the digest
+
+
+class Pin(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One definition as it was agreed to."""
+
+    server: str
+    identity: str
+    name: str
+    fingerprint: str
+    definition: dict[str, Any] = field(default_factory=dict[str, Any])
+    seen: float = 0.0
+
+
+class ChangedDefinition(Struct, frozen=True, kw_only=True):
+    """A definition that is no longer the one that was agreed to."""
+
+    pin: Pin
+    definition: Any
+    differences: list[Difference]
+
+
+class Comparison(Struct, frozen=True, kw_only=True):
+    """What became of a server's definitions."""
+
+    new: list[Any]
+    changed: list[ChangedDefinition]
+    gone: list[Pin]
+
+    @property
+    def same(self) -> bool:
+        """Whether everything is as it was agreed to."""
+        return not (self.new or self.changed or self.gone)
+
+
+class Pins:
+    """The definitions of all servers of a user, in a file; without a path, in memory."""
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        self._document = SharedDocument(path)
+        self._index: tuple[Any, dict[tuple[str, str], Any]] = (None, {})  # of which list, and by what
+
+    def get(self, identity: str, name: str) -> Pin | None:
+        """What was agreed to, if anything was."""
+        records = self._document.read().get("pins")
+        if self._index[0] is not records:
+            valid_records = (record for record in records or () if isinstance(record, dict))
+            self._index = (
+                records,
+                {(str(record.get("identity")), str(record.get("name"))): record for record in valid_records},
+            )
+        record = self._index[1].get((identity, name))
+        return None if record is None else next(iter(_parse_pins([record])), None)
+
+    def compare(self, identity: str, definitions: Iterable[Any]) -> Comparison:
+        """A server's definitions, held against what was agreed to."""
+        pins_by_name = {known_pin.name: known_pin for known_pin in self.list() if known_pin.identity == identity}
+        new: list[Any] = []
+        changed: list[ChangedDefinition] = []
+        seen_names: set[str] = set()
+        for definition in definitions:
+            name = str(extract_pinned_fields(definition).get("name", ""))
+            seen_names.add(name)
+            pin = pins_by_name.get(name)
+            if pin is None:
+                new.append(definition)
+            elif pin.fingerprint != fingerprint(definition):
+                definition_changes = changes(pin.definition, definition) if pin.definition else []
+                differences = definition_changes or [
+                    Difference("", "widening", "changed; the old definition was too large to be kept")
+                ]
+                changed.append(ChangedDefinition(pin=pin, definition=definition, differences=differences))
+        return Comparison(
+            new=new,
+            changed=changed,
+            gone=[known_pin for name, known_pin in pins_by_name.items() if name not in seen_names],
+        )
+
+    def keep(self, server: str, identity: str, definitions: Iterable[Any], now: float) -> None:
+        """Agree to definitions; they take the place of those of the same name."""
+        new_pins = [_create_pin(server, identity, definition, now) for definition in definitions]
+        names = {new_pin.name for new_pin in new_pins}
+
+        def edit(document: Document) -> None:
+            remaining = [
+                record
+                for record in document.get("pins", ())
+                if record.get("identity") != identity or record.get("name") not in names
+            ]
+            document["pins"] = [*remaining, *map(to_plain, new_pins)]
+
+        self._document.change(edit)
+
+    def forget(self, *, server: str | None = None, identity: str | None = None, name: str | None = None) -> int:
+        """Forget what was agreed to, of a server or of one name; how many."""
+        criteria = (("server", server), ("identity", identity), ("name", name))
+        if all(value is None for _, value in criteria):
+            raise ValueError("which pins? Give a server, an identity or a name")
+
+        def edit(document: Document) -> int:
+            existing = [*document.get("pins", ())]
+            document["pins"] = [
+                record
+                for record in existing
+                if any(value is not None and record.get(key) != value for key, value in criteria)
+            ]
+            return len(existing) - len(document["pins"])
+
+        return self._document.change(edit)
+
+    def list(self) -> "list[Pin]":
+        """Everything that was agreed to."""
+        return sorted(
+            _parse_pins(self._document.read().get("pins") or ()), key=lambda pin: (pin.server, pin.identity, pin.name)
+        )
+
+
+def _create_pin(server: str, identity: str, definition: Any, now: float) -> Pin:
+    pinned_fields = extract_pinned_fields(definition)
+    return Pin(
+        server=server,
+        identity=identity,
+        name=str(pinned_fields.get("name", "")),
+        fingerprint=fingerprint(definition),
+        definition=pinned_fields if len(encode(pinned_fields)) <= _MAX_DEFINITION_BYTES else {},
+        seen=now,
+    )
+
+
+def _parse_pins(records: Iterable[Any]) -> "list[Pin]":
+    parsed_pins: list[Pin] = []
+    for record in records:
+        try:
+            parsed_pins.append(convert(record, Pin))
+        except InvalidParams:
+            continue
+    return parsed_pins

@@ -1,0 +1,1 @@
+"""A host served as one server."""

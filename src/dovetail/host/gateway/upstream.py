@@ -1,0 +1,268 @@
+"""Seat: one server of a host, as a gateway mounts it.
+
+Policy and consent come first, asked of the caller's own user; then the request is forwarded as it came, by the road of
+the host's own requests. A caller's credentials are never handed on.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from dovetail.errors import (
+    InternalError,
+    InvalidParams,
+    MCPError,
+    NotOffered,
+    PolicyError,
+    PromptNotFound,
+    ProtocolError,
+    ResourceNotFound,
+    ToolNotFound,
+    clip,
+)
+from dovetail.host.consent.consent import Answer, ConsentRequest, Deny, attended
+from dovetail.host.consent.pins import fingerprint
+from dovetail.host.execution import find_denial, review_result, run_request
+from dovetail.host.gateway.caller_consent import ConsentRequired, ConsentRound, SingleUseStates, find_input_required
+from dovetail.host.gateway.caller_pins import ANONYMOUS
+from dovetail.host.managed_server import Member
+from dovetail.host.policy.policy import Question
+from dovetail.host.servers import ManagedServers
+from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.mountable import ChangeCallback, ItemKind
+from dovetail.protocol.principal import Principal
+from dovetail.server.tool import build_error_result
+from dovetail.wire.base import Result, Struct, replace
+from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
+
+log = logging.getLogger("dovetail")
+
+# Servers that sleep may have anything.
+_ALL_CAPABILITIES: Final = ServerCapabilities(
+    tools=ListChangedCapability(list_changed=True),
+    prompts=ListChangedCapability(list_changed=True),
+    resources=ResourcesCapability(subscribe=True, list_changed=True),
+    completions={},
+)
+
+
+class PolicySubject(Struct, frozen=True):
+    """What a request is about, as a policy sees it."""
+
+    kind: str
+    name: str
+    arguments: dict[str, Any] | None = None
+    parent_kind: str = ""  # the kind of the thing it is only a part of
+
+
+class Upstream:
+    """One server of a host, as a gateway mounts it."""
+
+    is_remote = True
+
+    def __init__(self, host: ManagedServers, managed_server: Member, states: SingleUseStates) -> None:
+        self.name = managed_server.name
+        self.managed_server = managed_server
+        self._host = host
+        self._states = states
+
+    def mountable(self) -> "Upstream":
+        """What a server mounts."""
+        return self
+
+    async def start(self) -> None:
+        """Nothing is started before it is needed."""
+
+    async def stop(self) -> None:
+        """The host stops its servers."""
+
+    def capabilities(self) -> ServerCapabilities:
+        """What it may offer."""
+        return _ALL_CAPABILITIES
+
+    async def list_items(self, kind: ItemKind, exchange: Exchange) -> Mapping[str, Any]:
+        """What it offers this caller; of one that is slow or gone, what it offered last."""
+        managed_server = self.managed_server
+        try:
+            managed_server = self._server_for(exchange.caller.principal)
+            async with asyncio.timeout(self._host.patience):
+                items = await managed_server.listed(kind)
+        except PolicyError:
+            return {}
+        except (MCPError, TimeoutError):
+            items = managed_server.known.get(kind, {})
+        return {name: item for name, item in items.items() if self._host.shows(managed_server, kind, name, item)}
+
+    async def has_item(self, kind: ItemKind, name: str, exchange: Exchange) -> bool:
+        """Whether it offers something of this name, or may."""
+        return kind == "resource" or name in await self.list_items(kind, exchange)
+
+    def get_known_items(self, kind: ItemKind) -> Mapping[str, Any]:
+        """What it offered last, to whomever."""
+        items: dict[str, Any] = {}
+        for managed_server in self._host.members_of(self.managed_server):
+            items |= managed_server.known.get(kind, {})
+        return items
+
+    def _server_for(self, principal: Principal | None) -> Member:
+        return self._host.member_for(self.managed_server, principal)
+
+    # Changes
+
+    def watch_changes(self, callback: ChangeCallback) -> Callable[[], None]:
+        """Hear of its changes."""
+        return self.managed_server.follow(callback)
+
+    def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
+        """Whether a caller may hear of a resource."""
+        try:
+            managed_server = self._server_for(principal)
+        except PolicyError:
+            return False
+        return find_denial(self._host, managed_server, "resource.read", uri) is None
+
+    async def watch_resources(self, uris: list[str], principal: Principal | None) -> Callable[[], None]:
+        """Hear of these resources; a server that cannot tell of them keeps nobody from hearing of others."""
+        allowed_uris = [uri for uri in uris if self.can_receive_updates(uri, principal)]
+        if not allowed_uris:
+            return lambda: None
+        try:
+            return await self._server_for(principal).subscribe(allowed_uris)
+        except MCPError as exc:
+            log.warning("%s does not tell of changes: %s", self.name, exc)
+            return lambda: None
+
+    # Requests
+
+    async def handle(self, exchange: Exchange) -> Result | bytes:
+        """Have it done, if it may be."""
+        managed_server = self.managed_server
+        try:
+            managed_server = self._server_for(exchange.caller.principal)
+            return await self._authorize_and_forward(exchange, managed_server)
+        except ConsentRequired as needed:
+            return needed.result
+        except PolicyError as exc:
+            return _to_denial_result(exchange, exc)
+        except ProtocolError:
+            raise
+        except NotOffered:
+            raise _not_found(exchange) from None
+        except MCPError as exc:
+            log.warning("a request for %s failed: %s", self.name, exc)
+            raise InternalError(f"{self.name} cannot be used now: {self._describe_state(managed_server)}") from None
+
+    def _describe_state(self, managed_server: Member) -> str:
+        """Its state, and the reason for it on one line, without what is secret or only for this machine's user."""
+        error_text = (
+            str(managed_server.reason.args[0]).partition("\n")[0]
+            if managed_server.reason is not None and managed_server.reason.args
+            else ""
+        )
+        state = managed_server.state.replace("_", " ")
+        return f"{state}: {clip(self._host.secrets.mask(error_text))}" if error_text else state
+
+    async def _authorize_and_forward(self, exchange: Exchange, managed_server: Member) -> Result | bytes:
+        host, subject = self._host, _find_subject(exchange)
+        self._check_visible(managed_server, subject)
+        definition = await host.declared(managed_server, subject.name) if subject.kind == "tool.call" else None
+        request = host.question(managed_server, subject.kind, subject.name, subject.arguments, definition)
+        consent_round = ConsentRound(
+            exchange, self._states, self.name, "" if definition is None else fingerprint(definition)
+        )
+        request = await self._authorize(request, definition, consent_round)
+        if definition is not None:
+            await host.check_same(managed_server, definition)
+
+        async def forward_request(_: Any, max_seconds: float | None) -> Result | bytes:
+            return await (await managed_server.forwarding()).handle(exchange, max_seconds)
+
+        with consent_round.forward_params(**_changed_arguments(request, exchange.params)):
+            result = await run_request(host, managed_server, request, forward_request)
+        if definition is not None and find_input_required(result, exchange.method) is None:
+            ask_user = partial(self._ask_later, consent_round=consent_round)
+            return await review_result(host, managed_server, definition, result, ask_user, request.caller)
+        return consent_round.wrap_result(result)
+
+    def _check_visible(self, managed_server: Member, subject: PolicySubject) -> None:
+        """Before anything is started: what is hidden is not there, and neither are its parts."""
+        denial = find_denial(self._host, managed_server, subject.parent_kind or subject.kind, subject.name)
+        if denial is not None and (subject.parent_kind or denial.verdict == "hide"):
+            raise denial
+
+    async def _authorize(self, policy_request: Question, definition: Any, consent_round: ConsentRound) -> Question:
+        """The question that was agreed to, perhaps with the user's own arguments."""
+        authorization = await self._host.desk.authorize(
+            replace(policy_request, caller=consent_round.caller_id or ANONYMOUS),
+            definition,
+            {"description": definition.description or ""} if definition is not None else {},
+            ask=lambda request: self._ask(request, consent_round),
+        )
+        return authorization.request
+
+    async def _ask(self, request: ConsentRequest, consent_round: ConsentRound) -> Answer:
+        if consent_round.can_ask:
+            return await consent_round.ask(request)
+        return await self._ask_host(request, "it declares no elicitation")
+
+    async def _ask_later(self, request: ConsentRequest, consent_round: ConsentRound) -> Answer:
+        """When it has been done: another round would do it again."""
+        if consent_round.can_ask_directly:
+            return await consent_round.ask(request)
+        return await self._ask_host(request, "it cannot be asked about what has come back")
+
+    async def _ask_host(self, request: ConsentRequest, reason: str) -> Answer:
+        consent_handler = self._host.desk.consent_handler
+        if not attended(consent_handler):
+            return Deny(f"this needs the user's consent, and the client cannot ask for it: {reason}")
+        return await consent_handler.ask(request)
+
+
+def _changed_arguments(request: Question, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that were judged, if they differ from those of the request."""
+    sent_arguments, judged_arguments = params.get("arguments"), request.arguments
+    is_same = (
+        judged_arguments is None
+        or judged_arguments is sent_arguments
+        or (sent_arguments is None and not judged_arguments)
+    )
+    return {} if is_same else {"arguments": judged_arguments}
+
+
+def _find_subject(exchange: Exchange) -> PolicySubject:
+    params = exchange.params
+    arguments = params.get("arguments")
+    match exchange.method:
+        case "tools/call":
+            return PolicySubject("tool.call", str(params.get("name")), arguments if type(arguments) is dict else {})
+        case "prompts/get":
+            return PolicySubject("prompt.get", str(params.get("name")), arguments if type(arguments) is dict else {})
+        case "resources/read":
+            return PolicySubject("resource.read", str(params.get("uri")))
+        case _:
+            reference: Any = params.get("ref")
+            parent_kind = "prompt.get" if reference.get("type") == "ref/prompt" else "resource.read"
+            return PolicySubject("complete", str(reference.get("name") or reference.get("uri")), None, parent_kind)
+
+
+def _to_denial_result(exchange: Exchange, exc: PolicyError) -> Result:
+    if exc.verdict == "hide":
+        raise _not_found(exchange)
+    if exchange.method == "tools/call":
+        return build_error_result(f"Not allowed: {exc.args[0]}")
+    raise InvalidParams(f"Not allowed: {exc.args[0]}")
+
+
+def _not_found(exchange: Exchange) -> ProtocolError:
+    params = exchange.params
+    match exchange.method:
+        case "tools/call":
+            return ToolNotFound(str(params.get("name")))
+        case "resources/read":
+            return ResourceNotFound(str(params.get("uri")))
+        case "prompts/get":
+            return PromptNotFound(str(params.get("name")))
+        case _:
+            return InvalidParams("Invalid params: there is nothing of this name")

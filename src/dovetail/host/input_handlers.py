@@ -1,0 +1,239 @@
+"""Answering: what one server of a host may ask for — a form, a visit, the model, the roots — and who answers it.
+
+Each server has its own, so an answer can only go to whoever asked. Policy comes first, then the person in charge.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from dovetail.errors import AnswerError, Declined, Dismissed, InvalidParams, MCPError, ModelError, PolicyError
+from dovetail.host.authorization import ConsentDeferred, RequestAuthorizer, build_consent_request
+from dovetail.host.consent.consent import Deny, Edit, Later
+from dovetail.host.policy.policy import Question
+from dovetail.protocol.language_model import Model, Reply
+from dovetail.wire.base import replace
+from dovetail.wire.codec import convert, to_plain
+from dovetail.wire.elicitation import ElicitParams, ElicitResult
+from dovetail.wire.sampling import CreateMessageParams, CreateMessageResult
+
+_KIND_BY_METHOD: Final = {
+    "elicitation/create": "elicit.form",
+    "sampling/createMessage": "sampling.request",
+    "roots/list": "roots.list",
+}
+_MAX_REPLY_TOKENS: Final = 8192  # of one reply a server may have of the user's model
+
+
+class RequestRejected(InvalidParams):
+    """The user, or the policy, said no. spec: sampling#error-handling"""
+
+    code = -1
+
+
+class HostInputHandlers:
+    """The handlers of one server."""
+
+    def __init__(
+        self,
+        server_name: str,
+        authorizer: RequestAuthorizer,
+        model: Model | None,
+        roots_provider: Sequence[Any] | Callable[[], Any],
+        *,
+        is_trusted: bool = False,
+        server_identity: str = "",
+        check_rate: Callable[[str, str], Awaitable[None]] | None = None,
+    ) -> None:
+        self._server_name = server_name
+        self._authorizer = authorizer
+        self._model = model
+        self._roots_provider = roots_provider
+        self._is_trusted = is_trusted
+        self._server_identity = server_identity
+        self._check_rate = check_rate  # counts against the server's share
+        self._user_lock = asyncio.Lock()  # one question of a server at a time: a person has one attention
+
+    def client_options(self) -> dict[str, Any]:
+        """For the client: what is declared to the server is what can be answered."""
+        options: dict[str, Any] = {"elicit": self.elicit, "elicit_url": self.elicit_url}
+        if self._model is not None:
+            options["sample"] = self.create_message
+        if self._roots_provider:
+            options["roots"] = self.list_roots
+        return options
+
+    def _policy_request(self, kind: str, arguments: dict[str, Any] | None = None) -> Question:
+        return Question(
+            server=self._server_name,
+            kind=kind,
+            arguments=arguments,
+            trusted=self._is_trusted,
+            identity=self._server_identity,
+        )
+
+    def filter_request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The answer to a question for somebody else's user, if the policy keeps it from them; None if it may be put.
+
+        Whether it is answered is then for that user to say.
+        """
+        kind = "elicit.url" if params.get("mode") == "url" else _KIND_BY_METHOD.get(method, method)
+        decision = self._authorizer.evaluate(self._policy_request(kind))
+        if decision.verdict not in ("deny", "hide"):
+            return None
+        self._authorizer.emit_answer(self._policy_request(kind), Deny(decision.reason), decision.reason)
+        match method:
+            case "elicitation/create":
+                return {"action": "decline"}
+            case "roots/list":
+                return {"roots": []}
+            case _:
+                raise RequestRejected(f"The request was rejected: {decision.reason}")
+
+    # Forms and visits
+
+    async def elicit(self, params: ElicitParams) -> Any:
+        """What a person fills in."""
+        details = {"message": params.message, "schema": params.requested_schema or {}}
+        return await self._ask_user("elicit.form", details)
+
+    async def elicit_url(self, params: ElicitParams) -> Any:
+        """Whether a person agrees to visit a page; opening it is the broker's business."""
+        host = urlsplit(params.url or "").hostname or ""
+        return await self._ask_user("elicit.url", {"message": params.message, "url": params.url, "host": host})
+
+    async def _ask_user(self, kind: str, details: dict[str, Any]) -> Any:
+        """A server's question is always for a person: a policy can only keep it from them."""
+        decision = self._authorizer.evaluate(self._policy_request(kind))
+        if decision.verdict in ("deny", "hide"):
+            return ElicitResult(action="decline")
+        async with self._user_lock:
+            answer = await self._authorizer.consent_handler.ask(
+                build_consent_request(self._policy_request(kind), decision.reason, details)
+            )
+        self._authorizer.emit_answer(self._policy_request(kind), answer, decision.reason)
+        match answer:
+            case Edit():
+                return answer.value
+            case Deny(dismissed=True):
+                raise Dismissed
+            case Later():
+                raise ConsentDeferred(answer.ticket)
+            case Deny():
+                raise Declined
+            case _:
+                if kind == "elicit.url":
+                    return True
+                raise AnswerError("a form is answered by what was filled in: Edit({...}) or a dict; or by Deny()")
+
+    # The model
+
+    async def create_message(self, params: CreateMessageParams) -> CreateMessageResult:
+        """What the host's model says. The server sees no other server's context, and gets no more than its share."""
+        assert self._model is not None
+        params = replace(params, include_context="none", max_tokens=min(params.max_tokens, _MAX_REPLY_TOKENS))
+        try:
+            if self._check_rate is not None:
+                await self._check_rate(self._server_name, "sampling.request")
+            async with self._user_lock:
+                authorization = await self._authorizer.authorize(
+                    self._policy_request("sampling.request"),
+                    details={"messages": to_plain(params.messages), **_describe_params(params)},
+                )
+            if authorization.edited_value is not None:
+                params = _apply_edit(params, authorization.edited_value)
+            reply = await self._request_reply(params, self._model)
+            if reply.unread:
+                raise ModelError(f"the model's call of a tool cannot be read: {next(iter(reply.unread.values()))}")
+            return await self._review_reply(reply)
+        except PolicyError as exc:
+            raise RequestRejected(f"The sampling request was rejected: {exc.args[0]}") from None
+
+    async def _request_reply(self, params: CreateMessageParams, model: Model) -> Reply:
+        return await model.reply(
+            params.messages,
+            params.tools or (),
+            max_tokens=params.max_tokens,
+            system=params.system_prompt,
+            temperature=params.temperature,
+            stop=params.stop_sequences or (),
+            choice=params.tool_choice,
+            preferences=params.model_preferences,
+        )
+
+    async def _review_reply(self, reply: Reply) -> CreateMessageResult:
+        content: Any = reply.content[0] if len(reply.content) == 1 else reply.content
+        result = CreateMessageResult(
+            role="assistant", content=content, model=reply.model, stop_reason=reply.stop_reason
+        )
+        async with self._user_lock:
+            authorization = await self._authorizer.authorize(
+                self._policy_request("sampling.response"),
+                details={"content": to_plain(result.content), "model": reply.model},
+            )
+        if authorization.edited_value is None:
+            return result
+        return convert(
+            to_plain(result) | {"content": _to_content(authorization.edited_value)},
+            CreateMessageResult,
+            label="an edited answer",
+        )
+
+    # Roots
+
+    async def list_roots(self) -> Sequence[Any]:
+        """The folders this server may work in."""
+        roots: Any = self._roots_provider() if callable(self._roots_provider) else self._roots_provider
+        roots = await roots if asyncio.iscoroutine(roots) else roots
+        try:
+            authorization = await self._authorizer.authorize(
+                self._policy_request("roots.list"), details={"roots": [*map(str, roots)]}
+            )
+        except PolicyError:
+            return []
+        return roots if authorization.edited_value is None else authorization.edited_value
+
+
+def _describe_params(params: CreateMessageParams) -> dict[str, Any]:
+    details = {
+        "system": params.system_prompt,
+        "preferences": params.model_preferences,
+        "tools": [tool.name for tool in params.tools or ()] or None,
+        "max_tokens": params.max_tokens,
+    }
+    return {name: to_plain(value) for name, value in details.items() if value is not None}
+
+
+def _to_content(edited: Any) -> Any:
+    return {"type": "text", "text": edited} if isinstance(edited, str) else to_plain(edited)
+
+
+def _apply_edit(params: CreateMessageParams, edited: Any) -> CreateMessageParams:
+    """The request as the person changed it: its messages, or any of its fields."""
+    if isinstance(edited, str):
+        edited = [{"role": "user", "content": _to_content(edited)}]
+    changes = {"messages": to_plain(edited)} if isinstance(edited, list) else to_plain(edited)
+    return convert(to_plain(params) | changes, CreateMessageParams, label="an edited request")
+
+
+_HANDLER_HINTS: Final = {"sampling": "Host(model=...)", "roots": "Host(roots=[...])"}
+
+
+@contextmanager
+def add_handler_hints() -> Generator[None]:
+    """Whatever a server wanted to ask in vain, the error names what of the host would answer it."""
+    try:
+        yield
+    except MCPError as exc:
+        data = getattr(exc, "data", None)
+        required_capabilities: Any = data.get("requiredCapabilities") if isinstance(data, dict) else None
+        hints = (
+            [_HANDLER_HINTS[name] for name in required_capabilities if name in _HANDLER_HINTS]
+            if isinstance(required_capabilities, dict)
+            else []
+        )
+        if hints:
+            exc.hint = f"give the host what answers it: {' and '.join(hints)}"
+        raise

@@ -1,0 +1,131 @@
+"""What one server offers, as it told it last: how fresh that is, and who is told when it is something else."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from dovetail.client.targets import Client
+from dovetail.host.events import Event
+from dovetail.protocol.mountable import ChangeCallback, ItemKind
+from dovetail.protocol.subscription_filter import (
+    PROMPTS_LIST_CHANGED,
+    RESOURCE_UPDATED,
+    RESOURCES_LIST_CHANGED,
+    TOOLS_LIST_CHANGED,
+)
+
+_NOTIFICATION_BY_LIST: Final = {
+    "tools": TOOLS_LIST_CHANGED,
+    "prompts": PROMPTS_LIST_CHANGED,
+    "resources": RESOURCES_LIST_CHANGED,
+    "resource": RESOURCE_UPDATED,
+}
+_KINDS_BY_LIST: Final[Mapping[str, tuple[ItemKind, ...]]] = {
+    "tools": ("tool",),
+    "prompts": ("prompt",),
+    "resources": ("resource", "resource template"),
+}
+_LIST_BY_KIND: Final[Mapping[ItemKind, str]] = {kind: name for name, kinds in _KINDS_BY_LIST.items() for kind in kinds}
+
+
+class ListCache:
+    """The lists of one server."""
+
+    def __init__(self, server_name: str, emit: Callable[[Event], None]) -> None:
+        self.items_by_kind: dict[ItemKind, dict[str, Any]] = {}
+        self.change_callbacks: list[ChangeCallback] = []
+        self._server_name = server_name
+        self._emit = emit
+        self._fetched_at: dict[ItemKind, float] = {}
+        self._change_counts: Counter[ItemKind] = Counter()  # notices of changes
+        self._seen_change_counts: dict[ItemKind, int] = {}  # how many there were when the list was asked for
+        self._awaited_kinds: set[ItemKind] = set()
+
+    def get_fetch_time(self, kind: ItemKind) -> float | None:
+        """When a list was asked for that still holds, as far as the server told."""
+        return self._fetched_at.get(kind)
+
+    def invalidate(self) -> None:
+        """Nothing is sure any more."""
+        self._fetched_at.clear()
+
+    def handle_change(self, list_name: str, uri: str | None = None, details: Any = None) -> None:
+        """The server told of a change, or it was noticed."""
+        for kind in _KINDS_BY_LIST.get(list_name, ()):
+            self._fetched_at.pop(kind, None)
+            self._change_counts[kind] += 1
+        self._notify(list_name, uri, details)
+
+    def mark_awaited(self, kind: ItemKind) -> None:
+        """Somebody who wanted the list did not get it, or not all of it, and is told when it is there."""
+        self._awaited_kinds.add(kind)
+
+    def get_change_count(self, kind: ItemKind) -> int:
+        """How many changes the server told of; to be handed back with the list that is asked for now."""
+        return self._change_counts[kind]
+
+    def update(self, kind: ItemKind, items: dict[str, Any], fetched_at: float, change_count: int) -> None:
+        """Take a list that was asked for at a time, when so many changes had been told of."""
+        previous, self.items_by_kind[kind] = self.items_by_kind.get(kind), items
+        if change_count == self._change_counts[kind]:  # else it changed while it was told
+            self._fetched_at[kind] = fetched_at
+        is_unannounced = previous is not None and self._seen_change_counts.get(kind) == change_count
+        self._seen_change_counts[kind] = change_count
+        if kind in self._awaited_kinds or is_unannounced:
+            self._awaited_kinds.discard(kind)
+            if (previous or {}) != items:
+                self._notify(_LIST_BY_KIND[kind], None, None)
+        if previous is not None and previous != items:
+            self._emit(Event(kind="definitions.changed", server=self._server_name, new=kind, details=(previous, items)))
+
+    def _notify(self, list_name: str, uri: str | None, details: Any) -> None:
+        self._emit(Event(kind=f"{list_name}.changed", server=self._server_name, details=details))
+        for callback in tuple(self.change_callbacks):
+            callback(_NOTIFICATION_BY_LIST[list_name], uri)
+
+    def add_callback(self, callback: ChangeCallback) -> Callable[[], None]:
+        """Tell somebody of changes; call what is returned to stop."""
+        self.change_callbacks.append(callback)
+
+        def stop() -> None:
+            if callback in self.change_callbacks:
+                self.change_callbacks.remove(callback)
+
+        return stop
+
+
+def has_change_notices(client: Client) -> bool:
+    """Whether a server says that it tells of changes."""
+    capabilities = client.capabilities
+    return any(
+        capability is not None and capability.list_changed
+        for capability in (capabilities.tools, capabilities.prompts, capabilities.resources)
+    )
+
+
+async def fetch_definitions(client: Client, kind: ItemKind) -> dict[str, Any]:
+    """What a server offers of a kind, by name or URI."""
+    capabilities = client.capabilities
+    match kind:
+        case "tool":
+            return _index_definitions(await client.list_tools() if capabilities.tools is not None else (), "name")
+        case "prompt":
+            return _index_definitions(await client.list_prompts() if capabilities.prompts is not None else (), "name")
+        case "resource":
+            return _index_definitions(
+                await client.list_resources() if capabilities.resources is not None else (), "uri"
+            )
+        case _:
+            templates = await client.list_resource_templates() if capabilities.resources is not None else ()
+            return _index_definitions(templates, "uri_template")
+
+
+def _index_definitions(definitions: Sequence[Any], key_attribute: str) -> dict[str, Any]:
+    """Each under its name. Of two that differ under one name neither is kept: nobody could say which one is meant."""
+    by_key: dict[str, Any] = {}
+    ambiguous: set[str] = set()
+    for definition in definitions:
+        key = getattr(definition, key_attribute)
+        if by_key.setdefault(key, definition) != definition:
+            ambiguous.add(key)
+    return {key: definition for key, definition in by_key.items() if key not in ambiguous}

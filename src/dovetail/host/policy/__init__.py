@@ -1,0 +1,1 @@
+"""Rules about what may happen, and their limits."""

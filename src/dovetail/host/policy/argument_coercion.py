@@ -1,0 +1,345 @@
+"""What a server may make of the arguments of a call.
+
+A model may write a number, a boolean or an object as text, and most servers accept that. `normalize` decodes such texts
+where the tool's schema is clear about it, so that a policy judges the values the server will use. Elsewhere `readings`
+lists the values a server may take an argument for.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from dovetail.errors import ParseError
+from dovetail.server.parameters.argument_errors import repair_arguments
+from dovetail.wire.codec import decode, encode
+
+MISSING: Final = object()  # no value is there
+UNCLEAR: Final = object()  # a value that the schema forbids: the server refuses it, or coerces it in a way of its own
+
+_ANY_TYPE: Final = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
+_TYPES: Final[Mapping[str, frozenset[str]]] = {
+    **{name: frozenset({name}) for name in _ANY_TYPE},
+    "number": frozenset({"number", "integer"}),
+}
+_BOOLEANS: Final[Mapping[str, bool]] = {
+    **dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True),
+    **dict.fromkeys(("false", "f", "no", "n", "off", "0"), False),
+}
+_MAX_SCHEMAS: Final = 256  # looked at for one value; a schema that takes more says nothing
+_MAX_NESTED_TEXTS: Final = 4
+_MAX_NUMBER_CHARS: Final = 3_000  # Python refuses to print a number of more than 4,300 digits, as hex has 3,571
+_MAX_REFERENCE_CHARS: Final = 1_000
+_MAX_STEPS: Final = 100_000  # values and schemas looked at for one condition
+
+_PREFIXED_NUMBER: Final = re.compile(r"[+-]?0[box][0-9a-f_]+", re.IGNORECASE)
+
+Schema: TypeAlias = Mapping[str, Any]
+
+
+def normalize(schema: Schema | None, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments with each text decoded that the schema allows only as another type."""
+    if not schema or all(_is_certain(schema, name, value) for name, value in arguments.items()):
+        return arguments  # most calls: walking through a schema takes thirty times as long
+    return repair_arguments(schema, arguments)
+
+
+def _is_certain(schema: Schema, name: str, value: Any) -> bool:
+    """Return whether an argument can have only one meaning.
+
+    That is a number, a boolean, or a text that is declared as a text.
+    """
+    if isinstance(value, str):
+        member_schema = _find_member_schema(schema, name)
+        return isinstance(member_schema, Mapping) and member_schema.get("type") == "string"
+    return isinstance(value, bool | int | float)
+
+
+class TooManySteps(Exception):
+    """A condition would take more steps than a decision may."""
+
+
+class StepBudget:
+    """The steps that one condition may take. Arguments and schemas are untrusted, so their size must not matter."""
+
+    __slots__ = ("_steps_left",)
+
+    def __init__(self) -> None:
+        self._steps_left = _MAX_STEPS
+
+    def use(self, count: int = 1) -> None:
+        """Count steps. Raise TooManySteps if there are too many."""
+        self._steps_left -= count
+        if self._steps_left < 0:
+            raise TooManySteps
+
+
+class ExpectedSchemas:
+    """The schemas of which a value fits at least one. If there are none, the value may be anything."""
+
+    __slots__ = ("_children", "_remaining_items", "_root", "_schemas", "_types", "steps")
+
+    def __init__(self, schemas: Sequence[Any], root: Schema, steps: StepBudget) -> None:
+        self._schemas = schemas
+        self._root = root
+        self.steps = steps
+        self._types: frozenset[str] | None = None
+        self._children: dict[str | int, ExpectedSchemas] = {}
+        self._remaining_items: ExpectedSchemas | None = (
+            None  # of the items after those that have a schema for their position
+        )
+
+    @property
+    def types(self) -> frozenset[str]:
+        """The possible JSON types. Some of them may not be possible after all."""
+        if self._types is None:
+            walk = _SchemaWalk(self._root, self.steps)
+            self._types = walk.collect_types(self._schemas) if self._schemas else _ANY_TYPE
+        return self._types
+
+    def get_child(self, step: str | int) -> "ExpectedSchemas":
+        """Return what is expected of a member of an object, or of an item of an array."""
+        if self._remaining_items is not None and isinstance(step, int):
+            return self._remaining_items
+        if step not in self._children:
+            self._add_child(step)
+        return self._children[step]
+
+    def _add_child(self, step: str | int) -> None:
+        walk = _SchemaWalk(self._root, self.steps)
+        schemas = walk.collect_child_schemas(self._schemas, step)
+        self._children[step] = ExpectedSchemas(schemas, self._root, self.steps)
+        if isinstance(step, int) and not walk.is_by_position:
+            self._remaining_items = self._children[step]
+
+
+def create_expected_schemas(schema: Schema | None) -> ExpectedSchemas:
+    """Return what is expected of the arguments of a tool with this schema."""
+    return ExpectedSchemas((), {}, StepBudget()) if schema is None else ExpectedSchemas((schema,), schema, StepBudget())
+
+
+def iter_readings(value: Any, expected_schemas: ExpectedSchemas) -> Iterator[Any]:
+    """Yield the values a server may read this one as. The value comes first, or UNCLEAR if the schema forbids it."""
+    expected_schemas.steps.use()
+    types, value_type = expected_schemas.types, get_json_type(value)
+    if value_type not in types:
+        yield UNCLEAR
+        return
+    yield value
+    if len(types) == 1:
+        return
+    for reading in _coerce(value, _MAX_NESTED_TEXTS):
+        expected_schemas.steps.use()
+        if reading is UNCLEAR or get_json_type(reading) in types:
+            yield reading
+
+
+def iter_values_at(
+    arguments: Mapping[str, Any], pointer: str, schema: Schema | None
+) -> Iterator[tuple[Any, ExpectedSchemas]]:
+    """Yield each value a server may find at a JSON pointer, NOTHING or UNCLEAR included. There is at least one."""
+    steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer[1:].split("/")]
+    yield from _iter_values(arguments, create_expected_schemas(schema), steps)
+
+
+def _iter_values(
+    value: Any, expected_schemas: ExpectedSchemas, steps: Sequence[str]
+) -> Iterator[tuple[Any, ExpectedSchemas]]:
+    if not steps:
+        yield value, expected_schemas
+        return
+    step, remaining_steps = steps[0], steps[1:]
+    for reading in iter_readings(value, expected_schemas):
+        if isinstance(reading, Mapping) and step in reading:
+            yield from _iter_values(reading[step], expected_schemas.get_child(step), remaining_steps)
+        elif isinstance(reading, list) and step.isascii() and step.isdigit() and int(step) < len(reading):
+            yield from _iter_values(reading[int(step)], expected_schemas.get_child(int(step)), remaining_steps)
+        else:
+            yield UNCLEAR if reading is UNCLEAR else MISSING, expected_schemas
+
+
+def get_json_type(value: Any) -> str:
+    """Return the name of a value's type in JSON Schema. A number without a fraction is an integer."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "integer" if value.is_integer() else "number"
+        case str():
+            return "string"
+        case Mapping():
+            return "object"
+        case _:
+            return "array"
+
+
+# Coercions, as pydantic and other validators make them
+
+
+def _coerce(value: Any, levels_left: int) -> Iterator[Any]:
+    if isinstance(value, str):
+        yield from _coerce_text(value.strip(), levels_left)
+    elif isinstance(value, bool | int | float):
+        if value in (0, 1):
+            yield int(value) if isinstance(value, bool) else bool(value)
+        yield encode(value).decode()
+        yield str(value)
+
+
+def _coerce_text(text: str, levels_left: int) -> Iterator[Any]:
+    if text[:1].isalpha() and text.lower() not in _BOOLEANS and text != "null":
+        return  # most texts: neither a number nor JSON begins with another letter
+    if len(text) > _MAX_NUMBER_CHARS:
+        if _is_number(text):
+            yield UNCLEAR
+    else:
+        for scalar in (_BOOLEANS.get(text.lower()), _parse_number(text)):
+            if scalar is not None:
+                yield scalar
+                yield from _coerce(scalar, levels_left)
+    try:
+        decoded = decode(text.encode())
+    except (ParseError, UnicodeEncodeError):
+        return
+    yield decoded
+    if isinstance(decoded, str):
+        yield from _coerce_text(decoded.strip(), levels_left - 1) if levels_left else (UNCLEAR,)
+
+
+def _is_number(text: str) -> bool:
+    """Return whether a text of any length is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return _PREFIXED_NUMBER.fullmatch(text) is not None
+    return True
+
+
+def _parse_number(text: str) -> int | float | None:
+    """Return the number a text means: with underscores, other digits than ASCII's, or a prefix as in 0x10."""
+    for base in (10, 0):
+        try:
+            return int(text, base)
+        except ValueError:
+            continue
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+# Schemas are untrusted. A keyword that is not understood allows every type.
+
+
+class _SchemaWalk:
+    """One walk through the schemas of a value."""
+
+    __slots__ = ("_root", "_schemas_left", "_steps", "is_by_position")
+
+    def __init__(self, root: Schema, steps: StepBudget) -> None:
+        self._root = root
+        self._steps = steps
+        self._schemas_left = _MAX_SCHEMAS
+        self.is_by_position = False  # whether another item of the same array may have another schema
+
+    def collect_types(self, schemas: Sequence[Any]) -> frozenset[str]:
+        """Return the types that at least one of the schemas allows."""
+        types = frozenset[str]()
+        for schema in schemas:
+            types |= self._find_types(schema)
+            if types == _ANY_TYPE:
+                break
+        return types
+
+    def _find_types(self, schema: Any) -> frozenset[str]:
+        if not self._can_enter(schema):
+            return _ANY_TYPE
+        types = self._find_declared_types(schema)
+        for alternatives in self._iter_alternatives(schema):
+            types &= self.collect_types(alternatives)
+        return types
+
+    def _find_declared_types(self, schema: Schema) -> frozenset[str]:
+        types, type_names = _ANY_TYPE, schema.get("type")
+        type_names = type_names if isinstance(type_names, list) else [type_names]
+        self._steps.use(len(type_names))
+        type_sets = [_TYPES.get(name) if isinstance(name, str) else None for name in type_names]
+        if type_sets and None not in type_sets:
+            types = frozenset[str]().union(*filter(None, type_sets))
+        if isinstance(schema.get("enum"), list):
+            self._steps.use(len(schema["enum"]))
+            types &= frozenset(map(get_json_type, schema["enum"]))
+        if "const" in schema:
+            types &= {get_json_type(schema["const"])}
+        return types
+
+    def collect_child_schemas(self, schemas: Sequence[Any], step: str | int) -> Sequence[Any]:
+        """Return the schemas of a member or item, for a container that fits one of these. Empty if one is unknown."""
+        child_schemas: list[Any] = []
+        for schema in schemas:
+            children = self._find_child_schemas(schema, step)
+            if not children:
+                return ()
+            child_schemas += children
+        return child_schemas
+
+    def _find_child_schemas(self, schema: Any, step: str | int) -> Sequence[Any]:
+        """Return the schemas a member may match, or nothing if they are unknown."""
+        if not self._can_enter(schema):
+            return ()
+        direct_schema = (
+            _find_member_schema(schema, step) if isinstance(step, str) else self._find_item_schema(schema, step)
+        )
+        if isinstance(direct_schema, Mapping):
+            return (direct_schema,)
+        container = "object" if isinstance(step, str) else "array"
+        for alternatives in self._iter_alternatives(schema):
+            containers = [alternative for alternative in alternatives if container in self._find_types(alternative)]
+            if child_schemas := self.collect_child_schemas(containers, step):
+                return child_schemas
+        return ()
+
+    def _find_item_schema(self, schema: Schema, index: int) -> Any:
+        items = schema.get("items")
+        prefix = items if isinstance(items, list) else schema.get("prefixItems")
+        if isinstance(prefix, list) and index < len(prefix):
+            self.is_by_position = True
+            return prefix[index]
+        return schema.get("additionalItems") if isinstance(items, list) else items
+
+    def _iter_alternatives(self, schema: Schema) -> Iterator[Sequence[Any]]:
+        """Yield groups of schemas. A value fits at least one of each group."""
+        if "$ref" in schema:
+            yield [self._resolve_reference(schema["$ref"])]
+        for keyword in ("anyOf", "oneOf"):
+            if isinstance(schema.get(keyword), list) and schema[keyword]:
+                yield schema[keyword]
+        if isinstance(schema.get("allOf"), list):
+            yield from ([schema_part] for schema_part in schema["allOf"])
+
+    def _resolve_reference(self, reference: Any) -> Any:
+        """Return the schema that a reference within the root means, or None."""
+        if not isinstance(reference, str) or not reference.startswith("#") or len(reference) > _MAX_REFERENCE_CHARS:
+            return None
+        target: Any = self._root
+        for name in reference[1:].split("/")[1:]:
+            self._steps.use()
+            target = target.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(target, Mapping) else None
+        return target if reference == "#" or reference.startswith("#/") else None
+
+    def _can_enter(self, schema: Any) -> bool:
+        self._steps.use()
+        self._schemas_left -= 1
+        return self._schemas_left >= 0 and isinstance(schema, Mapping)
+
+
+def _find_member_schema(schema: Schema, name: str) -> Any:
+    properties = schema.get("properties")
+    if isinstance(properties, Mapping) and name in properties:
+        return properties[name]
+    return None if schema.get("patternProperties") else schema.get("additionalProperties")

@@ -1,0 +1,282 @@
+"""Conditions on the arguments of a call: a place, named by a JSON pointer, and what must be true of the value there.
+
+A value can fulfil a condition, fail it, or be beyond judging (another type, an address written oddly): whoever asks
+says what such doubt counts as. Of a list, every item must fulfil it, or, where doubt counts, any. The same holds for
+the values a server may take an argument for, such as a text that is also a number.
+"""
+
+import ntpath
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from dovetail.errors import clip
+from dovetail.host.policy.argument_coercion import (
+    MISSING,
+    UNCLEAR,
+    ExpectedSchemas,
+    TooManySteps,
+    get_json_type,
+    iter_readings,
+    iter_values_at,
+)
+from dovetail.wire.base import Struct
+from dovetail.wire.codec import encode, encode_canonical
+
+_PLAIN_URL: Final = re.compile(
+    r"[A-Za-z][A-Za-z0-9+.-]*://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?([/?#][!-\[\]-~]*)?"
+)
+_MAX_EXACT_INTEGER: Final = 2**53  # up to which every whole number is one float
+_MAX_DEPTH: Final = 64
+_JSON_TYPES: Final = (str, int, float, list, dict, type(None))
+_DRIVE_PREFIX: Final = re.compile(r"[A-Za-z]:[\\/]")
+
+
+class Condition(Struct, frozen=True):
+    """One test of one argument."""
+
+    pointer: str
+    test: str
+    values: tuple[Any, ...] = ()
+
+    def evaluate(
+        self, arguments: Mapping[str, Any], *, if_unclear: bool, schema: Mapping[str, Any] | None = None
+    ) -> bool:
+        """Return whether the arguments fulfil it, or `doubt` where that is unknown or would take too long to find out.
+
+        The schema of the arguments says which types a server expects. Without it a value may be taken for any type.
+        """
+        try:
+            return _combine(
+                (
+                    self._evaluate_at(*location, if_unclear)
+                    for location in iter_values_at(arguments, self.pointer, schema)
+                ),
+                if_unclear,
+            )
+        except TooManySteps:
+            return if_unclear
+
+    def describe_value(self, arguments: Mapping[str, Any]) -> str:
+        """What stands there, for a reader."""
+        value, _ = next(iter_values_at(arguments, self.pointer, None))
+        return "nothing" if value is MISSING else format_value(value)
+
+    def _evaluate_at(self, value: Any, expected: ExpectedSchemas, if_unclear: bool) -> bool:
+        if value is UNCLEAR:
+            return if_unclear
+        if value is MISSING or self.test == "exists":
+            return value is not MISSING
+        return self._evaluate_value(value, expected, if_unclear)
+
+    def _evaluate_value(self, value: Any, expected: ExpectedSchemas, if_unclear: bool, depth: int = 0) -> bool:
+        if depth > _MAX_DEPTH:
+            return if_unclear
+        outcomes: list[bool] = []
+        for reading in iter_readings(value, expected):
+            outcome = None if reading is UNCLEAR else _TEST_FUNCTIONS[self.test](reading, self.values, expected)
+            if isinstance(reading, list) and not outcome:
+                item_outcomes = (
+                    self._evaluate_value(item, expected.get_child(index), if_unclear, depth + 1)
+                    for index, item in enumerate(reading)
+                )
+                is_unclear = outcome is None and _TEST_FUNCTIONS[self.test] is _is_in
+                outcome = (bool(reading) and _combine(item_outcomes, if_unclear)) or (None if is_unclear else False)
+            if outcome and _is_unambiguous(reading, value):
+                return True
+            outcomes.append(if_unclear if outcome is None else outcome)
+        return _combine(outcomes, if_unclear)
+
+    def __str__(self) -> str:
+        values_text = ", ".join(format_value(value) for value in self.values)
+        if len(self.values) > 1:
+            values_text = f"[{values_text}]"
+        return f"{self.pointer} {_TEST_DESCRIPTIONS[self.test]} {values_text}".rstrip()
+
+
+class ArgReference(Struct, frozen=True):
+    """A place in the arguments of a call; its methods make conditions."""
+
+    pointer: str
+
+    def in_(self, values: Sequence[Any]) -> Condition:
+        """One of these values."""
+        return Condition(self.pointer, "in", tuple(values))
+
+    def equals(self, value: Any) -> Condition:
+        """Exactly this value."""
+        return Condition(self.pointer, "equals", (value,))
+
+    def matches(self, *globs: str) -> Condition:
+        """A text that one of these globs matches."""
+        return Condition(self.pointer, "matches", globs)
+
+    def host_in(self, *globs: str) -> Condition:
+        """A URL whose host one of these globs matches, whatever its port."""
+        return Condition(self.pointer, "host_in", globs)
+
+    def under(self, *folders: str) -> Condition:
+        """A path in one of these folders, as it is written: links are not followed."""
+        return Condition(self.pointer, "under", folders)
+
+    def exists(self) -> Condition:
+        """Anything at all."""
+        return Condition(self.pointer, "exists")
+
+
+def arg(pointer: str) -> ArgReference:
+    """The argument at a JSON pointer, such as "/repo" or "/filter/labels"."""
+    if not pointer.startswith("/"):
+        raise ValueError(f'a pointer begins with a slash, as in "/repo", not {pointer!r}')
+    return ArgReference(pointer)
+
+
+def parse_condition(table: Mapping[str, Any]) -> Condition:
+    """A condition as a file has it: `{arg = "/repo", in = ["a", "b"]}`."""
+    tests = table.keys() - {"arg"}
+    if "arg" not in table or len(tests) != 1 or not isinstance(table["arg"], str):
+        raise ValueError(f"a condition names an arg and one of {', '.join(_TEST_FUNCTIONS)}, exists")
+    (test,) = tests
+    pointer, value = arg(table["arg"]).pointer, table[test]
+    if test == "exists":
+        if value is not True:
+            raise ValueError("exists can only be true; use unless for the opposite")
+        return Condition(pointer, test)
+    if test not in _TEST_FUNCTIONS:
+        raise ValueError(f"no test is called {test!r}; there are {', '.join(_TEST_FUNCTIONS)}, exists")
+    if test == "equals":
+        return Condition(pointer, test, (value,))
+    values = tuple(value) if isinstance(value, list) else (value,)
+    if test != "in" and not all(isinstance(item, str) for item in values):
+        raise ValueError(f"{test} takes texts")
+    return Condition(pointer, test, values)
+
+
+def format_value(value: Any) -> str:
+    """A value of a stranger as a reader may see it: JSON, bounded, nothing that acts on a terminal."""
+    return clip(encode(value).decode(errors="replace"), 200)
+
+
+def _combine(outcomes: Iterable[bool], if_unclear: bool) -> bool:
+    return any(outcomes) if if_unclear else all(outcomes)
+
+
+def _is_unambiguous(reading: Any, value: Any) -> bool:
+    """Return whether a value is read as written and is not a string. A string may always be read as another type."""
+    return reading is value and not isinstance(value, str)
+
+
+def _is_in(value: Any, values: Sequence[Any], expected: ExpectedSchemas) -> bool | None:
+    outcomes = [_is_equal(value, candidate, expected) for candidate in values]
+    return True if True in outcomes else None if None in outcomes else False
+
+
+def _is_equal(value: Any, other: Any, expected: ExpectedSchemas) -> bool | None:
+    """Return whether two values are equal, or None if that depends on how a server reads something in the first."""
+    if (
+        isinstance(value, _JSON_TYPES)
+        and isinstance(other, _JSON_TYPES)
+        and get_json_type(value) != get_json_type(other)
+    ):
+        return False  # true is not 1
+    if isinstance(value, Mapping) and isinstance(other, Mapping):
+        if value.keys() != other.keys():
+            return False
+        pairs = ((value[name], other[name], name) for name in value)
+    elif isinstance(value, list) and isinstance(other, list):
+        if len(value) != len(other):
+            return False
+        pairs = ((left, right, index) for index, (left, right) in enumerate(zip(value, other, strict=True)))
+    elif isinstance(value, str) and isinstance(other, str):
+        return value == other
+    else:
+        return encode_canonical(_normalize_numbers(value)) == encode_canonical(_normalize_numbers(other))
+    outcomes = {_compare_readings(left, right, expected.get_child(step)) for left, right, step in pairs}
+    return False if False in outcomes else None if None in outcomes else True
+
+
+def _compare_readings(value: Any, other: Any, expected: ExpectedSchemas) -> bool | None:
+    outcomes: set[bool | None] = set()
+    for reading in iter_readings(value, expected):
+        outcome = None if reading is UNCLEAR else _is_equal(reading, other, expected)
+        if outcome and _is_unambiguous(reading, value):
+            return True
+        outcomes.add(outcome)
+    return outcomes.pop() if len(outcomes) == 1 else None
+
+
+def _normalize_numbers(value: Any) -> Any:
+    """Numbers by their value: 1.0 is 1."""
+    match value:
+        case float() if value.is_integer() and abs(value) <= _MAX_EXACT_INTEGER:
+            return int(value)
+        case list():
+            return [_normalize_numbers(item) for item in value]
+        case Mapping():
+            return {name: _normalize_numbers(member) for name, member in value.items()}
+        case _:
+            return value
+
+
+def _matches_glob(value: Any, globs: Sequence[str], _: ExpectedSchemas) -> bool | None:
+    return any(fnmatchcase(value, glob) for glob in globs) if isinstance(value, str) else None
+
+
+def _has_host_in(value: Any, globs: Sequence[str], _: ExpectedSchemas) -> bool | None:
+    # Only what every reader of URLs reads alike: no user, no backslash, no blank, nothing but ASCII.
+    match = _PLAIN_URL.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        return None
+    host = match[1].lower().removesuffix(".")
+    return any(fnmatchcase(host, glob.lower()) for glob in globs)
+
+
+def _is_under(value: Any, folders: Sequence[str], _: ExpectedSchemas) -> bool | None:
+    if not isinstance(value, str) or "\0" in value or value.startswith("~"):
+        return None
+    if value.lower().startswith("file:"):
+        parts = urlsplit(value)
+        if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
+            return None
+        value = unquote(parts.path)
+    outcomes = [_is_within_folder(value, folder) for folder in folders]
+    return True if True in outcomes else None if None in outcomes else False
+
+
+def _is_within_folder(value: str, folder: str) -> bool | None:
+    path_module = ntpath if _DRIVE_PREFIX.match(folder) else posixpath
+    if path_module is posixpath and "\\" in value:  # which some systems read as a slash
+        return None
+    path, folder_path = path_module.normpath(value), path_module.normpath(folder)
+    if path_module.isabs(path) != path_module.isabs(folder_path) or bool(path_module.splitdrive(path)[0]) != bool(
+        path_module.splitdrive(folder_path)[0]
+    ):
+        return None
+    path, folder_path = (
+        path_module.normcase(path).lstrip(path_module.sep),
+        path_module.normcase(folder_path).lstrip(path_module.sep),
+    )
+    if folder_path in ("", "."):
+        return path != ".." and not path.startswith(f"..{path_module.sep}")
+    return path == folder_path or path.startswith(f"{folder_path}{path_module.sep}")
+
+
+_TEST_FUNCTIONS: Final[Mapping[str, Callable[[Any, Sequence[Any], ExpectedSchemas], bool | None]]] = {
+    "in": _is_in,
+    "equals": _is_in,
+    "matches": _matches_glob,
+    "host_in": _has_host_in,
+    "under": _is_under,
+}
+
+_TEST_DESCRIPTIONS: Final = {
+    "in": "in",
+    "equals": "is",
+    "matches": "matches",
+    "host_in": "has a host in",
+    "under": "is under",
+    "exists": "exists",
+}

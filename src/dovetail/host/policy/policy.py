@@ -1,0 +1,299 @@
+"""Policy: what a host allows, asks about, denies or hides, as rules that are data.
+
+Pure: the same question gives the same decision, and what is explained is what happens.
+"""
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal, Self, TypeAlias
+
+from dovetail.errors import clip
+from dovetail.host.policy.conditions import arg, format_value
+from dovetail.host.policy.quotas import Quota, parse_limits
+from dovetail.host.policy.rules import (
+    ALWAYS_ASK_KINDS,
+    CONFIGURED_KINDS,
+    NAME_MISMATCH,
+    SERVER_REQUESTED_KINDS,
+    STRICTNESS,
+    Question,
+    Rule,
+    Verdict,
+    as_rule,
+    matches_restrictive,
+    rule,
+)
+from dovetail.wire.base import Struct, replace
+from dovetail.wire.tools import ToolAnnotations
+
+__all__ = ["Decision", "Policy", "Question", "Quota", "Rule", "arg", "rule"]
+
+PolicyLevel: TypeAlias = Literal["admin", "user", "project", "built-in"]
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    """What a policy says, and why."""
+
+    verdict: Verdict
+    reason: str
+    tier: PolicyLevel = "built-in"
+    rule: Rule | None = None
+
+
+class _LevelRules(Struct, frozen=True, kw_only=True):
+    """The rules of one tier."""
+
+    level: PolicyLevel
+    default: Verdict | None
+    rules: tuple[Rule, ...]
+    limits: tuple[tuple[str, Quota], ...]
+    non_interactive: Literal["allow", "deny"] | None
+
+    def find_strictest_rule(self, request: Question) -> Rule | None:
+        matching_rules = [candidate for candidate in self.rules if candidate.applies(request)]
+        return max(matching_rules, key=lambda candidate: STRICTNESS[candidate.verdict], default=None)
+
+
+class Policy:
+    """Rules for what a host does; without any, it asks.
+
+    The strictest rule that applies decides: hide before deny before ask before allow. `default` is for what no rule
+    speaks of. `headless` is what "ask" means where nobody can be asked. `limits` are globs of names with
+    `timeout`, `result_bytes`, `concurrency`, `rate` ("60/min"); of several that match, the strictest counts.
+    """
+
+    def __init__(
+        self,
+        default: Verdict | None = None,
+        rules: Iterable[Rule | Mapping[str, Any]] = (),
+        limits: Mapping[str, str | Mapping[str, Any]] | None = None,
+        headless: Literal["allow", "deny"] | None = None,
+    ) -> None:
+        if default is not None and default not in STRICTNESS:
+            raise ValueError(f"default is allow, ask, deny or hide, not {default!r}")
+        if headless is not None and str(headless) not in ("allow", "deny"):
+            raise ValueError(f'headless is "deny" or "allow", not {headless!r}')
+        level_rules = _LevelRules(
+            level="user",
+            default=default,
+            rules=tuple(map(as_rule, rules)),
+            limits=tuple((glob, parse_limits(raw_limits)) for glob, raw_limits in (limits or {}).items()),
+            non_interactive=headless,
+        )
+        self._levels: tuple[_LevelRules, ...] = (level_rules,)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """The policy of a TOML file; ValueError names what is wrong in it."""
+        try:
+            return cls.read(tomllib.loads(Path(path).read_text(encoding="utf-8")))
+        except ValueError as exc:
+            raise ValueError(f"{path}: {exc}") from None
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any]) -> Self:
+        """The policy of a document, as a TOML file or a JSON object has it."""
+        if unknown := document.keys() - {"default", "headless", "rules", "limits"}:
+            raise ValueError(f"unknown: {', '.join(sorted(unknown))}")
+        rules: list[Rule] = []
+        for index, raw_rule in enumerate(document.get("rules", ())):
+            try:
+                rules.append(as_rule(raw_rule))
+            except (TypeError, ValueError) as exc:
+                raise ValueError(f"rules[{index}]: {exc}") from None
+        return cls(document.get("default"), rules, document.get("limits"), document.get("headless"))
+
+    @classmethod
+    def tiered(
+        cls, *, admin: "Policy | None" = None, user: "Policy | None" = None, project: "Policy | None" = None
+    ) -> Self:
+        """Policies of three owners. What a higher one rules, a lower one can tighten, never loosen.
+
+        A project can only tighten, whatever the others left to it: its `allow` takes back what its own default or
+        rules forbid and nothing else.
+        """
+        combined = cls()
+        policies_by_level: tuple[tuple[PolicyLevel, Policy | None], ...] = (
+            ("admin", admin),
+            ("user", user),
+            ("project", project),
+        )
+        combined._levels = tuple(
+            _LevelRules(
+                level=level,
+                default=level_rules.default,
+                rules=level_rules.rules,
+                limits=level_rules.limits,
+                # Nobody but the owner of the machine may say that silence is consent.
+                non_interactive="deny"
+                if level == "project" and level_rules.non_interactive
+                else level_rules.non_interactive,
+            )
+            for level, policy in policies_by_level
+            if policy is not None
+            for level_rules in policy._levels
+        )
+        return combined
+
+    @property
+    def headless(self) -> Literal["allow", "deny"]:
+        """What "ask" means where nobody can be asked."""
+        choices = [
+            level_rules.non_interactive for level_rules in self._levels if level_rules.non_interactive is not None
+        ]
+        return "allow" if choices and "deny" not in choices else "deny"
+
+    def decide(self, question: Question) -> Decision:
+        """What is to happen."""
+        decision = self._decide(question)
+        if decision.verdict == "allow" or question.trusted or question.annotations is None:
+            return decision
+        if _is_stricter(decision, self._decide(replace(question, trusted=True))):
+            return replace(decision, reason=f"{decision.reason}; {_explain_ignored_hints(question.annotations)}")
+        return decision
+
+    def _decide(self, request: Question) -> Decision:
+        decision: Decision | None = None
+        has_matching_rule = False
+        for level_rules in self._levels:
+            matching_rule = level_rules.find_strictest_rule(request)
+            if matching_rule is not None:
+                candidate = Decision(
+                    verdict=matching_rule.verdict,
+                    reason=_format_reason(matching_rule),
+                    tier=level_rules.level,
+                    rule=matching_rule,
+                )
+            elif (
+                level_rules.default is not None and not has_matching_rule and _has_default(request)
+            ):  # a default speaks where no rule did
+                candidate = _apply_default(level_rules.default, level_rules.level, request)
+            else:
+                continue
+            current = decision or (_get_fallback_decision(request) if level_rules.level == "project" else None)
+            decision = candidate if current is None or _is_stricter(candidate, current) else current
+            has_matching_rule = has_matching_rule or matching_rule is not None
+        decision = decision or _get_fallback_decision(request)
+        if decision.verdict == "allow" and request.kind in ALWAYS_ASK_KINDS:
+            return replace(decision, verdict="ask", reason=f"{decision.reason}; {request.kind} is always for a person")
+        return decision
+
+    def unattended(self, decision: Decision) -> Decision:
+        """The decision where nobody can be asked."""
+        if decision.verdict != "ask":
+            return decision
+        reason = f"{decision.reason}; nobody is there to be asked, which means {self.headless}"
+        return Decision(verdict=self.headless, reason=reason, tier=decision.tier, rule=decision.rule)
+
+    def quota(self, server: str, tool: str) -> Quota:
+        """The limits of one tool: of all that match, the strictest of each kind."""
+        combined = Quota()
+        for level_rules in self._levels:
+            for glob, limits in level_rules.limits:
+                if matches_restrictive(glob, server, tool):
+                    combined = combined.combine_strictest(limits)
+        return combined
+
+    def explain(self, question: Question | None = None) -> str:
+        """The rules in the order they count; with a question, its decision and what each rule made of it."""
+        lines = [] if question is None else self._explain_decision(question)
+        for level_rules in self._levels:
+            lines += [f"{level_rules.level}:", *self._explain_level(level_rules, question)]
+        return "\n".join([*lines, "built-in:", "  default ask", f"  nobody there: {self.headless}"])
+
+    def _explain_decision(self, request: Question) -> list[str]:
+        decision = self.decide(request)
+        return [
+            f"{decision.verdict}  {request.kind} {clip(request.full)}: {decision.reason} [{decision.tier}]",
+            *([f"  arguments {format_value(request.arguments)}"] if request.arguments is not None else []),
+        ]
+
+    def _explain_level(self, level_rules: _LevelRules, request: Question | None) -> Iterator[str]:
+        ordered_rules: Sequence[tuple[int, Rule]] = sorted(
+            enumerate(level_rules.rules), key=lambda pair: (-STRICTNESS[pair[1].verdict], pair[0])
+        )
+        for index, policy_rule in ordered_rules:
+            yield f"  rules[{index}] {policy_rule}"
+            mismatch = NAME_MISMATCH if request is None else policy_rule.misses(request)
+            if mismatch != NAME_MISMATCH:
+                yield "      applies" if mismatch is None else f"      no: {mismatch}"
+        if level_rules.default is not None:
+            yield f"  default {level_rules.default}"
+        for glob, limits in level_rules.limits:
+            yield f"  limit {clip(glob)}: {limits}"
+
+
+def as_policy(policy: Any) -> Policy:
+    """A policy as it may be given: itself, or the file of one; nothing is one without rules."""
+    if policy is None:
+        return Policy()
+    if isinstance(policy, str) and policy in STRICTNESS:
+        raise ValueError(f'policy="{policy}" would be a file of rules; for that verdict give Policy("{policy}")')
+    if isinstance(policy, str | Path):
+        return Policy.load(policy)
+    if isinstance(policy, Policy):
+        return policy
+    raise TypeError(f"policy is a Policy or the path of a file of rules, not {policy!r}")
+
+
+_DEFAULT_DECISION: Final = Decision(
+    verdict="ask", reason="no rule applies; unless something else is said, the user is asked"
+)
+
+
+_CONFIGURED_DECISION: Final = Decision(verdict="allow", reason="configured by the user")
+
+
+def _is_configured(request: Question) -> bool:
+    """Whether the user has said yes by configuring it, which a project cannot do for them."""
+    return request.kind in CONFIGURED_KINDS and not (request.foreign and request.kind == "server.start")
+
+
+def _has_default(request: Question) -> bool:
+    """Whether a default speaks of it."""
+    return not _is_configured(request) and request.kind != "definition.changed"
+
+
+def _get_fallback_decision(request: Question) -> Decision:
+    return _CONFIGURED_DECISION if _is_configured(request) else _DEFAULT_DECISION
+
+
+def _apply_default(default: Verdict, level: PolicyLevel, request: Question) -> Decision:
+    reason = f"no rule applies; the default is {default}"
+    if default == "allow" and (
+        request.kind in SERVER_REQUESTED_KINDS or (request.foreign and request.kind == "server.start")
+    ):
+        return Decision(verdict="ask", reason=f"{reason}, which covers no {request.kind}", tier=level)
+    return Decision(verdict=default, reason=reason, tier=level)
+
+
+def _explain_ignored_hints(annotations: ToolAnnotations) -> str:
+    hints = (
+        ("read-only", annotations.read_only_hint is True),
+        ("not destructive", annotations.destructive_hint is False),
+        ("idempotent", annotations.idempotent_hint is True),
+        ("closed to the world", annotations.open_world_hint is False),
+    )
+    claims = " and ".join(name for name, is_claimed in hints if is_claimed)
+    return f"it says it is {claims}, but the server is not trusted: trust=True, or trust under x-dovetail in its file"
+
+
+def _format_reason(matching_rule: Rule) -> str:
+    return (
+        f"{matching_rule.reason} — {_format_rule(matching_rule)}"
+        if matching_rule.reason
+        else _format_rule(matching_rule)
+    )
+
+
+def _format_rule(matching_rule: Rule) -> str:
+    return (
+        str(matching_rule).removesuffix(f" ({clip(matching_rule.reason)})")
+        if matching_rule.reason
+        else str(matching_rule)
+    )
+
+
+def _is_stricter(decision: Decision, other: Decision) -> bool:
+    return STRICTNESS[decision.verdict] > STRICTNESS[other.verdict]

@@ -1,0 +1,356 @@
+"""Rules: what one is about, and whether it speaks of a question.
+
+Doubt tightens: an argument that cannot be read counts against the call, and what a server says of its own tools counts
+for it only if the user trusts that server.
+"""
+
+import inspect
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
+from urllib.parse import unquote
+
+from dovetail.errors import clip
+from dovetail.host.policy.argument_coercion import normalize
+from dovetail.host.policy.conditions import Condition, parse_condition
+from dovetail.host.qualified_names import SEPARATOR, make_full_name, make_model_name
+from dovetail.protocol.uri_key import MAX_URI_CHARS, is_ambiguous, is_uri, nfc, split_authority, uri_readings
+from dovetail.wire.base import Struct, replace
+from dovetail.wire.tools import ToolAnnotations
+
+_SERVER_GLOB: Final = re.compile(r"[A-Za-z0-9_*?\[\]!-]+")  # what may stand for a server's name
+
+# Wildcards in a class are ordinary characters already.
+_CLASS_OR_ESCAPED_WILDCARD: Final = re.compile(r"\[!?\]?[^\]]*\]|%(5b|5d|2a|3f)")
+_IPV6_START: Final = re.compile(r"(?<=//)\[(?=[0-9a-f.]*:[0-9a-f.]*:)")  # as in http://[::1]/, which is not a class
+_LITERAL_WILDCARDS: Final = {"5b": "[[]", "5d": "[]]", "2a": "[*]", "3f": "[?]"}
+
+
+def matches_restrictive(glob: str, server: str, tool: str) -> bool:
+    """Whether a rule that asks, denies or hides means this."""
+    if fnmatchcase(tool, glob) or fnmatchcase(make_full_name(server, tool), glob):
+        return True
+    if SEPARATOR in glob and fnmatchcase(make_model_name(server, tool), glob):
+        return True
+    return is_uri(tool) and _matches_uri(glob.lower(), server.lower(), tool)
+
+
+def _matches_uri(glob: str, server: str, uri: str) -> bool:
+    """Return whether a glob matches a URI in one of its readings, whatever the case. A URI too long to read counts."""
+    if len(uri) > MAX_URI_CHARS:
+        return True
+    readings = uri_readings(uri)
+    if "?" in uri or "%" in uri:  # many servers ignore a query that they do not know
+        readings |= {reading.partition("?")[0] for reading in readings}
+    names = [name for reading in readings for name in _build_names(reading.lower(), server)]
+    return any(fnmatchcase(name, spelling) for spelling in _expand_glob(glob) for name in names)
+
+
+@lru_cache(256)
+def _expand_glob(glob: str) -> frozenset[str]:
+    """Return a glob as written and with its escapes decoded. An escaped wildcard becomes an ordinary character."""
+    literal = _IPV6_START.sub("[[]", glob)
+    literal = _CLASS_OR_ESCAPED_WILDCARD.sub(lambda match: _LITERAL_WILDCARDS.get(match[1], match[0]), literal)
+    return frozenset({glob, nfc(glob), nfc(unquote(literal))})
+
+
+def _build_names(reading: str, server: str) -> list[str]:
+    decoded = unquote(reading)
+    return [reading, decoded, make_full_name(server, reading), make_full_name(server, decoded)]
+
+
+def matches_permissive(
+    glob: str, server: str, tool: str, *, has_server_rule: bool = False, is_certain_uri: bool = False
+) -> bool:
+    """Return whether a rule that allows means this tool or URI.
+
+    named: the rule names the server elsewhere. uri: `tool` is certainly a URI.
+    """
+    if SEPARATOR in glob and glob == make_model_name(server, tool):
+        return True
+    is_address = "://" in tool or (is_certain_uri and is_uri(tool))
+    if is_address and is_ambiguous(tool):
+        return False
+    matches = _matches_exactly if is_address else fnmatchcase
+    # Part by part, so that no server can pass for another by a dot in a tool's name.
+    server_glob, dot, tool_glob = glob.partition(".")
+    if has_server_rule or not dot or not _SERVER_GLOB.fullmatch(server_glob):
+        return matches(tool, glob)
+    return fnmatchcase(server, server_glob) and matches(tool, tool_glob)
+
+
+def _matches_exactly(uri: str, glob: str) -> bool:
+    """Return whether a glob matches a URI without a `*` in its authority matching a path, query or fragment."""
+    authority, remainder = split_authority(glob)
+    if "://" not in glob or (not remainder and authority.endswith("*")):
+        return fnmatchcase(uri, glob)
+    uri_authority, uri_remainder = split_authority(uri)
+    return fnmatchcase(uri_authority, authority) and fnmatchcase(uri_remainder, remainder)
+
+
+Kind: TypeAlias = Literal[
+    "server.start",
+    "tool.call",
+    "tool.result",
+    "resource.read",
+    "prompt.get",
+    "complete",
+    "definition.changed",
+    "sampling.request",
+    "sampling.response",
+    "elicit.form",
+    "elicit.url",
+    "roots.list",
+    "login",
+]
+
+CONSENT_KINDS: Final[tuple[str, ...]] = get_args(Kind)
+
+# What the user has said yes to by configuring it: only a rule that means it makes it a question.
+CONFIGURED_KINDS: Final = frozenset({"server.start", "tool.result", "sampling.response", "roots.list", "complete"})
+# What a server asks for: allowed only by a rule that names it.
+SERVER_REQUESTED_KINDS: Final = frozenset({"sampling.request", "elicit.form", "elicit.url", "login"})
+# What a person sees, whatever is allowed.
+ALWAYS_ASK_KINDS: Final = frozenset({"elicit.form", "elicit.url", "definition.changed"})
+
+
+def check_consent_kind(kind: str) -> str:
+    """A kind, or ValueError."""
+    if kind not in CONSENT_KINDS:
+        raise _unknown_kind_error(kind)
+    return kind
+
+
+def check_kind_glob(glob: str) -> str:
+    """A kind, or a glob of some; ValueError if nothing can ever match it."""
+    if not any(fnmatchcase(kind, glob) for kind in CONSENT_KINDS):
+        raise _unknown_kind_error(glob)
+    return glob
+
+
+def _unknown_kind_error(name: str) -> ValueError:
+    matches = get_close_matches(name.replace("/", ".").replace("_", "."), CONSENT_KINDS, n=1)
+    hint = f"; did you mean {matches[0]!r}?" if matches else ""
+    return ValueError(f"there is no kind {name!r}{hint} There are {', '.join(CONSENT_KINDS)}")
+
+
+Verdict: TypeAlias = Literal["allow", "ask", "deny", "hide"]
+
+STRICTNESS: Final[Mapping[str, int]] = {"allow": 0, "ask": 1, "deny": 2, "hide": 3}
+NAME_MISMATCH: Final = "another name"
+
+_URI_KINDS: Final = frozenset({"resource.read", "complete"})
+
+_HINT_BY_SPELLING: Final[Mapping[str, str]] = {
+    spelling: fact
+    for fact in ("read_only", "destructive", "idempotent", "open_world")
+    for camel in [fact.split("_")[0] + "".join(word.title() for word in fact.split("_")[1:])]
+    for spelling in (fact, camel, f"{camel}Hint", f"{fact}_hint")
+}
+
+
+class Question(Struct, frozen=True, kw_only=True):
+    """What a policy is asked about. Without `arguments` it is about the tool itself, not about one call of it."""
+
+    server: str
+    tool: str = ""  # or the URI of a resource, or the name of a prompt
+    kind: str = "tool.call"
+    arguments: Mapping[str, Any] | None = None
+    schema: Mapping[str, Any] | None = None  # of the arguments; without it they may be of any type to the server
+    annotations: ToolAnnotations | None = None
+    trusted: bool = False
+    foreign: bool = False  # the server comes from a project, not from the user
+    identity: str = ""  # which command or URL the server is; its name alone proves nothing
+    caller: str = ""  # whom a gateway asks for; what one of them agreed to is nobody else's
+    project: str = ""  # for grants that hold in one project only
+
+    @property
+    def full(self) -> str:
+        """The name as the host spells it."""
+        return make_full_name(self.server, self.tool) if self.tool else self.server
+
+    def with_arguments(self, arguments: Mapping[str, Any]) -> "Question":
+        """The question about a call with these arguments, decoded by the schema: judge and send these."""
+        return replace(self, arguments=normalize(self.schema, arguments))
+
+    def fact(self, name: str) -> bool:
+        """One of the four hints as it counts here: of a server that is not trusted, the worst is believed."""
+        annotations = self.annotations if self.trusted and self.annotations is not None else ToolAnnotations()
+        match name:
+            case "read_only":
+                return annotations.read_only_hint is True
+            case "destructive":
+                return annotations.read_only_hint is not True and annotations.destructive_hint is not False
+            case "idempotent":
+                return annotations.idempotent_hint is True
+            case _:
+                return annotations.open_world_hint is not False
+
+
+class Rule(Struct, frozen=True, kw_only=True):
+    """One rule: a verdict, and what it is about. What is left out matches everything."""
+
+    verdict: Verdict
+    server: tuple[str, ...] = ()
+    tool: tuple[str, ...] = ()
+    kind: tuple[str, ...] = ()
+    facts: Mapping[str, bool] = {}
+    when: tuple[Condition, ...] = ()
+    unless: tuple[Condition, ...] = ()
+    reason: str = ""
+
+    @property
+    def conditional(self) -> bool:
+        """Whether it looks at arguments."""
+        return bool(self.when or self.unless)
+
+    def applies(self, question: Question) -> bool:
+        """Whether this rule speaks about the question."""
+        return self.misses(question) is None
+
+    def misses(self, question: Question) -> str | None:
+        """Why it does not speak about the question; None if it does."""
+        if not self._matches_name(question):
+            return NAME_MISMATCH
+        if mismatch := self._explain_kind_mismatch(question):
+            return mismatch
+        for name, expected in self.facts.items():
+            if question.fact(name) is not expected:
+                trust = "" if question.trusted else ", and the server is not trusted to say so"
+                return f"{name} is not {str(expected).lower()}{trust}"
+        return self._explain_argument_mismatch(question.arguments, question.schema) if self.conditional else None
+
+    def _matches_name(self, request: Question) -> bool:
+        if self.server and not any(fnmatchcase(request.server, glob) for glob in self.server):
+            return False
+        return not self.tool or any(self._matches_tool(glob, request) for glob in self.tool)
+
+    def _matches_tool(self, glob: str, request: Question) -> bool:
+        if self.verdict == "allow":
+            is_uri = request.kind in _URI_KINDS
+            return matches_permissive(
+                glob, request.server, request.tool, has_server_rule=bool(self.server), is_certain_uri=is_uri
+            )
+        return matches_restrictive(glob, request.server, request.tool)
+
+    def _explain_kind_mismatch(self, request: Question) -> str | None:
+        kind = request.kind
+        if self.facts and not kind.startswith("tool."):
+            return "only tools say such things of themselves"
+        if self.kind:
+            return None if any(fnmatchcase(kind, glob) for glob in self.kind) else "another kind"
+        if kind == "definition.changed" or (kind in CONFIGURED_KINDS and not self._is_forbidding(request)):
+            return f"it covers {kind} only if it names the kind"
+        if kind in SERVER_REQUESTED_KINDS and self.verdict == "allow":
+            return f"an allow covers {kind} only if it names the kind"
+        return None
+
+    def _is_forbidding(self, request: Question) -> bool:
+        """Whether it wants nothing to do with a server, or with this of it."""
+        return self.verdict in ("deny", "hide") and bool(request.tool or not self.tool)
+
+    def _explain_argument_mismatch(
+        self, arguments: Mapping[str, Any] | None, schema: Mapping[str, Any] | None
+    ) -> str | None:
+        if arguments is None:
+            return "it depends on the arguments"
+        match_if_unclear = self.verdict != "allow"
+        for condition in self.when:
+            if not condition.evaluate(arguments, if_unclear=match_if_unclear, schema=schema):
+                return f"needs {condition}, got {condition.describe_value(arguments)}"
+        if self.unless and all(
+            condition.evaluate(arguments, if_unclear=not match_if_unclear, schema=schema) for condition in self.unless
+        ):
+            return f"not if {' and '.join(map(str, self.unless))}"
+        return None
+
+    def __str__(self) -> str:
+        parts: list[str] = [self.verdict]
+        for name, globs in (("server", self.server), ("tool", self.tool), ("kind", self.kind)):
+            parts += [f"{name} {' or '.join(map(clip, globs))}"] if globs else []
+        parts += [name if expected else f"not {name}" for name, expected in self.facts.items()]
+        parts += [f"when {' and '.join(map(str, self.when))}"] if self.when else []
+        parts += [f"unless {' and '.join(map(str, self.unless))}"] if self.unless else []
+        return ", ".join(parts) + (f" ({clip(self.reason)})" if self.reason else "")
+
+
+Globs: TypeAlias = "str | Iterable[str]"
+Conditions: TypeAlias = "Condition | Mapping[str, Any] | Iterable[Condition | Mapping[str, Any]]"
+
+
+def rule(
+    verdict: Verdict,
+    *,
+    server: Globs = (),
+    tool: Globs = (),
+    kind: Globs = (),
+    read_only: bool | None = None,
+    destructive: bool | None = None,
+    annotation: Mapping[str, bool] | None = None,
+    when: Conditions = (),
+    unless: Conditions = (),
+    reason: str = "",
+) -> Rule:
+    """One rule of a policy. Names are globs; a tool is named alone or as `server.tool`; conditions hold all at once."""
+    if verdict not in STRICTNESS:
+        raise ValueError(f"a verdict is allow, ask, deny or hide, not {verdict!r}")
+    hints = {"read_only": read_only, "destructive": destructive}
+    for name, value in (annotation or {}).items():
+        if name not in _HINT_BY_SPELLING:
+            raise ValueError(
+                f"no hint is called {name!r}; there are {', '.join(dict.fromkeys(_HINT_BY_SPELLING.values()))}"
+            )
+        hints[_HINT_BY_SPELLING[name]] = value
+    for name, value in hints.items():
+        if value is not None and type(value) is not bool:
+            raise ValueError(f"{name} is true or false, not {value!r}")
+    new_rule = Rule(
+        verdict=verdict,
+        server=_as_globs(server),
+        tool=_as_globs(tool),
+        kind=tuple(map(check_kind_glob, _as_globs(kind))),
+        facts={name: value for name, value in hints.items() if value is not None},
+        when=_as_conditions(when),
+        unless=_as_conditions(unless),
+        reason=reason,
+    )
+    if new_rule.verdict == "hide" and new_rule.conditional:
+        raise ValueError("a tool is hidden or it is not: hide cannot depend on arguments")
+    return new_rule
+
+
+def as_rule(value: Any) -> Rule:
+    """A rule, or the table that makes one."""
+    if isinstance(value, Rule):
+        return value
+    if not isinstance(value, Mapping):
+        raise TypeError(f"a rule is made by rule(), or a table of what that takes, not {value!r}")
+    table = cast("Mapping[str, Any]", value)
+    for name in table:
+        if name not in _RULE_KEYS:
+            matches = get_close_matches(name, _RULE_KEYS, n=1, cutoff=0.5)
+            suggestion = f"; did you mean {matches[0]!r}?" if matches else ""
+            raise ValueError(f"a rule has no {name!r}{suggestion} There are {', '.join(_RULE_KEYS)}")
+    if "verdict" not in table:
+        raise ValueError("a rule needs a verdict: allow, ask, deny or hide")
+    return rule(**table)
+
+
+_RULE_KEYS: Final = tuple(inspect.signature(rule).parameters)
+
+
+def _as_globs(value: Globs) -> tuple[str, ...]:
+    globs = (value,) if isinstance(value, str) else tuple(value)
+    for glob in globs:
+        if not isinstance(glob, str) or not glob:  # pyright: ignore[reportUnnecessaryIsInstance] - TOML says anything
+            raise ValueError(f"a name or a glob is a text, not {glob!r}")
+    return globs
+
+
+def _as_conditions(value: Conditions) -> tuple[Condition, ...]:
+    is_single = isinstance(value, Condition | Mapping)
+    items = cast("Iterable[Condition | Mapping[str, Any]]", (value,) if is_single else value)
+    return tuple(item if isinstance(item, Condition) else parse_condition(item) for item in items)

@@ -1,0 +1,101 @@
+"""Searching: three tools that stand for all the others, where those would take too much of a conversation.
+
+What they find is called by the name it is found under; policy and consent see that tool, not the one that carries it.
+"""
+
+import json
+from typing import Any, Final
+
+from dovetail.errors import InvalidParams
+from dovetail.host.catalog import Catalog
+from dovetail.host.catalog_item import Manifest, Offered
+from dovetail.host.qualified_names import make_full_name, make_model_name
+from dovetail.wire.base import replace
+from dovetail.wire.codec import to_plain
+from dovetail.wire.content import TextContent
+from dovetail.wire.tools import CallToolResult, Tool, ToolAnnotations
+
+HOST_SERVER_NAME: Final = "host"
+SEARCH_TOOL, DESCRIBE_TOOL, CALL_TOOL = "search_tools", "describe_tool", "call_tool"
+
+_MAX_RESULTS: Final = 50
+_MAX_BRIEF_CHARS: Final = 200
+
+_NAME_SCHEMA: Final = {"type": "string", "description": "The name of a tool, as search_tools found it."}
+_READ_ONLY_ANNOTATIONS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+
+SEARCH_TOOLS: Final = (
+    Tool(
+        name=SEARCH_TOOL,
+        description="Find tools by what they do. Returns names and short descriptions, best first.",
+        input_schema={
+            "type": "object",
+            "properties": {
+                "query": {"type": "string", "description": "Words for what is to be done."},
+                "limit": {"type": "integer", "minimum": 1, "maximum": _MAX_RESULTS, "default": 10},
+            },
+            "required": ["query"],
+        },
+        annotations=_READ_ONLY_ANNOTATIONS,
+    ),
+    Tool(
+        name=DESCRIBE_TOOL,
+        description="The whole definition of a tool: what it does and which arguments it takes.",
+        input_schema={"type": "object", "properties": {"name": _NAME_SCHEMA}, "required": ["name"]},
+        annotations=_READ_ONLY_ANNOTATIONS,
+    ),
+    Tool(
+        name=CALL_TOOL,
+        description="Call a tool that search_tools found, with the arguments describe_tool tells of.",
+        input_schema={
+            "type": "object",
+            "properties": {"name": _NAME_SCHEMA, "arguments": {"type": "object", "description": "Its arguments."}},
+            "required": ["name"],
+        },
+    ),
+)
+
+
+# By every name they may be called.
+SEARCH_TOOL_BY_NAME: Final = {
+    spelling(HOST_SERVER_NAME, tool.name): tool.name
+    for tool in SEARCH_TOOLS
+    for spelling in (make_full_name, make_model_name)
+}
+
+
+def create_search_catalog(catalog: Catalog) -> Catalog:
+    """The catalog with the three tools in place of its own."""
+    search_catalog = Catalog.of({HOST_SERVER_NAME: Manifest(tools=SEARCH_TOOLS)})
+    return replace(search_catalog, resources=catalog.resources, templates=catalog.templates, prompts=catalog.prompts)
+
+
+def run_search_tool(catalog: Catalog, tool: str, arguments: Any) -> CallToolResult:
+    """What searching or describing brings."""
+    if tool == SEARCH_TOOL:
+        limit = arguments.get("limit")
+        max_results = limit if type(limit) is int and 0 < limit <= _MAX_RESULTS else 10
+        matches = catalog.search(str(arguments.get("query", "")), max_results)
+        return _to_result([{"name": entry.exposed, "description": _format_brief(entry)} for entry in matches])
+    entry = catalog.find(str(arguments.get("name")))
+    if entry is None:
+        text = "There is no tool of this name; search_tools finds names."
+        return CallToolResult(content=[TextContent(text=text)], is_error=True)
+    return _to_result(to_plain(replace(entry.declaration, name=entry.exposed)))
+
+
+def parse_inner_call(arguments: Any) -> tuple[str, dict[str, Any]]:
+    """The tool that is meant, and its arguments."""
+    name, inner_arguments = arguments.get("name"), arguments.get("arguments")
+    if type(name) is not str or not (inner_arguments is None or type(inner_arguments) is dict):
+        raise InvalidParams("Invalid params: call_tool takes a name and arguments")
+    return name, inner_arguments or {}
+
+
+def _format_brief(entry: Offered) -> str:
+    text = " ".join((entry.declaration.description or entry.declaration.title or "").split())
+    return text if len(text) <= _MAX_BRIEF_CHARS else f"{text[: _MAX_BRIEF_CHARS - 1]}…"
+
+
+def _to_result(value: Any) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text=json.dumps(value, ensure_ascii=False))])

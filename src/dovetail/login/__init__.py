@@ -1,1 +1,0 @@
-"""The joint between authorization and the web: drives the flows of `auth` over the HTTP client, for `connect`."""

@@ -1,0 +1,65 @@
+"""MaskErrors: for servers whose callers are to learn nothing of what went wrong, not even what authors meant to say."""
+
+import logging
+import secrets
+from typing import Any
+
+from dovetail.errors import Declined, Dismissed, InternalError, InvalidParams, MethodNotFound, ProtocolError, clip
+from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.middleware import Call, get_target_name, has_failed
+from dovetail.wire.content import TextContent
+from dovetail.wire.tools import CallToolResult
+
+log = logging.getLogger("dovetail")
+
+_ARGUMENT_ERROR_PREFIX = "Invalid arguments"  # what a model can repair it must be told
+
+
+class MaskErrors:
+    """Replaces the text of failures by a fixed sentence and a reference; the log has the text under it.
+
+    Kept: what the protocol tells a caller (arguments that do not fit, unknown names, scopes that are missing, being
+    busy), and exceptions of the types in `keep`.
+    """
+
+    def __init__(
+        self,
+        say: str = "The call failed.",
+        *,
+        keep: tuple[type[BaseException], ...] = (Declined, Dismissed),
+    ) -> None:
+        self._message = say
+        self._allowed = keep
+
+    async def __call__(self, exchange: Exchange, call_next: Call) -> Any:
+        try:
+            result = await call_next(exchange)
+        except ProtocolError as exc:
+            if _is_protocol_refusal(exc) or isinstance(exc, self._allowed):
+                raise
+            raise InternalError(self._mask(exchange, exc.message)) from None
+        except Exception as exc:
+            if isinstance(exc, self._allowed):
+                raise
+            raise InternalError(self._mask(exchange, f"{type(exc).__name__}: {exc}")) from None
+        if not has_failed(result) or isinstance(exchange.fault, self._allowed):
+            return result
+        text = " ".join(block.text for block in result.content if isinstance(block, TextContent))
+        if text.startswith(_ARGUMENT_ERROR_PREFIX):
+            return result
+        return CallToolResult(content=[TextContent(text=self._mask(exchange, text))], is_error=True)
+
+    def _mask(self, exchange: Exchange, text: str) -> str:
+        reference = secrets.token_hex(4)
+        log.warning("%s %s [%s]: %s", exchange.method, get_target_name(exchange), reference, clip(text, 1000))
+        return f"{self._message} [{reference}]"
+
+
+def _is_protocol_refusal(exc: ProtocolError) -> bool:
+    """Whether it tells a caller what to do: which scopes are missing, what is not there, when to come again.
+
+    Of what another server refused only the code is known.
+    """
+    if type(exc) is ProtocolError:
+        return exc.code in (InvalidParams.code, MethodNotFound.code)
+    return not isinstance(exc, InternalError)

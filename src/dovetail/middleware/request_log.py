@@ -1,0 +1,71 @@
+"""LogRequests: one line in the log for each request, as text or as JSON."""
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+from dovetail.errors import MCPError
+from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.middleware import Call, get_caller_key, get_target_name, has_failed
+from dovetail.protocol.recording_format import mask_secrets
+from dovetail.wire.codec import encode
+
+
+class LogRequests:
+    """Logs each request when it is done: method, name, caller, outcome, milliseconds.
+
+    The same facts are attributes of the record. `json=True` makes the line JSON; `arguments=True` adds the arguments,
+    secrets masked.
+    """
+
+    def __init__(
+        self,
+        logger: str = "dovetail.requests",
+        *,
+        level: int = logging.INFO,
+        json: bool = False,
+        arguments: bool = False,
+    ) -> None:
+        self._logger = logging.getLogger(logger)
+        self._level = level
+        self._writes_json = json
+        self._include_arguments = arguments
+
+    async def __call__(self, exchange: Exchange, call_next: Call) -> Any:
+        if not self._logger.isEnabledFor(self._level):
+            return await call_next(exchange)
+        started, outcome = time.perf_counter(), "cancelled"
+        try:
+            result = await call_next(exchange)
+            outcome = "failed" if has_failed(result) else "ok"
+            return result
+        except asyncio.CancelledError:
+            raise
+        except MCPError as exc:
+            outcome = f"refused {code}" if (code := getattr(exc, "code", None)) else type(exc).__name__
+            raise
+        except BaseException as exc:
+            outcome = type(exc).__name__
+            raise
+        finally:
+            self._write(exchange, outcome, 1000 * (time.perf_counter() - started))
+
+    def _write(self, exchange: Exchange, outcome: str, ms: float) -> None:
+        fields: dict[str, Any] = {
+            "method": exchange.method,
+            "about": get_target_name(exchange),
+            "caller": get_caller_key(exchange),
+            "outcome": outcome,
+            "ms": round(ms, 1),
+        }
+        if self._include_arguments:
+            fields["arguments"] = mask_secrets(exchange.params.get("arguments") or {})
+        if self._writes_json:
+            text = encode(fields).decode()
+        else:
+            parts = (exchange.method, fields["about"], outcome, f"{ms:.1f} ms", fields["caller"])
+            text = " ".join(part for part in parts if part)
+            if self._include_arguments:
+                text += " " + encode(fields["arguments"]).decode()
+        self._logger.log(self._level, "%s", text, extra={"request": fields})

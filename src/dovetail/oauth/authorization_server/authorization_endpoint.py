@@ -1,0 +1,611 @@
+"""Authority: the endpoints of an authorization server, each a flow from a request to a response.
+
+Codes only with PKCE by S256, redirects only to registered places, a user's consent for every grant, nothing remembered
+of it: a client that is allowed today asks again tomorrow. spec: authorization, client-registration
+"""
+
+import contextlib
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from dovetail.errors import LoginFailed, clip
+from dovetail.oauth import proofs
+from dovetail.oauth.authorization_server import clients, pages
+from dovetail.oauth.authorization_server.client_authentication import ClientAuthenticator, OAuthError
+from dovetail.oauth.authorization_server.clients import InvalidClient, can_use_client_credentials
+from dovetail.oauth.authorization_server.identity_provider import SecretSealer, Upstream
+from dovetail.oauth.authorization_server.responses import (
+    Request,
+    Response,
+    error_response,
+    hash_secret,
+    html_response,
+    is_same_secret,
+    json_response,
+    rate_limit_response,
+    redirect_response,
+)
+from dovetail.oauth.authorization_server.settings import AuthorizationServerSettings
+from dovetail.oauth.authorization_server.store import (
+    AuthorizationCode,
+    AuthorizationRequest,
+    ClientRecord,
+    ProviderLogin,
+    Store,
+    StoreFull,
+    TokenGrant,
+    decode_record,
+    encode_record,
+)
+from dovetail.oauth.authorization_server.token_endpoint import TokenEndpoint
+from dovetail.oauth.authorization_server.token_issuer import OAuthTokenIssuer
+from dovetail.oauth.flow import AcquireLock, FetchUntrusted, Flow, Now, Pause, VerifyPassword
+from dovetail.oauth.guard.dpop import DPOP_ALGORITHMS
+from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS
+from dovetail.oauth.login.saved_login import Token
+from dovetail.protocol.rate_limiter import RateLimiter, normalize_address
+from dovetail.wire.base import replace
+
+METADATA_PATH: Final = "/.well-known/oauth-authorization-server"
+
+_RENEWAL_LOCK_TTL_S: Final = 40.0  # seconds one process has for it
+_RENEWAL_POLL_INTERVAL_S: Final = 0.2
+_MAX_RENEWAL_POLLS: Final = 50
+_PENDING_REQUEST_TTL_S: Final = 600.0  # for a user to decide
+_CODE_CHALLENGE: Final = re.compile(r"[A-Za-z0-9_-]{43}")
+_MAX_PARAMETER_CHARS: Final = 4096  # of a state, a scope, a resource
+# What the scripts of any page may call: nothing there goes by a cookie.
+_CORS_PATHS: Final = frozenset({METADATA_PATH, "/jwks", "/token", "/register", "/revoke"})
+_PREFLIGHT_HEADERS: Final = (
+    ("access-control-allow-methods", "GET, POST"),
+    ("access-control-allow-headers", "authorization, content-type, dpop, mcp-protocol-version"),
+    ("access-control-max-age", "600"),
+)
+
+
+class AuthorizationEndpoints:
+    """One authorization server."""
+
+    def __init__(
+        self,
+        settings: AuthorizationServerSettings,
+        store: Store,
+        token_issuer: OAuthTokenIssuer,
+        identity_provider: Upstream | None,
+        sealer: SecretSealer,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._token_issuer = token_issuer
+        self._identity_provider = identity_provider
+        self._sealer = sealer
+        self._request_seal_purpose = (
+            f"authorization request of {settings.issuer}"  # others may seal with the same secret
+        )
+        self._known_clients = {client.client_id: client for client in settings.clients}
+        self._registration_limiter = RateLimiter(settings.max_registrations_per_hour, 3600.0)
+        self._warning_limiter = RateLimiter(1, 3600.0)
+        client_authenticator = ClientAuthenticator(
+            settings.issuer, settings.url_for("/token"), store, self._find_client, self._check_fetch_limit
+        )
+        self._token_endpoint = TokenEndpoint(settings, store, token_issuer, client_authenticator)
+        self._fetch_limiter = RateLimiter(settings.max_fetches_per_minute, 60.0)
+        self._login_failure_limiter = RateLimiter(
+            settings.max_failures_per_minute, 60.0
+        )  # of one user, from one address
+        self._address_failure_limiter = RateLimiter(
+            settings.max_failures_per_minute * 5, 60.0
+        )  # of all users, from one address
+        self._user_failure_limiter = RateLimiter(
+            settings.max_failures_per_minute * 10, 60.0
+        )  # of one user, from anywhere
+        self._decision_limiter = RateLimiter(settings.max_decisions_per_minute, 60.0)  # from one address
+        is_https = settings.issuer.startswith("https://")
+        self._cookie_name = "__Host-dovetail" if is_https else "dovetail"
+        self._cookie_attributes = "; Path=/; HttpOnly; SameSite=Lax" + ("; Secure" if is_https else "")
+        self._routes: dict[tuple[str, str], Callable[[Request], Flow[Response]]] = {
+            ("GET", METADATA_PATH): self._serve_metadata,
+            ("GET", "/jwks"): self._serve_jwks,
+            ("GET", "/authorize"): self._authorize,
+            ("POST", "/consent"): self._handle_consent,
+            ("POST", "/token"): self._token_endpoint.handle_token,
+            ("POST", "/revoke"): self._token_endpoint.handle_revocation,
+        }
+        if settings.allow_registration:
+            self._routes["POST", "/register"] = self._register
+        if settings.introspection_clients:
+            self._routes["POST", "/introspect"] = self._token_endpoint.handle_introspection
+        if identity_provider is not None:
+            self._routes["GET", "/callback"] = self._handle_callback
+
+    def has_route(self, path: str) -> bool:
+        """Whether something is at this path."""
+        return any(path == route_path for _, route_path in self._routes)
+
+    def handle(self, request: Request) -> Flow[Response]:
+        """The response to a request."""
+        request = replace(request, address=normalize_address(request.address))
+        response = yield from self._dispatch(request)
+        if request.path not in _CORS_PATHS:
+            return response
+        return response.with_headers(("access-control-allow-origin", "*"))
+
+    def _dispatch(self, request: Request) -> Flow[Response]:
+        if request.method == "OPTIONS" and request.path in _CORS_PATHS and self.has_route(request.path):
+            return Response(204, _PREFLIGHT_HEADERS)
+        handler = self._routes.get((request.method, request.path))
+        if handler is None:
+            allowed_methods = ", ".join(method for method, path in self._routes if path == request.path)
+            if not allowed_methods:
+                return error_response("invalid_request", "nothing is here", 404)
+            return error_response("invalid_request", f"only {allowed_methods} is served here", 405).with_headers(
+                ("allow", allowed_methods)
+            )
+        try:
+            return (yield from handler(request))
+        except OAuthError as refused:
+            return refused.response
+        except StoreFull:
+            return error_response("temporarily_unavailable", "there is no room for more", 503).with_headers(
+                ("retry-after", "60")
+            )
+
+    # What everyone may know
+
+    def _serve_metadata(self, request: Request) -> Flow[Response]:
+        """RFC 8414. The issuer is said exactly as it was given."""
+        yield Now()
+        issuer, settings = self._settings.issuer, self._settings
+        metadata: dict[str, Any] = {
+            "issuer": issuer,
+            "authorization_endpoint": self._settings.url_for("/authorize"),
+            "token_endpoint": self._settings.url_for("/token"),
+            "revocation_endpoint": self._settings.url_for("/revoke"),
+            "jwks_uri": self._settings.url_for("/jwks"),
+            "response_types_supported": ["code"],
+            "response_modes_supported": ["query"],
+            "grant_types_supported": [
+                *clients.GRANT_TYPES,
+                *([clients.CLIENT_CREDENTIALS] if any(map(can_use_client_credentials, settings.clients)) else []),
+            ],
+            "code_challenge_methods_supported": ["S256"],
+            "token_endpoint_auth_methods_supported": list(clients.AUTH_METHODS),
+            "revocation_endpoint_auth_methods_supported": list(clients.AUTH_METHODS),
+            "authorization_response_iss_parameter_supported": True,
+            "client_id_metadata_document_supported": True,
+            "token_endpoint_auth_signing_alg_values_supported": list(ASYMMETRIC_ALGORITHMS),
+            "revocation_endpoint_auth_signing_alg_values_supported": list(ASYMMETRIC_ALGORITHMS),
+            "dpop_signing_alg_values_supported": list(DPOP_ALGORITHMS),
+        }
+        if settings.scopes_supported:
+            metadata["scopes_supported"] = list(settings.scopes_supported)
+        if settings.allow_registration:
+            metadata["registration_endpoint"] = self._settings.url_for("/register")
+        if settings.introspection_clients:
+            metadata["introspection_endpoint"] = self._settings.url_for("/introspect")
+        return json_response(metadata, is_cacheable=True)
+
+    def _serve_jwks(self, request: Request) -> Flow[Response]:
+        now: float = yield Now()
+        return json_response(self._token_issuer.build_jwks(now), is_cacheable=True)
+
+    # Clients
+
+    def _register(self, request: Request) -> Flow[Response]:
+        """spec: client-registration#dynamic-client-registration"""
+        now: float = yield Now()
+        if self._registration_limiter.is_full(request.address, now):
+            self._warn_registration_limit(request.address, now)
+            return rate_limit_response(
+                self._registration_limiter.retry_after_s,
+                f"this address may register {self._settings.max_registrations_per_hour} an hour",
+            )
+        client_metadata = request.json()
+        if client_metadata is None:
+            return error_response("invalid_client_metadata", "the body must be a JSON object")
+        self._registration_limiter.record(request.address, now)
+        try:
+            client, secret = clients.create_client(client_metadata)
+        except InvalidClient as exc:
+            return error_response(exc.error, str(exc))
+        self._store.put("client", client.client_id, encode_record(client), now + clients.UNUSED_CLIENT_TTL_S, now)
+        return json_response(clients.build_registration_response(client, secret, now), 201)
+
+    def _warn_registration_limit(self, address: str, now: float) -> None:
+        if not self._warning_limiter.is_full(address, now):
+            self._warning_limiter.record(address, now)
+            self._warn(
+                f"{address or 'somebody'} registered {self._settings.max_registrations_per_hour} clients "
+                f"within an hour, which is "
+                "the most: registrations= says how many may be"
+            )
+
+    def _warn(self, message: str) -> None:
+        if self._settings.warn is not None:
+            self._settings.warn(message)
+
+    def _find_client(self, client_id: str | None, address: str, now: float) -> Flow[ClientRecord]:
+        """The client of this id; BadClient if there is none. Whoever asks for many documents in vain is slowed down."""
+        if client_id is None:
+            raise InvalidClient("client_id is missing", "invalid_request")
+        if client_id in self._known_clients:
+            return self._known_clients[client_id]
+        is_document_client = clients.is_document_url(client_id)
+        record_kind = "client document" if is_document_client else "client"
+        stored = decode_record(self._store.get(record_kind, client_id, now), ClientRecord)
+        if stored is not None:
+            return stored
+        if not is_document_client:
+            raise InvalidClient("this client is not known here", "invalid_client")
+        host, is_trusted = urlsplit(client_id).hostname or "", self._settings.is_trusted_client
+        if is_trusted is not None and not is_trusted(host):
+            raise InvalidClient("clients of this host are not accepted here", "invalid_client")
+        self._check_fetch_limit(address, now)
+        response = yield FetchUntrusted(client_id)
+        client = clients.parse_client_document(client_id, response)
+        with contextlib.suppress(StoreFull):  # then it is fetched again
+            self._store.put(
+                record_kind, client_id, encode_record(client), now + clients.get_document_ttl(response.headers), now
+            )
+        return client
+
+    def _check_fetch_limit(self, address: str, now: float) -> None:
+        """Refused where too much was fetched for this address already."""
+        if self._fetch_limiter.is_full(address, now):
+            raise OAuthError(rate_limit_response(self._fetch_limiter.retry_after_s))
+        self._fetch_limiter.record(address, now)
+
+    # Authorization
+
+    def _authorize(self, request: Request) -> Flow[Response]:
+        """spec: authorization#authorization-flow-steps"""
+        now: float = yield Now()
+        fields = request.fields
+        if fields is None or any(len(value) > _MAX_PARAMETER_CHARS for value in fields.values()):
+            return _error_page("This request cannot be read", "A parameter is given twice, or is too long.")
+        try:
+            client = yield from self._find_client(fields.get("client_id"), request.address, now)
+        except InvalidClient as exc:
+            return _error_page("This application cannot ask for access", str(exc).capitalize() + ".")
+        redirect_uri = clients.match_redirect_uri(client, fields.get("redirect_uri"))
+        if redirect_uri is None:
+            # Never redirected: it may be anyone's address. spec: security-considerations#open-redirection
+            return _error_page("This application cannot ask for access", "The address to return to is not registered.")
+        problem = self._find_problem(fields)
+        if problem is not None:
+            return self._redirect_error(redirect_uri, fields.get("state"), *problem)
+        resource, scopes = self._settings.select_resource(fields), self._select_scopes(fields)
+        assert resource is not None
+        browser = request.cookie(self._cookie_name)
+        is_new_browser = browser is None or not 20 <= len(browser) <= 64
+        browser = secrets.token_urlsafe(24) if is_new_browser or browser is None else browser
+        authorization_request = AuthorizationRequest(
+            client_id=client.client_id,
+            redirect_uri=redirect_uri,
+            state=fields.get("state"),
+            challenge=fields["code_challenge"],
+            resource=resource,
+            scopes=scopes,
+            browser=hash_secret(browser),
+            csrf=secrets.token_urlsafe(24),
+            until=now + _PENDING_REQUEST_TTL_S,
+        )
+        # The page itself holds the request: whoever only asks takes up no room here.
+        response = self._render_consent(
+            client, authorization_request, self._sealer.seal(authorization_request, self._request_seal_purpose)
+        )
+        return (
+            response.with_headers(("set-cookie", f"{self._cookie_name}={browser}{self._cookie_attributes}"))
+            if is_new_browser
+            else response
+        )
+
+    def _find_problem(self, fields: Mapping[str, str]) -> tuple[str, str] | None:
+        if fields.get("response_type") != "code":
+            return "unsupported_response_type", "response_type must be code"
+        # Without PKCE a code can be stolen on its way. spec: security-considerations#authorization-code-protection
+        if fields.get("code_challenge_method") != "S256" or not _CODE_CHALLENGE.fullmatch(
+            fields.get("code_challenge", "")
+        ):
+            return "invalid_request", "code_challenge with the method S256 is required"
+        if self._settings.select_resource(fields) is None:
+            return "invalid_target", "resource must name a server this one issues tokens for"
+        if fields.get("prompt") == "none":
+            return "interaction_required", "a user has to agree"
+        return None
+
+    def _select_scopes(self, fields: Mapping[str, str]) -> tuple[str, ...]:
+        requested = dict.fromkeys(fields.get("scope", "").split())
+        supported = self._settings.scopes_supported
+        return tuple(scope for scope in requested if not supported or scope in supported)
+
+    def _redirect_error(self, redirect_uri: str, state: str | None, error: str, description: str) -> Response:
+        """An error the client is to hear of. Anyone can register: a user is not led to a strange site unseen.
+
+        spec: security-considerations#open-redirection
+        """
+        if not clients.is_local_redirect(redirect_uri):
+            return _error_page("This application asked in a way that cannot be answered", f"{error}: {description}.")
+        params = {"error": error, "error_description": description, "state": state, "iss": self._settings.issuer}
+        return redirect_response(redirect_uri, params)
+
+    def _render_consent(
+        self,
+        client: ClientRecord,
+        authorization_request: AuthorizationRequest,
+        sealed_request: str,
+        problem: str | None = None,
+    ) -> Response:
+        html = pages.render_consent(
+            client,
+            authorization_request,
+            action=self._settings.url_for("/consent"),
+            sealed_request=sealed_request,
+            server_name=self._settings.name,
+            asks_password=self._settings.has_passwords,
+            user=self._settings.development_user,
+            provider_name=None if self._identity_provider is None else self._identity_provider.name,
+            problem=problem,
+        )
+        return html_response(html, 200 if problem is None else 403, form_target=authorization_request.redirect_uri)
+
+    def _handle_consent(self, request: Request) -> Flow[Response]:
+        """What the user decided, by the same browser that was asked."""
+        now: float = yield Now()
+        fields = request.fields or {}
+        sealed_request = fields.get("request", "")
+        authorization_request = decode_record(
+            self._sealer.open(sealed_request, self._request_seal_purpose), AuthorizationRequest
+        )
+        if (
+            authorization_request is None
+            or now >= authorization_request.until
+            or self._store.get("decided", hash_secret(sealed_request), now) is not None
+        ):
+            return _error_page("This request is over", "Start again from the application.")
+        if not self._is_same_browser(request, authorization_request.browser) or not is_same_secret(
+            fields.get("csrf", ""), authorization_request.csrf
+        ):
+            return _error_page("This was not asked by this browser", "Start again from the application.", status=403)
+        if not self._is_same_origin(request):
+            return _error_page("This came from another page", "Start again from the application.", status=403)
+        if self._decision_limiter.is_full(request.address, now):
+            return _error_page("Too many requests", "Wait a minute, then try again.", status=429)
+        self._decision_limiter.record(request.address, now)
+        if fields.get("decision") != "allow":
+            self._mark_decided(sealed_request, authorization_request, now)
+            params = {
+                "error": "access_denied",
+                "error_description": "the user said no",
+                "state": authorization_request.state,
+            }
+            return redirect_response(authorization_request.redirect_uri, params | {"iss": self._settings.issuer})
+        if not (yield from self._is_still_valid(authorization_request, request.address, now)):
+            return _error_page(
+                "This request is over", "What it asks for has changed: start again from the application."
+            )
+        if self._identity_provider is not None:
+            return (yield from self._redirect_to_provider(authorization_request, sealed_request, now))
+        subject = self._settings.development_user
+        if self._settings.has_passwords:
+            username = fields.get("username", "")
+            subject = yield from self._sign_in(username, fields.get("password", ""), request.address, now)
+            if subject is None:
+                client = yield from self._find_client(authorization_request.client_id, request.address, now)
+                return self._render_consent(
+                    client, authorization_request, sealed_request, "That name and password do not belong together."
+                )
+        if subject is None or not self._mark_decided(sealed_request, authorization_request, now):
+            return _error_page("This request is over", "Start again from the application.")
+        return self._redirect_with_code(authorization_request, subject, now)
+
+    def _is_still_valid(self, authorization_request: AuthorizationRequest, address: str, now: float) -> Flow[bool]:
+        """Whether what was asked for would be asked for now: by the same client, for the same place, for no less."""
+        try:
+            client = yield from self._find_client(authorization_request.client_id, address, now)
+        except InvalidClient:
+            return False
+        supported = self._settings.scopes_supported
+        return (
+            clients.match_redirect_uri(client, authorization_request.redirect_uri) is not None
+            and self._settings.select_resource({"resource": authorization_request.resource})
+            == authorization_request.resource
+            and all(not supported or scope in supported for scope in authorization_request.scopes)
+        )
+
+    def _mark_decided(self, sealed_request: str, authorization_request: AuthorizationRequest, now: float) -> bool:
+        """Whether a request is decided only now."""
+        return self._store.add("decided", hash_secret(sealed_request), b"1", authorization_request.until, now) is None
+
+    def _is_same_browser(self, request: Request, browser_hash: str) -> bool:
+        cookie = request.cookie(self._cookie_name)
+        return cookie is not None and is_same_secret(hash_secret(cookie), browser_hash)
+
+    def _is_same_origin(self, request: Request) -> bool:
+        """A page without referrer says `null` for its origin, also to its own server; another's name is another's."""
+        origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
+        return origin in (None, "null", self._settings.origin) and site in (None, "same-origin")
+
+    def _sign_in(self, name: str, password: str, address: str, now: float) -> Flow[str | None]:
+        """Who it is; counted as a failure until that is known, for many may try at once."""
+        name = name[:128]
+        user = name.casefold()  # whoever keeps the users may not care how a name is written
+        limiters = (
+            (self._login_failure_limiter, f"{user} {address}"),
+            (self._address_failure_limiter, address),
+            (self._user_failure_limiter, user),
+        )
+        if any(limiter.is_full(key, now) for limiter, key in limiters):
+            raise OAuthError(_error_page("Too many attempts", "Wait a minute, then try again.", status=429))
+        for limiter, key in limiters:
+            limiter.record(key, now)
+        subject: str | None = yield VerifyPassword(name, password)
+        if subject is not None:
+            for limiter, key in limiters:
+                limiter.undo(key)
+        return subject
+
+    def _redirect_with_code(
+        self,
+        authorization_request: AuthorizationRequest,
+        subject: str,
+        now: float,
+        *,
+        family: str | None = None,
+        claims: dict[str, Any] | None = None,
+        sealed_token: str | None = None,
+    ) -> Response:
+        grant = TokenGrant(
+            family=family or secrets.token_urlsafe(16),
+            client_id=authorization_request.client_id,
+            subject=subject,
+            resource=authorization_request.resource,
+            scopes=authorization_request.scopes,
+            claims=claims or {},
+            upstream=sealed_token,
+        )
+        code = AuthorizationCode(
+            grant=grant, redirect_uri=authorization_request.redirect_uri, challenge=authorization_request.challenge
+        )
+        params = {
+            "code": self._token_issuer.issue_code(code, now),
+            "state": authorization_request.state,
+            "iss": self._settings.issuer,
+        }
+        return redirect_response(authorization_request.redirect_uri, params)
+
+    # The provider upstream
+
+    def _redirect_to_provider(
+        self, authorization_request: AuthorizationRequest, sealed_request: str, now: float
+    ) -> Flow[Response]:
+        """Only now, with this user's consent for this client, does the browser go on to the provider.
+
+        spec: security-considerations#confused-deputy-problem
+        """
+        assert self._identity_provider is not None
+        if not self._mark_decided(sealed_request, authorization_request, now):
+            return _error_page("This request is over", "Start again from the application.")
+        verifier, challenge = proofs.create_pkce_pair()
+        state = secrets.token_urlsafe(24)
+        try:
+            provider_url = yield from self._identity_provider.leave(
+                self._settings.url_for("/callback"), state, challenge
+            )
+        except LoginFailed as exc:
+            self._warn_provider_failure(exc)
+            return _error_page("The login cannot be started", str(exc).capitalize() + ".", status=503)
+        self._store.put(
+            "trip",
+            hash_secret(state),
+            encode_record(ProviderLogin(asked=authorization_request, verifier=verifier)),
+            now + _PENDING_REQUEST_TTL_S,
+            now,
+        )
+        # Not a redirect: browsers hold the answer to a form, and all its redirects, to the form's own policy.
+        return html_response(pages.render_provider_redirect(self._identity_provider.name, provider_url))
+
+    def _handle_callback(self, request: Request) -> Flow[Response]:
+        """Back from the provider, in the browser that consented and in no other."""
+        now: float = yield Now()
+        assert self._identity_provider is not None
+        fields = request.fields or {}
+        state_hash = hash_secret(fields.get("state", ""))
+        pending_login = decode_record(self._store.get("trip", state_hash, now), ProviderLogin)
+        if pending_login is None:
+            return _error_page("This login is over", "Start again from the application.")
+        if not self._is_same_browser(request, pending_login.asked.browser):
+            return _error_page(
+                "This login was begun in another browser", "Start again from the application.", status=403
+            )
+        if self._store.take("trip", state_hash, now) is None:
+            return _error_page("This login is over", "Start again from the application.")
+        authorization_request = pending_login.asked
+        try:
+            if "error" in fields:
+                raise _provider_error(fields)
+            subject, claims, token = yield from self._identity_provider.arrive(
+                fields, self._settings.url_for("/callback"), pending_login.verifier
+            )
+        except LoginFailed as exc:
+            self._warn_provider_failure(exc)
+            params = {"error": "access_denied", "error_description": str(exc), "state": authorization_request.state}
+            return redirect_response(authorization_request.redirect_uri, params | {"iss": self._settings.issuer})
+        family = secrets.token_urlsafe(16)
+        sealed_token = self._sealer.seal(token, family)
+        return self._redirect_with_code(
+            authorization_request, subject, now, family=family, claims=claims, sealed_token=sealed_token
+        )
+
+    def upstream_token(self, family: str, subject: str) -> Flow[str | None]:
+        """The provider's own token for a grant of this user, fresh; for the server's use, never for a client's."""
+        now: float = yield Now()
+        grant, token = self._load_upstream_token(family, subject, now)
+        if grant is not None and token is not None and not token.is_fresh(now):
+            yield AcquireLock()  # a provider's refresh token may be good once
+            grant, token = self._load_upstream_token(family, subject, now)
+        if grant is None or token is None or token.is_fresh(now):
+            return None if token is None else token.access_token
+        return (yield from self._renew_upstream_token(grant, now))
+
+    def _load_upstream_token(self, family: str, subject: str, now: float) -> tuple[TokenGrant | None, Token | None]:
+        grant = self._token_issuer.find_active_grant(family, now)
+        if grant is None or grant.upstream is None or grant.subject != subject:
+            return None, None
+        return grant, decode_record(self._sealer.open(grant.upstream, family), Token)
+
+    def _renew_upstream_token(self, grant: TokenGrant, now: float) -> Flow[str | None]:
+        """By one process at a time: a provider may take a second use of its refresh token for a theft."""
+        family, subject = grant.family, grant.subject
+        for _ in range(_MAX_RENEWAL_POLLS):
+            has_lock = self._store.add("renewal", family, b"1", now + _RENEWAL_LOCK_TTL_S, now) is None
+            current_grant, current_token = self._load_upstream_token(family, subject, now)
+            if has_lock and current_grant is not None and current_token is not None and not current_token.is_fresh(now):
+                try:
+                    return (yield from self._renew_with_provider(current_grant, current_token, now))
+                finally:
+                    self._store.take("renewal", family, now)
+            if has_lock:
+                self._store.take("renewal", family, now)
+            if current_token is None or current_token.is_fresh(now):
+                return None if current_token is None else current_token.access_token
+            yield Pause(_RENEWAL_POLL_INTERVAL_S)
+            now = yield Now()
+        return None
+
+    def _renew_with_provider(self, grant: TokenGrant, token: Token, now: float) -> Flow[str | None]:
+        if self._identity_provider is None:
+            return None
+        try:
+            new_token = yield from self._identity_provider.renew(token)
+        except LoginFailed as exc:
+            self._warn_provider_failure(exc)
+            new_token = None
+        if new_token is None:
+            return None
+        sealed_token = self._sealer.seal(new_token, grant.family)
+        # Revoked while the provider was asked, it stays revoked.
+        return (
+            new_token.access_token
+            if self._token_issuer.update_grant(replace(grant, upstream=sealed_token), now)
+            else None
+        )
+
+    def _warn_provider_failure(self, exc: LoginFailed) -> None:
+        """What users are not told: what the provider said of this server. What it says of a user is no trouble."""
+        if exc.__cause__ is not None:
+            self._warn(f"{exc}: {exc.__cause__}")
+
+
+def _provider_error(fields: Mapping[str, str]) -> LoginFailed:
+    error = LoginFailed("the provider did not log the user in")
+    if fields["error"] != "access_denied":
+        error.__cause__ = LoginFailed(f"{clip(fields['error'], 64)}, {clip(fields.get('error_description', ''), 200)}")
+    return error
+
+
+def _error_page(title: str, *paragraphs: str, status: int = 400) -> Response:
+    return html_response(pages.render_error(title, paragraphs), status)

@@ -1,0 +1,191 @@
+"""How a client proves who it is at the token endpoint: not at all, by its secret, or by an assertion it signed.
+
+Each in the one way it registered. An assertion is for this server alone, for a short while, and good once.
+RFC 6749, section 2.3; RFC 7523, section 3
+"""
+
+import contextlib
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import unquote
+
+from dovetail.oauth.authorization_server.clients import ANY_SECRET_METHOD, InvalidClient, get_document_ttl
+from dovetail.oauth.authorization_server.responses import Request, Response, error_response, hash_secret, is_same_secret
+from dovetail.oauth.authorization_server.store import ClientRecord, Store, StoreFull
+from dovetail.oauth.flow import FetchUntrusted, Flow
+from dovetail.oauth.guard import keys as signing
+from dovetail.oauth.guard.claims import TokenRejected, check_claims
+from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS, PublicKeys
+from dovetail.protocol.rate_limiter import RateLimiter
+from dovetail.wire.codec import encode
+from dovetail.wire.raw_message import to_plain
+
+JWT_BEARER_ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+
+_LEEWAY_S: Final = 30.0
+_MAX_ASSERTION_TTL_S: Final = 3600.0  # seconds an assertion may be good for; it is remembered that long
+_MAX_JTI_CHARS: Final = 256
+_MAX_KEY_FETCHES_PER_MINUTE: Final = 5  # in a minute
+
+
+class OAuthError(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__(response.status)
+        self.response = response
+
+
+def create_oauth_error(error: str, description: str, status: int = 400) -> OAuthError:
+    """OAuth's way to say no."""
+    return OAuthError(error_response(error, description, status))
+
+
+class ClientAuthenticator:
+    """The proofs of the clients of one issuer.
+
+    `find` gives a client by its id, or BadClient; `may_fetch` is Refused to an address for which too much was fetched.
+    """
+
+    def __init__(
+        self,
+        issuer: str,
+        endpoint: str,
+        store: Store,
+        find_client: Callable[[str | None, str, float], Any],
+        check_fetch_limit: Callable[[str, float], None],
+    ) -> None:
+        self._audience = (issuer, endpoint)  # clients differ in which of the two they name
+        self._issuer = issuer
+        self._store = store
+        self._find_client = find_client
+        self._check_fetch_limit = check_fetch_limit
+        self._key_fetch_limiter = RateLimiter(_MAX_KEY_FETCHES_PER_MINUTE, 60.0)  # at one address of keys
+        self._failed_fetch_limiter = RateLimiter(1, 60.0)
+
+    def authenticate(self, request: Request, fields: Mapping[str, str], now: float) -> Flow[ClientRecord]:
+        """The client that asks, if it proves to be it in the way it registered; Refused if not."""
+        credentials, assertion = parse_basic_auth(request), fields.get("client_assertion")
+        client_id = read_claimed_client_id(request, fields)
+        named_client_id = fields.get("client_id", client_id)
+        if (
+            named_client_id != client_id
+            or sum((credentials is not None, assertion is not None, "client_secret" in fields)) > 1
+        ):
+            raise create_oauth_error("invalid_request", "the client proves who it is in two ways")
+        try:
+            client: ClientRecord = yield from self._find_client(client_id, request.address, now)
+        except InvalidClient as exc:
+            raise create_oauth_error("invalid_client", str(exc), 401) from None
+        if assertion is not None:
+            yield from self._check_assertion(client, assertion, request, fields, now)
+            return client
+        secret = credentials[1] if credentials is not None else fields.get("client_secret")
+        if client.method == "none" and secret in (None, ""):
+            return client
+        method = "client_secret_basic" if credentials is not None else "client_secret_post"
+        secret_hash = client.secret_mark
+        if (
+            client.method not in (method, ANY_SECRET_METHOD)
+            or secret_hash is None
+            or secret is None
+            or not is_same_secret(hash_secret(secret), secret_hash)
+        ):
+            response = error_response("invalid_client", "the client did not prove who it is", 401)
+            raise OAuthError(
+                response.with_headers(("www-authenticate", "Basic")) if credentials is not None else response
+            )
+        return client
+
+    def _check_assertion(
+        self, client: ClientRecord, assertion: str, request: Request, fields: Mapping[str, str], now: float
+    ) -> Flow[None]:
+        if fields.get("client_assertion_type") != JWT_BEARER_ASSERTION or client.method != "private_key_jwt":
+            raise create_oauth_error(
+                "invalid_client", "the client did not prove who it is in the way it registered", 401
+            )
+        try:
+            claims = yield from self._verify_assertion(client, assertion, request.address, now)
+            check_claims(claims, issuer=client.client_id, audience=self._audience, now=now, leeway=_LEEWAY_S)
+            self._check_unused(client, claims, now)
+        except TokenRejected as exc:
+            raise create_oauth_error("invalid_client", f"the assertion is not accepted: {exc}", 401) from None
+
+    def _verify_assertion(self, client: ClientRecord, assertion: str, address: str, now: float) -> Flow[dict[str, Any]]:
+        """The claims, by a key the client has: as remembered, else as its document says now."""
+        header = signing.read_header(assertion)
+        keys = signing.select_keys(self._load_keys(client, now), header, ASYMMETRIC_ALGORITHMS)
+        try:
+            return signing.verify_signature(assertion, keys, header["alg"])
+        except TokenRejected:
+            if client.jwks_uri is None:
+                raise
+        fetched_keys = yield from self._fetch_keys(client, client.jwks_uri, address, now)
+        return signing.verify_signature(
+            assertion, signing.select_keys(fetched_keys, header, ASYMMETRIC_ALGORITHMS), header["alg"]
+        )
+
+    def _load_keys(self, client: ClientRecord, now: float) -> PublicKeys:
+        stored = None if client.jwks_uri is None else self._store.get("client keys", client.client_id, now)
+        return signing.parse_jwks(client.jwks or {"keys": []} if stored is None else to_plain(stored))
+
+    def _fetch_keys(self, client: ClientRecord, url: str, address: str, now: float) -> Flow[PublicKeys]:
+        """Fetched at a pace: anyone can name any address as that of their keys."""
+        if self._key_fetch_limiter.is_full(url, now) or self._failed_fetch_limiter.is_full(url, now):
+            raise TokenRejected("the client's keys were looked for just now")
+        self._check_fetch_limit(address, now)
+        self._key_fetch_limiter.record(url, now)
+        response = yield FetchUntrusted(url)
+        document = response.json() if response.status == 200 else None
+        try:
+            keys = signing.parse_jwks(document or {})
+        except ValueError:
+            self._failed_fetch_limiter.record(url, now)
+            raise TokenRejected("the client's keys cannot be fetched") from None
+        expires_at = now + get_document_ttl(response.headers)
+        with contextlib.suppress(StoreFull):  # then they are fetched again
+            self._store.put(
+                "client keys", client.client_id, encode({"keys": [key.jwk for key in keys]}), expires_at, now
+            )
+        return keys
+
+    def _check_unused(self, client: ClientRecord, claims: Mapping[str, Any], now: float) -> None:
+        # An audience of several would let whoever else it is for use it here.
+        if claims.get("sub") != client.client_id or (isinstance(claims["aud"], list) and len(claims["aud"]) != 1):
+            raise TokenRejected("it must be by the client, about the client, and for this server alone")
+        assertion_id = claims.get("jti")
+        if not isinstance(assertion_id, str) or not 0 < len(assertion_id) <= _MAX_JTI_CHARS:
+            raise TokenRejected("it has no usable jti")
+        expires_at = float(claims["exp"]) + _LEEWAY_S
+        if expires_at > now + _MAX_ASSERTION_TTL_S:
+            raise TokenRejected("it is good for too long")
+        assertion_hash = hash_secret(f"{client.client_id} {assertion_id}")
+        if self._store.add("assertion", assertion_hash, b"1", expires_at, now) is not None:
+            raise TokenRejected("it was used before")
+
+
+def parse_basic_auth(request: Request) -> tuple[str, str] | None:
+    """The name and secret of an Authorization header of the Basic kind."""
+    scheme, _, encoded = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        name, _, secret = b64decode(encoded.strip(), validate=True).decode("utf-8").partition(":")
+    except ValueError:
+        return "", ""
+    return unquote(name), unquote(secret)
+
+
+def read_claimed_client_id(request: Request, fields: Mapping[str, str]) -> str | None:
+    """Who a client says it is, not yet believed."""
+    credentials = parse_basic_auth(request)
+    if credentials is not None:
+        return credentials[0]
+    if "client_id" in fields or "client_assertion" not in fields:
+        return fields.get("client_id")
+    try:
+        subject = signing.read_unverified_claims(fields["client_assertion"]).get("sub")
+    except TokenRejected:
+        return None
+    return subject if isinstance(subject, str) else None

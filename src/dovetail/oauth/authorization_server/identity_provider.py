@@ -1,0 +1,299 @@
+"""Providers upstream: those that let nobody register, put behind this server by one registration of its own.
+
+Plain facts about the known ones, and the flows to them. Their tokens never reach a client: what clients get is ours.
+"""
+
+import hashlib
+import re
+import secrets
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import msgspec
+
+from dovetail.errors import LoginFailed
+from dovetail.oauth.flow import Flow, Now, build_basic_auth, fetch, login_error, post_form
+from dovetail.oauth.login.saved_login import Token
+from dovetail.oauth.metadata import fetch_server_metadata, is_secure_url
+from dovetail.oauth.token_request import parse_token
+from dovetail.wire.base import Struct, field, replace
+
+_PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
+_PLAIN_VALUE: Final = re.compile(r"[A-Za-z0-9._~\-]+(:[0-9]+)?")
+_USER_CLAIMS: Final = ("name", "email", "login", "preferred_username", "picture")
+
+
+class Provider(Struct, frozen=True, kw_only=True):
+    """What has to be known of a provider."""
+
+    name: str
+    authorization_endpoint: str
+    token_endpoint: str
+    userinfo_endpoint: str
+    issuer: str | None = None  # checked where the provider names itself in its answer
+    subject: str = "sub"  # where its user document names the user, always the same way
+    scopes: tuple[str, ...] = ("openid",)
+    method: str = "client_secret_post"
+    extra: dict[str, str] = field(default_factory=dict)  # said at the authorization endpoint
+
+
+# Facts of the providers' own documentation. `{...}` is filled in by what `Upstream` is given.
+PROVIDER_PRESETS: Final[dict[str, dict[str, Any]]] = {
+    "github": {
+        "issuer": "https://github.com/login/oauth",
+        "authorization_endpoint": "https://github.com/login/oauth/authorize",
+        "token_endpoint": "https://github.com/login/oauth/access_token",
+        "userinfo_endpoint": "https://api.github.com/user",
+        "subject": "id",
+        "scopes": ("read:user",),
+    },
+    "google": {
+        "issuer": "https://accounts.google.com",
+        "authorization_endpoint": "https://accounts.google.com/o/oauth2/v2/auth",
+        "token_endpoint": "https://oauth2.googleapis.com/token",
+        "userinfo_endpoint": "https://openidconnect.googleapis.com/v1/userinfo",
+        "scopes": ("openid", "email", "profile"),
+        "extra": {"access_type": "offline", "prompt": "consent"},
+    },
+    "entra": {
+        "authorization_endpoint": "https://login.microsoftonline.com/{tenant}/oauth2/v2.0/authorize",
+        "token_endpoint": "https://login.microsoftonline.com/{tenant}/oauth2/v2.0/token",
+        "userinfo_endpoint": "https://graph.microsoft.com/oidc/userinfo",
+        "scopes": ("openid", "profile", "email", "offline_access"),
+    },
+    "gitlab": {
+        "issuer": "https://gitlab.com",
+        "authorization_endpoint": "https://gitlab.com/oauth/authorize",
+        "token_endpoint": "https://gitlab.com/oauth/token",
+        "userinfo_endpoint": "https://gitlab.com/oauth/userinfo",
+        "scopes": ("openid", "profile", "email"),
+    },
+    "auth0": {
+        "issuer": "https://{domain}/",
+        "authorization_endpoint": "https://{domain}/authorize",
+        "token_endpoint": "https://{domain}/oauth/token",
+        "userinfo_endpoint": "https://{domain}/userinfo",
+        "scopes": ("openid", "profile", "email", "offline_access"),
+    },
+    "okta": {
+        "issuer": "https://{domain}",
+        "authorization_endpoint": "https://{domain}/oauth2/v1/authorize",
+        "token_endpoint": "https://{domain}/oauth2/v1/token",
+        "userinfo_endpoint": "https://{domain}/oauth2/v1/userinfo",
+        "scopes": ("openid", "profile", "email", "offline_access"),
+    },
+    "keycloak": {
+        "issuer": "https://{domain}/realms/{realm}",
+        "authorization_endpoint": "https://{domain}/realms/{realm}/protocol/openid-connect/auth",
+        "token_endpoint": "https://{domain}/realms/{realm}/protocol/openid-connect/token",
+        "userinfo_endpoint": "https://{domain}/realms/{realm}/protocol/openid-connect/userinfo",
+        "scopes": ("openid", "profile", "email"),
+    },
+    "cognito": {
+        "authorization_endpoint": "https://{domain}/oauth2/authorize",
+        "token_endpoint": "https://{domain}/oauth2/token",
+        "userinfo_endpoint": "https://{domain}/oauth2/userInfo",
+        "scopes": ("openid", "profile", "email"),
+        "method": "client_secret_basic",
+    },
+}
+
+
+class Upstream:
+    """A provider whose users log in here, and the registration this server has there.
+
+    provider: one of the known ones, with what it needs (`tenant`, `domain`, `realm`); or a Provider of your own; or,
+        with `issuer`, any that publishes its metadata.
+    allow: called with what the provider says of a user; whoever it does not return True for is turned away.
+        Without it, everyone who has an account there may log in.
+    """
+
+    def __init__(
+        self,
+        provider: str | Provider | None = None,
+        *,
+        client_id: str,
+        client_secret: str,
+        issuer: str | None = None,
+        scopes: Sequence[str] | None = None,
+        allow: Callable[[Mapping[str, Any]], bool] | None = None,
+        **parts: str,
+    ) -> None:
+        if (provider is None) == (issuer is None):
+            raise ValueError("an Upstream is a known provider, or any other by its issuer")
+        if issuer is not None and not is_secure_url(issuer):
+            raise ValueError(f"issuer must be an https URL, as the provider's metadata says it, not {issuer!r}")
+        _check_allow_user(allow)
+        self._provider = _load_preset(provider, parts) if isinstance(provider, str) else provider
+        self._issuer = issuer
+        self._client_id = client_id
+        self._client_secret = client_secret
+        self._scopes = None if scopes is None else tuple(scopes)
+        self._allow_user = allow
+
+    @property
+    def name(self) -> str:
+        """What users are told it is called."""
+        return self._provider.name if self._provider is not None else (self._issuer or "")
+
+    def provider(self) -> Flow[Provider]:
+        """The provider; found out once where only its issuer is given."""
+        if self._provider is None:
+            assert self._issuer is not None
+            metadata, failure_cause = (
+                None,
+                LoginFailed(f"nothing usable is found for {self._issuer}, or it cannot be reached"),
+            )
+            try:
+                metadata = yield from fetch_server_metadata(self._issuer)
+            except LoginFailed as exc:
+                failure_cause = exc
+            if metadata is None or not (
+                metadata.authorization_endpoint and metadata.token_endpoint and metadata.userinfo_endpoint
+            ):
+                raise LoginFailed("the provider publishes no metadata that can be used") from failure_cause
+            supported = metadata.token_endpoint_auth_methods_supported or ["client_secret_basic"]
+            supports_post = "client_secret_post" in supported
+            self._provider = Provider(
+                name=self._issuer,
+                issuer=self._issuer,
+                authorization_endpoint=metadata.authorization_endpoint,
+                token_endpoint=metadata.token_endpoint,
+                userinfo_endpoint=metadata.userinfo_endpoint,
+                method="client_secret_post" if supports_post else "client_secret_basic",
+            )
+        if not all(map(is_secure_url, (self._provider.token_endpoint, self._provider.userinfo_endpoint))):
+            raise LoginFailed("the provider's endpoints are not https")
+        return self._provider
+
+    def leave(self, callback: str, state: str, challenge: str) -> Flow[str]:
+        """Where the user's browser is sent."""
+        provider = yield from self.provider()
+        fields = provider.extra | {
+            "response_type": "code",
+            "client_id": self._client_id,
+            "redirect_uri": callback,
+            "scope": " ".join(self._scopes if self._scopes is not None else provider.scopes),
+            "state": state,
+            "code_challenge": challenge,
+            "code_challenge_method": "S256",
+        }
+        endpoint = provider.authorization_endpoint
+        return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(fields)}"
+
+    def arrive(
+        self, fields: Mapping[str, str], callback: str, verifier: str
+    ) -> Flow[tuple[str, dict[str, Any], Token]]:
+        """Who came back: subject, what is known of them, and the provider's tokens. LoginFailed if nobody did.
+
+        Where the provider is at fault, or what it was told of this server, the cause is what it said.
+        """
+        provider = yield from self.provider()
+        if provider.issuer is not None and fields.get("iss", provider.issuer) != provider.issuer:
+            raise LoginFailed("the answer comes from another provider")
+        form = {
+            "grant_type": "authorization_code",
+            "code": fields.get("code", ""),
+            "redirect_uri": callback,
+            "code_verifier": verifier,
+        }
+        token = yield from self._request_token(provider, form)
+        headers = {"authorization": f"Bearer {token.access_token}"}
+        response = yield from fetch(provider.userinfo_endpoint, headers)
+        user_info = response.json() if response.status == 200 else None
+        subject = user_info.get(provider.subject) if user_info is not None else None
+        if user_info is None or isinstance(subject, bool) or not isinstance(subject, str | int) or subject == "":
+            raise LoginFailed("the provider does not say who logged in") from login_error(
+                provider.userinfo_endpoint, response
+            )
+        if self._allow_user is not None and self._allow_user(user_info) is not True:
+            raise LoginFailed("this account may not use this server")
+        claims = {name: user_info[name] for name in _USER_CLAIMS if isinstance(user_info.get(name), str)}
+        return f"{provider.name}:{subject}", claims, token
+
+    def renew(self, token: Token) -> Flow[Token | None]:
+        """A fresh token of the provider's; None if there is none to be had, LoginFailed if it gives none."""
+        if token.refresh_token is None:
+            return None
+        provider = yield from self.provider()
+        form = {"grant_type": "refresh_token", "refresh_token": token.refresh_token}
+        new_token = yield from self._request_token(provider, form)
+        return (
+            new_token if new_token.refresh_token is not None else replace(new_token, refresh_token=token.refresh_token)
+        )
+
+    def _request_token(self, provider: Provider, form: dict[str, str]) -> Flow[Token]:
+        headers: dict[str, str] = {}
+        if provider.method == "client_secret_basic":
+            headers["authorization"] = build_basic_auth(self._client_id, self._client_secret)
+        else:
+            form = form | {"client_id": self._client_id, "client_secret": self._client_secret}
+        response = yield from post_form(provider.token_endpoint, form, headers)
+        now: float = yield Now()
+        try:
+            if response.status != 200:
+                raise LoginFailed("no token")
+            return parse_token(response, now)
+        except LoginFailed:  # some answer with 200 whatever they say
+            raise LoginFailed("the provider gave no token") from login_error(provider.token_endpoint, response)
+
+
+def _check_allow_user(allow: Any) -> None:
+    if not (allow is None or callable(allow)):
+        raise TypeError(
+            'allow must be a function of what the provider says of a user: lambda user: user["login"] == "ada"'
+        )
+
+
+def _load_preset(name: str, parts: Mapping[str, str]) -> Provider:
+    preset = PROVIDER_PRESETS.get(name)
+    if preset is None:
+        raise ValueError(f"provider must be one of {', '.join(PROVIDER_PRESETS)}, or a Provider, not {name!r}")
+    try:
+        fields: dict[str, Any] = {
+            key: value.format(**parts) if isinstance(value, str) else value for key, value in preset.items()
+        }
+    except KeyError as exc:
+        raise ValueError(f"the provider {name} needs {exc.args[0]}=") from None
+    placeholders = {part for value in preset.values() if isinstance(value, str) for part in _PLACEHOLDER.findall(value)}
+    for part, value in parts.items():
+        if part not in placeholders:
+            raise ValueError(f"the provider {name} takes no {part}=")
+        if not _PLAIN_VALUE.fullmatch(value):
+            raise ValueError(f"{part}= is a plain name, such as login.example.com, without https:// or slashes")
+    return Provider(name=name, **fields)
+
+
+class SecretSealer:
+    """Seals what must not be read where it is stored: the provider's tokens, the signing key."""
+
+    def __init__(self, secret: str | bytes | None) -> None:
+        secret_bytes = secret.encode() if isinstance(secret, str) else secret
+        if secret_bytes is not None and len(secret_bytes) < 16:
+            raise ValueError("a secret needs at least 16 bytes")
+        self._key = (
+            secrets.token_bytes(32)
+            if secret_bytes is None
+            else hashlib.sha256(b"dovetail vault " + secret_bytes).digest()
+        )
+
+    def seal(self, value: Any, purpose: str) -> str:
+        """A text only this vault reads back, and only about the same."""
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        nonce = secrets.token_bytes(12)
+        sealed = AESGCM(self._key).encrypt(nonce, msgspec.json.encode(value), purpose.encode())
+        return urlsafe_b64encode(nonce + sealed).decode("ascii")
+
+    def open(self, sealed: str, purpose: str) -> bytes | None:
+        """What was sealed; None if it was not, or about something else."""
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        try:
+            data = urlsafe_b64decode(sealed)
+            return AESGCM(self._key).decrypt(data[:12], data[12:], purpose.encode())
+        except (InvalidTag, ValueError):
+            return None

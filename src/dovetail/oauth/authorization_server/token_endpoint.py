@@ -1,0 +1,223 @@
+"""Granting: the endpoints programs call about tokens: get them, end them, ask about them.
+
+Whoever asks proves first who it is, and may fail at that only so often.
+"""
+
+import re
+import secrets
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dovetail.oauth import proofs
+from dovetail.oauth.authorization_server import clients
+from dovetail.oauth.authorization_server.client_authentication import (
+    ClientAuthenticator,
+    OAuthError,
+    create_oauth_error,
+    parse_basic_auth,
+    read_claimed_client_id,
+)
+from dovetail.oauth.authorization_server.clients import can_use_client_credentials
+from dovetail.oauth.authorization_server.responses import (
+    Request,
+    Response,
+    error_response,
+    is_same_secret,
+    json_response,
+    rate_limit_response,
+)
+from dovetail.oauth.authorization_server.settings import AuthorizationServerSettings
+from dovetail.oauth.authorization_server.store import ClientRecord, Store, TokenGrant, encode_record
+from dovetail.oauth.authorization_server.token_issuer import OAuthTokenIssuer
+from dovetail.oauth.flow import CheckUserActive, Flow, Now
+from dovetail.oauth.guard.claims import TokenRejected, VerificationUnavailable
+from dovetail.oauth.guard.dpop import DPoPChecker
+from dovetail.protocol.rate_limiter import RateLimiter
+from dovetail.wire.base import replace
+
+_CODE_VERIFIER: Final = re.compile(r"[A-Za-z0-9\-._~]{43,128}")
+_MAX_NAME_CHARS: Final = 4096
+
+
+class TokenEndpoint:
+    """The tokens of one authorization server, as clients and resource servers ask for and about them."""
+
+    def __init__(
+        self,
+        settings: AuthorizationServerSettings,
+        store: Store,
+        token_issuer: OAuthTokenIssuer,
+        client_authenticator: ClientAuthenticator,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._token_issuer = token_issuer
+        self._client_authenticator = client_authenticator
+        self._known_client_ids = frozenset(client.client_id for client in settings.clients)
+        self._proof_checker = DPoPChecker()
+        self._failure_limiter = RateLimiter(settings.max_failures_per_minute, 60.0)  # of one client, from one address
+        self._issue_limiter = RateLimiter(settings.max_token_responses_per_minute, 60.0)
+
+    def handle_token(self, request: Request) -> Flow[Response]:
+        """A token response, or why there is none. OAuth 2.1, section 3.2"""
+        now: float = yield Now()
+        fields = request.fields
+        if fields is None:
+            return error_response("invalid_request", "the body must be a form without repeated fields")
+        limiter_key = _limiter_key(request, fields)
+        client = yield from self._authenticate(request, fields, now)
+        if self._issue_limiter.is_full(limiter_key, now):
+            return rate_limit_response(self._issue_limiter.retry_after_s)
+        try:
+            token_response = yield from self._grant_tokens(client, request, fields, now)
+        except OAuthError:
+            self._failure_limiter.record(limiter_key, now)
+            raise
+        self._issue_limiter.record(limiter_key, now)
+        return json_response(token_response)
+
+    def _authenticate(self, request: Request, fields: Mapping[str, str], now: float) -> Flow[ClientRecord]:
+        """The client that asks. Counted as a failure until it has proved who it is: many may try at once."""
+        limiter_key = _limiter_key(request, fields)
+        if self._failure_limiter.is_full(limiter_key, now):
+            raise OAuthError(rate_limit_response(self._failure_limiter.retry_after_s))
+        self._failure_limiter.record(limiter_key, now)
+        client = yield from self._client_authenticator.authenticate(request, fields, now)
+        self._failure_limiter.undo(limiter_key)
+        return client
+
+    def _grant_tokens(
+        self, client: ClientRecord, request: Request, fields: Mapping[str, str], now: float
+    ) -> Flow[dict[str, Any]]:
+        jkt = self._check_proof(request, now)
+        match fields.get("grant_type"):
+            case "authorization_code":
+                return self._redeem_code(client, fields, jkt, now)
+            case "refresh_token":
+                return (yield from self._refresh_tokens(client, fields, jkt, now))
+            case "client_credentials" if can_use_client_credentials(client):
+                return self._grant_client_credentials(client, fields, jkt, now)
+            case "client_credentials":
+                raise create_oauth_error(
+                    "unauthorized_client", "only a program that is known here gets tokens for itself"
+                )
+            case _:
+                raise create_oauth_error(
+                    "unsupported_grant_type", f"grant_type must be one of {', '.join(clients.GRANT_TYPES)}"
+                )
+
+    def _check_proof(self, request: Request, now: float) -> str | None:
+        """The key the tokens are to be bound to, if the client shows one. RFC 9449, section 5"""
+        proof = request.headers.get("dpop")
+        if proof is None:
+            return None
+        try:
+            return self._proof_checker.check(
+                proof, method="POST", url=self._settings.url_for("/token"), token=None, now=now
+            )
+        except (TokenRejected, VerificationUnavailable) as exc:
+            raise create_oauth_error("invalid_dpop_proof", str(exc)) from None
+
+    def _redeem_code(
+        self, client: ClientRecord, fields: Mapping[str, str], jkt: str | None, now: float
+    ) -> dict[str, Any]:
+        code = self._token_issuer.redeem_code(fields.get("code", ""), now)
+        if code is None or code.grant.client_id != client.client_id:
+            raise create_oauth_error("invalid_grant", "the code is not good, or not any more")
+        verifier = fields.get("code_verifier", "")
+        if not _CODE_VERIFIER.fullmatch(verifier) or not is_same_secret(
+            proofs.sha256_base64url(verifier), code.challenge
+        ):
+            raise create_oauth_error("invalid_grant", "the code_verifier does not belong to the code")
+        if fields.get("redirect_uri", code.redirect_uri) != code.redirect_uri:
+            raise create_oauth_error("invalid_grant", "the redirect_uri is not the one of the code")
+        self._check_resource(fields, code.grant.resource)
+        grant = replace(code.grant, jkt=jkt)
+        self._extend_registration(client, now)
+        refreshable = "refresh_token" in client.grant_types
+        return self._token_issuer.issue_tokens(grant, now, refreshable=refreshable, code=fields["code"])
+
+    def _refresh_tokens(
+        self, client: ClientRecord, fields: Mapping[str, str], jkt: str | None, now: float
+    ) -> Flow[dict[str, Any]]:
+        refresh_token = fields.get("refresh_token", "")
+        grant = self._token_issuer.find_grant(refresh_token, now)
+        if grant is not None and grant.client_id != client.client_id:
+            raise create_oauth_error("invalid_grant", "the refresh token is another client's")
+        if grant is not None and grant.jkt is not None and grant.jkt != jkt:
+            raise create_oauth_error("invalid_grant", "the refresh token is bound to a key, of which there is no proof")
+        if grant is not None:
+            self._check_resource(fields, grant.resource)
+            requested_scopes = tuple(dict.fromkeys(fields["scope"].split())) if "scope" in fields else None
+            if requested_scopes is not None and not set(requested_scopes) <= set(grant.scopes):
+                raise create_oauth_error("invalid_scope", "more is asked for than was granted")
+        else:
+            requested_scopes = None
+        if grant is not None and grant.subject and (yield CheckUserActive(grant.subject)) is not True:
+            self._token_issuer.revoke_family(grant.family, now)
+        token_response = self._token_issuer.renew_tokens(refresh_token, now, requested_scopes)
+        if token_response is None:
+            raise create_oauth_error("invalid_grant", "the refresh token is not good, or not any more")
+        self._extend_registration(client, now)
+        return token_response
+
+    def _grant_client_credentials(
+        self, client: ClientRecord, fields: Mapping[str, str], jkt: str | None, now: float
+    ) -> dict[str, Any]:
+        """Tokens of a program that acts for no user; of what it asks for, what it may have. RFC 6749, section 4.4"""
+        resource = self._settings.select_resource(fields)
+        if resource is None:
+            raise create_oauth_error("invalid_target", "resource must name a server this one issues tokens for")
+        requested_scopes = fields["scope"].split() if "scope" in fields else client.scopes
+        # Without a subject: a program's id may be the name of a user. RFC 9068, section 5
+        grant = TokenGrant(
+            family=secrets.token_urlsafe(16),
+            client_id=client.client_id,
+            subject="",
+            resource=resource,
+            scopes=tuple(scope for scope in dict.fromkeys(requested_scopes) if scope in client.scopes),
+            jkt=jkt,
+        )
+        return self._token_issuer.issue_tokens(grant, now, refreshable=False)
+
+    def _check_resource(self, fields: Mapping[str, str], granted: str) -> None:
+        if fields.get("resource", granted).rstrip("/") != granted.rstrip("/"):
+            raise create_oauth_error("invalid_target", "the resource is not the one that was granted")
+
+    def _extend_registration(self, client: ClientRecord, now: float) -> None:
+        if client.client_id not in self._known_client_ids and not client.by_document:
+            self._store.put("client", client.client_id, encode_record(client), now + clients.UNUSED_CLIENT_TTL_S, now)
+
+    def handle_revocation(self, request: Request) -> Flow[Response]:
+        """RFC 7009: whatever is told, the answer is the same."""
+        now: float = yield Now()
+        fields = request.fields or {}
+        client = yield from self._authenticate(request, fields, now)
+        token = fields.get("token", "")
+        grant = self._token_issuer.find_grant(token, now)
+        claims = None if grant is not None else self._token_issuer.verify_access_token(token, now)
+        if grant is not None and grant.client_id == client.client_id:
+            self._token_issuer.revoke_family(grant.family, now)
+        elif claims is not None and claims.get("client_id") == client.client_id:
+            self._token_issuer.revoke_family(str(claims["sid"]), now)
+        return Response(200, (("cache-control", "no-store"),))
+
+    def handle_introspection(self, request: Request) -> Flow[Response]:
+        """RFC 7662, for the resource servers that were named."""
+        now: float = yield Now()
+        client_id, secret = parse_basic_auth(request) or ("", "")
+        limiter_key = f"asker {client_id[:_MAX_NAME_CHARS]} {request.address}"
+        if self._failure_limiter.is_full(limiter_key, now):
+            return rate_limit_response(self._failure_limiter.retry_after_s)
+        expected_secret = self._settings.introspection_clients.get(client_id)
+        if expected_secret is None or not is_same_secret(secret, expected_secret):
+            self._failure_limiter.record(limiter_key, now)
+            return error_response("invalid_client", "who asks is not known", 401).with_headers(
+                ("www-authenticate", "Basic")
+            )
+        claims = self._token_issuer.verify_access_token((request.fields or {}).get("token", ""), now)
+        return json_response({"active": False} if claims is None else claims | {"active": True})
+
+
+def _limiter_key(request: Request, fields: Mapping[str, str]) -> str:
+    return f"client {(read_claimed_client_id(request, fields) or '')[:_MAX_NAME_CHARS]} {request.address}"

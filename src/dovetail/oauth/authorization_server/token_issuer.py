@@ -1,0 +1,295 @@
+"""Issuing: tokens out of grants, and back. Access tokens are signed JWTs (RFC 9068); refresh tokens turn once.
+
+Everything of one grant is a family: a code or refresh token shown twice ends all of it, for one of the two who showed
+it has stolen it. OAuth 2.1, section 4.3.1
+"""
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from dovetail.oauth.authorization_server.identity_provider import SecretSealer
+from dovetail.oauth.authorization_server.responses import hash_secret, is_same_secret
+from dovetail.oauth.authorization_server.store import (
+    AuthorizationCode,
+    InMemoryStore,
+    Store,
+    TokenFamily,
+    TokenGrant,
+    decode_record,
+    encode_record,
+)
+from dovetail.oauth.flow import Flow, Now
+from dovetail.oauth.guard import keys as signing
+from dovetail.oauth.guard.claims import TokenRejected, check_audience
+from dovetail.oauth.guard.verifiers import JwtVerifier
+from dovetail.protocol.principal import Principal
+from dovetail.wire.base import replace
+from dovetail.wire.raw_message import to_plain
+
+CODE_TTL_S: Final = 60.0
+_TEN_YEARS_S: Final = 10 * 365 * 86400.0
+_ALGORITHM: Final = "ES256"
+_KEY_SEAL_PURPOSE: Final = "signing key"
+
+
+class OAuthTokenIssuer:
+    """The tokens of one issuer."""
+
+    def __init__(
+        self,
+        issuer: str,
+        store: Store,
+        sealer: SecretSealer,
+        *,
+        access_token_ttl: float,
+        refresh_token_ttl: float,
+        login_ttl: float = _TEN_YEARS_S,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        self.issuer = issuer
+        self._warn = warn
+        self._store = store
+        self._sealer = sealer
+        self.access_token_ttl = access_token_ttl
+        self._refresh_token_ttl = refresh_token_ttl
+        self._login_ttl = login_ttl
+        self._signing_key: Any = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether what it knows is this process's alone."""
+        return isinstance(self._store, InMemoryStore)
+
+    # Keys
+
+    def get_signing_key(self, now: float) -> Any:
+        """The key that signs: the one stored, or a new one."""
+        if self._signing_key is None:
+            from joserfc.jwk import ECKey
+
+            self._signing_key = ECKey.import_key(self._load_key(now) or self._create_key(now))
+        return self._signing_key
+
+    def _load_key(self, now: float) -> dict[str, Any] | None:
+        stored = self._store.get("key", "signing", now)
+        opened = None if stored is None else self._sealer.open(stored.decode(), _KEY_SEAL_PURPOSE)
+        if stored is not None and opened is None:
+            self._store.take("key", "signing", now)
+            if self._warn is not None:
+                self._warn(
+                    "the store was sealed with another secret: there is a new signing key, tokens issued before are "
+                    "refused and clients renew theirs, and the provider's tokens in it cannot be read"
+                )
+        return None if opened is None else to_plain(opened)
+
+    def _create_key(self, now: float) -> dict[str, Any]:
+        """A new key; or that of another process, which was faster."""
+        from joserfc.jwk import ECKey
+
+        new_key = ECKey.generate_key("P-256")
+        jwk = {**new_key.as_dict(private=True), "kid": new_key.thumbprint(), "alg": _ALGORITHM, "use": "sig"}
+        sealed = self._sealer.seal(jwk, _KEY_SEAL_PURPOSE).encode()
+        if self._store.add("key", "signing", sealed, now + _TEN_YEARS_S, now) is None:
+            return jwk
+        return self._load_key(now) or self._create_key(now)
+
+    def build_jwks(self, now: float) -> dict[str, Any]:
+        """The public keys, for everyone."""
+        return {"keys": [self.get_signing_key(now).as_dict(private=False)]}
+
+    # Codes
+
+    def issue_code(self, code: AuthorizationCode, now: float) -> str:
+        """A new code for a grant."""
+        text = f"{code.grant.family}.{secrets.token_urlsafe(32)}"
+        self._store.put("code", hash_secret(text), encode_record(code), now + CODE_TTL_S, now)
+        return text
+
+    def redeem_code(self, code_text: str, now: float) -> AuthorizationCode | None:
+        """What a code stands for, once; shown again, it ends what came of it."""
+        code = decode_record(self._store.take("code", hash_secret(code_text), now), AuthorizationCode)
+        if code is None:
+            family = self._load_family(code_text.partition(".")[0], now)
+            if family is not None and is_same_secret(family.code, hash_secret(code_text)):
+                self.revoke_family(family.grant.family, now)
+        return code
+
+    # Tokens
+
+    def issue_tokens(self, grant: TokenGrant, now: float, *, refreshable: bool, code: str = "") -> dict[str, Any]:
+        """A token response for a grant, which is a living family from now on."""
+        root = secrets.token_urlsafe(16)
+        current, refresh_token = self._create_refresh_token(grant.family, root)
+        family = TokenFamily(grant=grant, since=now, code=hash_secret(code))
+        if refreshable:
+            family = replace(family, root=hash_secret(root), current=current, renewable=self._renewable_until(now, now))
+        self._store.put("family", grant.family, encode_record(family), self._family_expires_at(family, now), now)
+        return self._build_response(grant, grant.scopes, now, refresh_token if refreshable else None)
+
+    def renew_tokens(self, old_token: str, now: float, scopes: Sequence[str] | None = None) -> dict[str, Any] | None:
+        """A token response for a refresh token, once; shown again, it ends the family: None.
+
+        The family's own row says which token is good, so turning it needs no room, and cannot fail half way.
+        """
+        while (stored := self._find_family(old_token, now)) is not None:
+            stored_family, family = stored
+            family_id, root, secret = old_token.split(".")
+            if not is_same_secret(hash_secret(secret), family.current):
+                self.revoke_family(family_id, now)
+                return None
+            current, refresh_token = self._create_refresh_token(family_id, root)
+            rotated = replace(family, current=current, renewable=self._renewable_until(family.since, now))
+            if self._store.swap(
+                "family", family_id, stored_family, encode_record(rotated), self._family_expires_at(rotated, now), now
+            ):
+                granted_scopes = family.grant.scopes if scopes is None else tuple(scopes)
+                return self._build_response(family.grant, granted_scopes, now, refresh_token)
+        return None
+
+    def find_grant(self, refresh_token: str, now: float) -> TokenGrant | None:
+        """What a refresh token stands for, without using it, whether it is the newest of its family or not."""
+        match = self._find_family(refresh_token, now)
+        return None if match is None else match[1].grant
+
+    def _find_family(self, refresh_token: str, now: float) -> tuple[bytes, TokenFamily] | None:
+        """The family, as it is stored, of which somebody has, or had, this refresh token."""
+        family_id, _, rest = refresh_token.partition(".")
+        root, _, secret = rest.partition(".")
+        stored = self._store.get("family", family_id, now)
+        family = decode_record(stored, TokenFamily)
+        # Who saw an access token knows the family's name: only who was given a refresh token knows its root.
+        if (
+            stored is None
+            or family is None
+            or "." in secret
+            or not family.root
+            or not is_same_secret(hash_secret(root), family.root)
+        ):
+            return None
+        return (stored, family) if now < family.renewable else None
+
+    def _create_refresh_token(self, family: str, root: str) -> tuple[str, str]:
+        """The mark of a new refresh token, and the token."""
+        secret = secrets.token_urlsafe(32)
+        return hash_secret(secret), f"{family}.{root}.{secret}"
+
+    def _renewable_until(self, since: float, now: float) -> float:
+        return min(now + self._refresh_token_ttl, since + self._login_ttl)
+
+    def _family_expires_at(self, family: TokenFamily, now: float) -> float:
+        return max(now, family.renewable) + self.access_token_ttl
+
+    def _build_response(
+        self, grant: TokenGrant, scopes: Sequence[str], now: float, refresh_token: str | None
+    ) -> dict[str, Any]:
+        response: dict[str, Any] = {
+            "access_token": self._sign_access_token(grant, scopes, now),
+            "token_type": "Bearer" if grant.jkt is None else "DPoP",
+            "expires_in": int(self.access_token_ttl),
+            "scope": " ".join(scopes),
+        }
+        return response if refresh_token is None else response | {"refresh_token": refresh_token}
+
+    def _sign_access_token(self, grant: TokenGrant, scopes: Sequence[str], now: float) -> str:
+        from joserfc import jwt
+
+        key = self.get_signing_key(now)
+        claims = grant.claims | {
+            "iss": self.issuer,
+            "aud": grant.resource,
+            "client_id": grant.client_id,
+            "scope": " ".join(scopes),
+            "iat": int(now),
+            "exp": int(now + self.access_token_ttl),
+            "jti": secrets.token_urlsafe(16),
+            "sid": grant.family,
+        }
+        if grant.subject:
+            claims["sub"] = grant.subject
+        if grant.jkt is not None:
+            claims["cnf"] = {"jkt": grant.jkt}
+        header = {"alg": _ALGORITHM, "typ": "at+jwt", "kid": key.kid}
+        return jwt.encode(header, claims, key, algorithms=[_ALGORITHM])
+
+    # Families
+
+    def _load_family(self, family_id: str, now: float) -> TokenFamily | None:
+        return decode_record(self._store.get("family", family_id, now), TokenFamily)
+
+    def find_active_grant(self, family: str, now: float) -> TokenGrant | None:
+        """The grant of a family that has not ended."""
+        record = self._load_family(family, now)
+        return None if record is None else record.grant
+
+    def update_grant(self, grant: TokenGrant, now: float) -> bool:
+        """Remember a grant anew, if its family still lives."""
+        while (stored := self._store.get("family", grant.family, now)) is not None:
+            family = decode_record(stored, TokenFamily)
+            if family is None:
+                return False
+            value = encode_record(replace(family, grant=grant))
+            if self._store.swap("family", grant.family, stored, value, self._family_expires_at(family, now), now):
+                return True
+        return False
+
+    def revoke_family(self, family: str, now: float) -> None:
+        """No token of this family is good any more."""
+        self._store.take("family", family, now)
+
+    def revoke_user(self, subject: str) -> Flow[int]:
+        """No token of this user's is good any more, nor a code; how many grants ended."""
+        now: float = yield Now()
+        revoked_count = 0
+        for name, value in self._store.all("code", now):
+            code = decode_record(value, AuthorizationCode)
+            if code is not None and code.grant.subject == subject:
+                revoked_count += self._store.take("code", name, now) is not None
+        for name, value in self._store.all("family", now):
+            family = decode_record(value, TokenFamily)
+            if family is not None and family.grant.subject == subject:
+                revoked_count += self._store.take("family", name, now) is not None
+        return revoked_count
+
+    def verify_access_token(self, token: str, now: float) -> dict[str, Any] | None:
+        """The claims of an access token of ours that is still good."""
+        try:
+            header = signing.read_header(token)
+            keys = signing.load_keys(self.build_jwks(now))
+            claims = signing.verify_signature(token, signing.select_keys(keys, header, (_ALGORITHM,)), _ALGORITHM)
+        except TokenRejected:
+            return None
+        is_valid = claims.get("exp", 0) > now and header.get("typ") == "at+jwt" and claims.get("iss") == self.issuer
+        return claims if is_valid and self.find_active_grant(str(claims.get("sid")), now) is not None else None
+
+
+class LocalTokenVerifier:
+    """Verifies the tokens of an authorization server of the same process: revoked ones end at once."""
+
+    def __init__(self, token_issuer: OAuthTokenIssuer, audience: Sequence[str]) -> None:
+        self.issuer = token_issuer.issuer
+        self._token_issuer = token_issuer
+        self._audience = tuple(audience)
+        self._jwt_verifier: JwtVerifier | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other process knows the keys."""
+        return self._token_issuer.is_local
+
+    def speaks_of(self, token: str) -> bool:
+        """Whether it says that this issuer made it."""
+        return signing.has_issuer(token, self.issuer)
+
+    def verify(self, token: str, resource: Any) -> Flow[Principal]:
+        """Who the token speaks for."""
+        now: float = yield Now()
+        if self._jwt_verifier is None:
+            self._jwt_verifier = JwtVerifier(
+                issuer=self.issuer, keys=self._token_issuer.build_jwks(now), audience=self._audience or None
+            )
+        principal = yield from self._jwt_verifier.verify(token, resource)
+        check_audience(principal.claims, self._audience or resource)
+        if self._token_issuer.find_active_grant(str(principal.claims.get("sid")), now) is None:
+            raise TokenRejected("the token was revoked")
+        return principal

@@ -1,0 +1,59 @@
+"""WWW-Authenticate: what a server says about the credentials it wants. Linear in the length of the header."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from dovetail.wire.base import Struct
+
+# A word alone (a scheme, or what some schemes have in place of parameters), or a parameter with its value.
+_CHALLENGE_PART: Final = re.compile(
+    r"""([A-Za-z0-9!#$%&'*+.^_`|~-]++)(?:\s*+=\s*+(?:"((?:[^"\\]++|\\.)*+)"|([^\s,"]*+)))?""", re.DOTALL
+)
+_MAX_HEADER_CHARS: Final = 16 * 1024
+_SUPPORTED_SCHEMES: Final = ("bearer", "dpop")
+
+
+class Challenge(Struct, frozen=True):
+    """One challenge, of the Bearer or DPoP scheme."""
+
+    scheme: str = "bearer"
+    scope: str | None = None
+    error: str | None = None
+    resource_metadata: str | None = None
+    nonce: str | None = None  # from the DPoP-Nonce header that came with it
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """The scopes named, in order."""
+        return tuple(dict.fromkeys((self.scope or "").split()))
+
+
+def parse_challenge(header: str, nonce: str | None = None) -> Challenge:
+    """The challenge in a WWW-Authenticate header; an empty one where there is none to understand.
+
+    Of several the first counts, and what it leaves out is taken from the others.
+    """
+    schemes: list[str] = []
+    fields: dict[str, str] = {}
+    for scheme, name, value in _iter_parameters(header[:_MAX_HEADER_CHARS]):
+        if scheme in _SUPPORTED_SCHEMES:
+            schemes.append(scheme)
+            if name:
+                fields.setdefault(name, value)
+    first_scheme = schemes[0] if schemes else "bearer"
+    return Challenge(first_scheme, fields.get("scope"), fields.get("error"), fields.get("resource_metadata"), nonce)
+
+
+def _iter_parameters(header: str) -> Iterator[tuple[str, str, str]]:
+    """Every scheme, alone and with each of its parameters; parameters before the first are Bearer's."""
+    scheme = "bearer"
+    for match in _CHALLENGE_PART.finditer(header):
+        token, quoted, unquoted = match.groups()
+        if quoted is not None:
+            yield scheme, token.lower(), re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL)
+        elif unquoted is not None:
+            yield scheme, token.lower(), unquoted
+        else:
+            scheme = token.lower()
+            yield scheme, "", ""

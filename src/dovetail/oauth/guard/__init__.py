@@ -1,0 +1,1 @@
+"""Checks of credentials in front of a server."""

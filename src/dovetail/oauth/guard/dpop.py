@@ -1,0 +1,120 @@
+"""Proofs of possession, checked: that whoever shows a bound token holds the key it is bound to. RFC 9449, section 4.3
+
+A proof is good once, for one method and address, for a short while. What has been seen is remembered that long; when
+there is no more room to remember, proofs are refused rather than let through twice.
+"""
+
+import hashlib
+import hmac
+import secrets
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from dovetail.oauth.guard import keys as signing
+from dovetail.oauth.guard.claims import TokenRejected, VerificationUnavailable, parse_timestamp
+from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS, PublicKey
+from dovetail.oauth.proofs import sha256_base64url
+
+DPOP_ALGORITHMS: Final = tuple(algorithm for algorithm in ASYMMETRIC_ALGORITHMS if algorithm != "EdDSA")
+
+_MAX_PROOF_AGE_S: Final = 60.0  # seconds a proof may be old, or early
+MAX_REMEMBERED_PROOFS: Final = 100_000
+_MAX_JTI_CHARS: Final = 256
+_NONCE_INTERVAL_S: Final = 300.0  # seconds after which another nonce is given out
+
+
+class NonceRequired(TokenRejected):
+    """The proof must repeat a nonce of ours."""
+
+
+class DPoPChecker:
+    """Checks proofs, and remembers those it has seen."""
+
+    def __init__(self, *, require_nonce: bool = False, secret: str | bytes | None = None) -> None:
+        secret_bytes = secret.encode() if isinstance(secret, str) else secret
+        if secret_bytes is not None and len(secret_bytes) < 16:
+            raise ValueError("a secret needs at least 16 bytes")
+        self._require_nonce = require_nonce
+        self._secret = secrets.token_bytes(32) if secret_bytes is None else secret_bytes
+        self._used_proofs: dict[bytes, float] = {}
+
+    def check(self, proof: str | None, *, method: str, url: str, token: str | None, now: float) -> str:
+        """The thumbprint of the key whose holder made this proof for this request, just now and never before."""
+        if not proof:
+            raise TokenRejected("a DPoP proof is required")
+        header = signing.read_header(proof)
+        key = _read_proof_key(header)
+        claims = signing.verify_signature(
+            proof, signing.select_keys([key], {"alg": header.get("alg")}, DPOP_ALGORITHMS), header["alg"]
+        )
+        if claims.get("htm") != method or not _is_same_url(claims.get("htu"), url):
+            raise TokenRejected("the DPoP proof is for another request")
+        issued_at, proof_id = parse_timestamp(claims, "iat"), claims.get("jti")
+        if issued_at is None or not abs(now - issued_at) <= _MAX_PROOF_AGE_S:
+            raise TokenRejected("the DPoP proof is not of this moment")
+        if not isinstance(proof_id, str) or not 0 < len(proof_id) <= _MAX_JTI_CHARS:
+            raise TokenRejected("the DPoP proof has no usable jti")
+        if token is not None and claims.get("ath") != sha256_base64url(token):
+            raise TokenRejected("the DPoP proof is for another token")
+        if self._require_nonce and claims.get("nonce") not in (
+            self.current_nonce(now),
+            self.current_nonce(now - _NONCE_INTERVAL_S),
+        ):
+            raise NonceRequired("the DPoP proof must repeat the nonce")
+        thumbprint = key.thumbprint()
+        self._check_unused(f"{thumbprint} {proof_id}", now)
+        return thumbprint
+
+    def current_nonce(self, now: float) -> str:
+        """The nonce of this moment; it needs no memory."""
+        return hmac.digest(self._secret, b"dpop nonce %d" % int(now // _NONCE_INTERVAL_S), "sha256").hex()[:32]
+
+    def _check_unused(self, proof_id: str, now: float) -> None:
+        proof_hash = hashlib.sha256(proof_id.encode()).digest()
+        if self._used_proofs.get(proof_hash, now) > now:
+            raise TokenRejected("the DPoP proof was used before")
+        if len(self._used_proofs) >= MAX_REMEMBERED_PROOFS:
+            self._used_proofs = {
+                used_hash: expires_at for used_hash, expires_at in self._used_proofs.items() if expires_at > now
+            }
+        if len(self._used_proofs) >= MAX_REMEMBERED_PROOFS:
+            raise VerificationUnavailable("too many DPoP proofs at once")
+        self._used_proofs[proof_hash] = now + 2 * _MAX_PROOF_AGE_S
+
+
+def check_confirmation(claims: Any, thumbprint: str | None) -> None:
+    """A token bound to a key is shown with proof of that key, and one that is not with none. RFC 9449, section 7.1"""
+    confirmation = claims.get("cnf")
+    if confirmation is None:
+        if thumbprint is not None:
+            raise TokenRejected("the token is not bound to a key")
+        return
+    expected = confirmation.get("jkt") if isinstance(confirmation, dict) else None
+    if not isinstance(expected, str):
+        raise TokenRejected("the token is bound in a way that cannot be checked here")
+    if thumbprint is None or not hmac.compare_digest(expected.encode(), thumbprint.encode()):
+        raise TokenRejected("the token is bound to a key, of which there is no proof")
+
+
+def _read_proof_key(header: dict[str, Any]) -> PublicKey:
+    jwk = header.get("jwk")
+    if str(header.get("typ", "")).lower() != "dpop+jwt" or not isinstance(jwk, dict) or "d" in jwk or "k" in jwk:
+        raise TokenRejected("the DPoP proof is none")
+    key = PublicKey({name: value for name, value in jwk.items() if name not in ("alg", "kid", "use", "key_ops")})
+    if not key.is_strong:
+        raise TokenRejected("the DPoP proof is signed with a key that is not accepted")
+    return key
+
+
+def _is_same_url(claimed_url: Any, url: str) -> bool:
+    return isinstance(claimed_url, str) and _normalize_url(claimed_url) == _normalize_url(url)
+
+
+def _normalize_url(url: str) -> tuple[str, str, int | None, str]:
+    """An address without query and fragment, its host in lower case, its port said. RFC 9449, section 4.3"""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)
+    except ValueError:
+        return "", "", None, ""
+    return parts.scheme, (parts.hostname or "").lower(), port, parts.path.rstrip("/")

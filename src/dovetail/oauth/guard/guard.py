@@ -1,0 +1,296 @@
+"""Guard: the resource's side of authorization. From a request's credentials to a principal, or to a challenge.
+
+Pure: a flow that yields what is to be fetched. Also what the server says of itself to those who ask who guards it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from dovetail.errors import Denied, clip
+from dovetail.oauth.flow import Flow, Now
+from dovetail.oauth.guard.claims import TokenRejected, VerificationUnavailable
+from dovetail.oauth.guard.dpop import DPOP_ALGORITHMS, DPoPChecker, NonceRequired, check_confirmation
+from dovetail.oauth.guard.keys import has_issuer, read_unverified_claims
+from dovetail.oauth.guard.verifiers import TOKEN_PATTERN, IntrospectionVerifier, Verifier, as_tuple
+from dovetail.protocol.principal import SCOPE_PATTERN, Principal
+from dovetail.wire.base import Struct
+
+
+class RequestHead(Struct, frozen=True, kw_only=True):
+    """What a guard looks at: a request without its body, and what this server is called."""
+
+    method: str
+    url: str  # as the client sees it
+    authorization: str | None = None
+    dpop_proof: str | None = None
+    resource: str
+    metadata_url: str | None = None  # where the metadata of the resource can be fetched
+
+
+class Guard:
+    """Who is served, given as `Server(auth=...)`. A verifier alone is a guard with nothing else said.
+
+    verifiers: what knows tokens; one that knows the token is enough.
+    scopes: what every caller needs.
+    implied: scopes that include others, such as `{"files": ["files:read", "files:write"]}`.
+    authorization_servers: where clients get tokens; the verifiers' issuers unless you say otherwise.
+    scopes_supported: what the metadata names, and a login may ask for: `scopes` and those of the server's tools,
+        resources and prompts, unless you say otherwise.
+    dpop: True if every token must be bound to a key. Tokens that are bound are always checked.
+    dpop_nonces: whether proofs must repeat a nonce of ours.
+    secret: what the nonces are made of, at least 16 bytes; the same in every process behind one address.
+    show_locked: whether tools, resources and prompts are listed to callers who lack their scopes, so that a client can
+        ask for these by calling.
+    """
+
+    def __init__(
+        self,
+        *verifiers: Verifier,
+        scopes: Sequence[str] = (),
+        implied: Mapping[str, Sequence[str]] | None = None,
+        authorization_servers: Sequence[str] | None = None,
+        scopes_supported: Sequence[str] | None = None,
+        dpop: bool = False,
+        dpop_nonces: bool = False,
+        secret: str | bytes | None = None,
+        show_locked: bool = False,
+    ) -> None:
+        if not verifiers:
+            raise ValueError("a Guard needs at least one verifier: JwtVerifier(...), IntrospectionVerifier(...)")
+        for verifier in verifiers:
+            _check_verifier(verifier)
+        self.show_locked = show_locked
+        self._verifiers = verifiers
+        self._required_scopes = validate_scopes(scopes)
+        self._implied_scopes = {scope: validate_scopes(included) for scope, included in (implied or {}).items()}
+        issuers = [verifier.issuer for verifier in verifiers if verifier.issuer is not None]
+        self._issuer_urls = list(dict.fromkeys(issuers if authorization_servers is None else authorization_servers))
+        self._scopes_supported = None if scopes_supported is None else validate_scopes(scopes_supported)
+        self._require_dpop = dpop
+        self._proof_checker = DPoPChecker(require_nonce=dpop_nonces, secret=secret)
+
+    @property
+    def leads(self) -> bool:
+        """Whether its metadata leads to somebody who issues tokens."""
+        return bool(self._issuer_urls)
+
+    @property
+    def alone(self) -> bool:
+        """Whether it takes tokens that another process would not know."""
+        return any(getattr(verifier, "alone", False) for verifier in self._verifiers)
+
+    def admit(self, head: RequestHead) -> Flow[Principal]:
+        """Who is calling; Denied, with a challenge, if that is not known or not enough."""
+        scheme, token = self._parse_credentials(head)
+        now: float = yield Now()
+        try:
+            if self._require_dpop and scheme != "dpop":
+                raise TokenRejected("only tokens bound to a key are accepted here")
+            principal = yield from self._verify(token, head.resource)
+            check_confirmation(principal.claims, self._check_proof(head, token, now) if scheme == "dpop" else None)
+        except NonceRequired as exc:
+            raise self._unauthorized_error(
+                head, "use_dpop_nonce", str(exc), "dpop", nonce=self._proof_checker.current_nonce(now)
+            ) from None
+        except TokenRejected as exc:
+            raise self._unauthorized_error(head, "invalid_token", str(exc), scheme) from exc
+        except VerificationUnavailable as exc:
+            # Not 401: the client would throw away a token that may well be good.
+            raise Denied(f"Try again later: {exc}", status=503) from exc
+        principal = self._add_implied_scopes(principal)
+        if not principal.scopes.issuperset(self._required_scopes):
+            raise self._unauthorized_error(head, "insufficient_scope", "more scopes are needed", scheme, status=403)
+        return principal
+
+    def _check_proof(self, head: RequestHead, token: str, now: float) -> str:
+        return self._proof_checker.check(head.dpop_proof, method=head.method, url=head.url, token=token, now=now)
+
+    def _parse_credentials(self, head: RequestHead) -> tuple[str, str]:
+        scheme, _, token = (head.authorization or "").partition(" ")
+        scheme, token = scheme.lower(), token.strip()
+        if scheme not in ("bearer", "dpop"):
+            raise self._unauthorized_error(head)
+        if not TOKEN_PATTERN.fullmatch(token):
+            raise self._unauthorized_error(head, "invalid_request", "the credentials are malformed", scheme, status=400)
+        return scheme, token
+
+    def _verify(self, token: str, resource: str) -> Flow[Principal]:
+        """By the verifier whose token it seems to be; where several may be asked, one that knows it is enough."""
+        candidates = [verifier for verifier in self._verifiers if verifier.speaks_of(token)]
+        if any(verifier.issuer is not None and has_issuer(token, verifier.issuer) for verifier in candidates):
+            # Whom it names knows it, or nobody does: it is not shown to others to be asked about.
+            candidates = [
+                verifier for verifier in candidates if verifier.issuer is None or has_issuer(token, verifier.issuer)
+            ]
+            candidates = [
+                verifier
+                for verifier in candidates
+                if not isinstance(verifier, IntrospectionVerifier) or verifier.issuer is not None
+            ]
+        problem: Exception = TokenRejected(
+            "the token is from nobody known here", self._describe_unknown_issuer(token) if not candidates else None
+        )
+        for verifier in candidates:
+            try:
+                return (yield from verifier.verify(token, (resource,)))
+            except TokenRejected as exc:
+                problem = problem if isinstance(problem, VerificationUnavailable) else exc
+            except VerificationUnavailable as exc:
+                problem = exc
+        raise problem
+
+    def _describe_unknown_issuer(self, token: str) -> str | None:
+        """Whose token it says it is, to be compared with whose are taken: to the letter, down to the last slash."""
+        try:
+            actual_issuer = clip(str(read_unverified_claims(token).get("iss")))
+        except TokenRejected:
+            return None
+        return f"it is from {actual_issuer}, taken are those of {', '.join(self._issuer_urls) or 'no issuer'}"
+
+    def _add_implied_scopes(self, principal: Principal) -> Principal:
+        if not self._implied_scopes:
+            return principal
+        scopes, pending = set(principal.scopes), list(principal.scopes)
+        while pending:
+            implied = self._implied_scopes.get(pending.pop(), ())
+            pending += [scope for scope in implied if scope not in scopes]
+            scopes.update(implied)
+        return principal.with_scopes(scopes)
+
+    def _unauthorized_error(
+        self,
+        head: RequestHead,
+        error: str | None = None,
+        description: str | None = None,
+        scheme: str = "bearer",
+        *,
+        status: int = 401,
+        nonce: str | None = None,
+    ) -> Denied:
+        """spec: authorization#error-handling, authorization#scope-selection-strategy"""
+        use_dpop = self._require_dpop or scheme == "dpop"
+        fields = {
+            "error": error,
+            "error_description": description,
+            "scope": " ".join(self._required_scopes) or None,
+            "resource_metadata": head.metadata_url
+            if self._issuer_urls
+            else None,  # else it leads to nobody who issues tokens
+            "algs": " ".join(DPOP_ALGORITHMS) if use_dpop else None,
+        }
+        parameters = ", ".join(f'{name}="{value}"' for name, value in fields.items() if value is not None)
+        challenge = f"{'DPoP' if use_dpop else 'Bearer'} {parameters}".strip()
+        message = "Authentication is required" if description is None else f"Not served: {description}"
+        return Denied(message, status=status, challenge=challenge, nonce=nonce)
+
+    def scopes_for(self, needed: Iterable[str], granted: Iterable[str] = ()) -> Sequence[str]:
+        """Return the scopes a token needs for a request: those of every request, `needed`, and those that it has."""
+        implied = {included for scope in granted for included in self._implied_scopes.get(scope, ())}
+        return tuple(
+            dict.fromkeys((*self._required_scopes, *needed, *(scope for scope in granted if scope not in implied)))
+        )
+
+    def document(self, resource: str, needed: Sequence[str] = ()) -> dict[str, Any]:
+        """What this server says of itself, with the scopes of what it offers. RFC 9728, section 2"""
+        supported = (*self._required_scopes, *needed) if self._scopes_supported is None else self._scopes_supported
+        metadata: dict[str, Any] = {"resource": resource, "bearer_methods_supported": ["header"]}
+        if self._issuer_urls:
+            metadata["authorization_servers"] = self._issuer_urls
+        if supported:
+            metadata["scopes_supported"] = list(dict.fromkeys(supported))
+        metadata["dpop_signing_alg_values_supported"] = list(DPOP_ALGORITHMS)
+        if self._require_dpop:
+            metadata["dpop_bound_access_tokens_required"] = True
+        return metadata
+
+
+def create_guard(auth: Any) -> Guard:
+    """The guard an author means: one, a verifier, or several of these."""
+    if isinstance(auth, Guard):
+        return auth
+    return Guard(*auth) if isinstance(auth, list | tuple) else Guard(auth)
+
+
+def _check_verifier(verifier: Any) -> None:
+    """Whatever looks like a verifier is one; what people give instead is told apart without being shown."""
+    if not isinstance(verifier, type) and callable(getattr(verifier, "verify", None)) and hasattr(verifier, "issuer"):
+        return
+    description = f"the class {verifier.__name__} itself" if isinstance(verifier, type) else type(verifier).__name__
+    if isinstance(verifier, str | Mapping):
+        description += ": a table of tokens is StaticTokens({token: name})"
+    elif callable(getattr(verifier, "verifier", None)):
+        description += ": pass its .verifier()"
+    elif callable(verifier) and not isinstance(verifier, type):
+        description += ": a function that identifies callers is asgi(authenticate=...)"
+    raise TypeError(
+        "auth must be Guard(...), JwtVerifier(...), IntrospectionVerifier(...), StaticTokens(...) or a list of "
+        f"verifiers, not {description}"
+    )
+
+
+def validate_scopes(scopes: str | Iterable[str]) -> tuple[str, ...]:
+    """Scopes as an author gives them, each one a word that can stand in a challenge."""
+    scope_list = as_tuple(scopes)
+    for scope in scope_list:
+        if not SCOPE_PATTERN.fullmatch(scope):
+            raise ValueError(f"{scope!r} is not a scope: one word, without quotes or backslashes")
+    return tuple(dict.fromkeys(scope_list))
+
+
+RESOURCE_METADATA_PATH: Final = "/.well-known/oauth-protected-resource"
+
+_DEFAULT_PORTS: Final = {"https": 443, "http": 80}
+
+
+class ServerLocation(Struct, frozen=True):
+    """A server's address, and that of its metadata."""
+
+    base_url: str  # under which the application is reached
+    path: str  # of the endpoint, below that
+
+    @property
+    def resource(self) -> str:
+        """What the server is called in tokens and metadata. spec: authorization#canonical-server-uri"""
+        return self.url_for(self.path)
+
+    @property
+    def metadata_url(self) -> str:
+        """Where its metadata is. Below a prefix, for the root of the origin may be somebody else's."""
+        return self.url_for(RESOURCE_METADATA_PATH + ("" if self.path == "/" else self.path))
+
+    def serves_metadata_at(self, path: str) -> bool:
+        """Whether the metadata is to be given at this path: in the place the RFC names, inside the prefix, or first."""
+        resource_path = urlsplit(self.resource).path
+        return path in (
+            RESOURCE_METADATA_PATH,
+            RESOURCE_METADATA_PATH + resource_path,
+            RESOURCE_METADATA_PATH + self.path,
+        )
+
+    def url_for(self, path: str) -> str:
+        """The address of a path of the application."""
+        return self.base_url + ("" if path == "/" else path)
+
+
+def location_from_public_url(public_url: str, path: str) -> ServerLocation:
+    """The place behind a public URL: that of the endpoint, or that under which the whole application is reached."""
+    parts = urlsplit(public_url)
+    origin = f"{parts.scheme.lower()}://{parts.netloc.rpartition('@')[2].lower()}"
+    prefix = parts.path.rstrip("/")
+    if prefix.endswith(path):
+        prefix = prefix.removesuffix(path)
+    return ServerLocation(origin + prefix, path)
+
+
+def location_from_request(scheme: str, host: str, port: int | None, root_path: str, path: str) -> ServerLocation:
+    """The place by which a request came in; the host is a name, without its port."""
+    host_part = f"[{host}]" if ":" in host else host
+    port_suffix = "" if port is None or port == _DEFAULT_PORTS.get(scheme) else f":{port}"
+    return ServerLocation(f"{scheme}://{host_part}{port_suffix}{root_path.rstrip('/')}", path)
+
+
+def parse_host_name(header: Any) -> str:
+    """The name in a Host header."""
+    text = header.decode("latin-1").lower()
+    return text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0]

@@ -1,0 +1,1 @@
+"""Login flows of a client."""

@@ -1,0 +1,148 @@
+"""Who this client is to an authorization server: as the user says, by its metadata document, or registered on the spot.
+
+spec: client-registration
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from dovetail.errors import LoginFailed, clip
+from dovetail.oauth.flow import Flow, login_error, post_json
+from dovetail.oauth.login.login_settings import DeviceLogin, OAuth, get_signer
+from dovetail.oauth.login.saved_login import ClientRegistration
+from dovetail.oauth.metadata import AuthorizationServerMetadata, is_secure_url
+
+# The ways to prove who we are at the token endpoint, best first.
+_AUTH_METHODS: Final = ("client_secret_basic", "client_secret_post", "none")
+
+
+def identify_client(
+    server: AuthorizationServerMetadata,
+    settings: OAuth | DeviceLogin,
+    saved_client: ClientRegistration | None,
+    redirect_uri: str,
+    scopes: Sequence[str],
+    grant_type: str = "authorization_code",
+) -> Flow[ClientRegistration]:
+    """The identity to use with this server; one registered with another is never used.
+
+    A client whose scopes the server limits, and says so, is registered anew when it wants more.
+    """
+    if settings.client_id is not None:
+        return _use_given_client(server, settings, saved_client)
+    if settings.client_metadata_url is not None and server.client_id_metadata_document_supported:
+        return ClientRegistration(
+            issuer=server.issuer,
+            client_id=settings.client_metadata_url,
+            method="none" if get_signer(settings) is None else "private_key_jwt",
+            redirect_uris=[redirect_uri],
+        )
+    if saved_client is not None and _is_usable(saved_client, server, redirect_uri, scopes):
+        return saved_client
+    endpoint = server.registration_endpoint
+    if endpoint is None or not is_secure_url(endpoint):
+        raise LoginFailed(f"{clip(server.issuer)} does not let clients register themselves").at(
+            hint="register one there by hand and pass auth=OAuth(client_id=...)"
+        )
+    return (yield from _register(server, endpoint, settings, redirect_uri, scopes, grant_type))
+
+
+def _is_usable(
+    saved_client: ClientRegistration, server: AuthorizationServerMetadata, redirect_uri: str, scopes: Sequence[str]
+) -> bool:
+    if saved_client.issuer != server.issuer or saved_client.given or saved_client.refused:
+        return False
+    return redirect_uri in saved_client.redirect_uris and (
+        not saved_client.scopes or set(scopes) <= set(saved_client.scopes)
+    )
+
+
+def _use_given_client(
+    server: AuthorizationServerMetadata, settings: OAuth | DeviceLogin, saved_client: ClientRegistration | None
+) -> ClientRegistration:
+    assert settings.client_id is not None
+    check_issuer(server, settings.issuer, saved_client)
+    auth_method = getattr(settings, "token_auth_method", None)
+    has_secret = settings.client_secret is not None
+    return ClientRegistration(
+        issuer=server.issuer,
+        client_id=settings.client_id,
+        client_secret=settings.client_secret,
+        method=choose_auth_method(server, has_secret, auth_method)
+        if get_signer(settings) is None
+        else "private_key_jwt",
+        given=True,
+    )
+
+
+def check_issuer(
+    server: AuthorizationServerMetadata, expected_issuer: str | None, saved_client: ClientRegistration | None
+) -> None:
+    """What a user has from one issuer is not shown to another: the one they named, else the first it was used with."""
+    if expected_issuer is None and saved_client is not None and saved_client.given:
+        expected_issuer = saved_client.issuer
+    if expected_issuer is not None and expected_issuer != server.issuer:
+        raise LoginFailed(
+            f"the client was given for {clip(expected_issuer)}, but the server is guarded by {clip(server.issuer)}"
+        ).at(hint="if the server moved and you trust that, get a client id there and pass it with its issuer=")
+
+
+def choose_auth_method(
+    server: AuthorizationServerMetadata, has_secret: bool, preferred_method: str | None = None
+) -> str:
+    """How to prove who we are, of what the server offers; RFC 8414 says Basic where it is silent."""
+    if preferred_method is not None:
+        return preferred_method
+    if not has_secret:
+        return "none"
+    supported = server.token_endpoint_auth_methods_supported or ["client_secret_basic"]
+    return next((method for method in _AUTH_METHODS[:2] if method in supported), "client_secret_basic")
+
+
+def _register(
+    server: AuthorizationServerMetadata,
+    endpoint: str,
+    settings: OAuth | DeviceLogin,
+    redirect_uri: str,
+    scopes: Sequence[str],
+    grant_type: str,
+) -> Flow[ClientRegistration]:
+    """spec: client-registration#dynamic-client-registration"""
+    supported = server.token_endpoint_auth_methods_supported
+    auth_method = (
+        "none"
+        if supported is None or "none" in supported
+        else next((method for method in _AUTH_METHODS if method in supported), "none")
+    )
+    client_metadata: dict[str, Any] = {
+        "client_name": settings.client_name,
+        "redirect_uris": [redirect_uri],
+        "grant_types": [grant_type, "refresh_token"],
+        "response_types": ["code"],
+        "token_endpoint_auth_method": auth_method,
+        "application_type": "native" if _is_local(redirect_uri) else "web",
+    }
+    if scopes:
+        client_metadata["scope"] = " ".join(scopes)
+    response = yield from post_json(endpoint, client_metadata)
+    data = response.json() or {}
+    client_id, secret = data.get("client_id"), data.get("client_secret")
+    if response.status not in (200, 201) or not isinstance(client_id, str):
+        raise login_error("registration", response).at(
+            hint="register a client there by hand and pass auth=OAuth(client_id=...)"
+        )
+    granted_method, granted_scope = data.get("token_endpoint_auth_method"), data.get("scope")
+    return ClientRegistration(
+        issuer=server.issuer,
+        client_id=client_id,
+        client_secret=secret if isinstance(secret, str) else None,
+        method=granted_method
+        if isinstance(granted_method, str)
+        else (choose_auth_method(server, True) if secret else "none"),
+        redirect_uris=[redirect_uri],
+        scopes=granted_scope.split() if isinstance(granted_scope, str) else [],  # RFC 7591, section 3.2.1
+    )
+
+
+def _is_local(uri: str) -> bool:
+    return uri.startswith(("http://127.0.0.1", "http://localhost", "http://[::1]")) or not uri.startswith("http")

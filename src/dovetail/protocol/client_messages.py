@@ -1,0 +1,240 @@
+"""How a client writes its requests in each era, and which error a server's refusal is. Pure bytes and values.
+
+The stateless era's `_meta` says the same thing every time, so it is encoded once.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dovetail.errors import (
+    InternalError,
+    InvalidParams,
+    MCPError,
+    MethodNotFound,
+    MissingCapability,
+    NotFound,
+    PeerError,
+    RateLimited,
+    ResultError,
+    ToolError,
+    Unauthorized,
+)
+from dovetail.protocol.client_transport import describe_request
+from dovetail.protocol.headers import encode_value
+from dovetail.protocol.stateless import METHOD_HEADER, NAME_HEADER, VERSION_HEADER
+from dovetail.wire import jsonrpc
+from dovetail.wire.codec import encode
+from dovetail.wire.jsonrpc import RequestId
+from dovetail.wire.lifecycle import ClientCapabilities, Implementation
+from dovetail.wire.logs import LoggingLevel
+from dovetail.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROGRESS_TOKEN, PROTOCOL_VERSION
+from dovetail.wire.methods import METHODS
+from dovetail.wire.raw_message import ErrorObject, to_plain
+from dovetail.wire.revisions import DRAFT, is_stateless
+
+
+class RequestEncoder:
+    """One client's way of speaking one revision."""
+
+    def __init__(
+        self,
+        revision: str,
+        client_info: Implementation,
+        capabilities: ClientCapabilities,
+        log_level: LoggingLevel | None = None,
+    ) -> None:
+        self.revision = revision
+        self.is_stateless = is_stateless(revision)
+        self._meta: dict[str, Any] = {}
+        if self.is_stateless:
+            self._meta = {
+                PROTOCOL_VERSION: revision,
+                CLIENT_INFO: client_info,
+                CLIENT_CAPABILITIES: capabilities,
+            }
+            if log_level is not None:
+                self._meta[LOG_LEVEL] = log_level
+        self._meta_members = encode(self._meta)[1:-1]
+        self._separator = b"," if self._meta_members else b""
+        self._version_header = (VERSION_HEADER, revision.encode())
+
+    def encode_request(self, id: RequestId, method: str, params: Any, meta: Mapping[str, Any] | None = None) -> bytes:
+        """The message; its progress token is its id, so that a server at work can always say so."""
+        encoded_id = encode(id)
+        if type(params) is dict and "_meta" in params:  # of a caller who writes the whole message: once is enough
+            params = dict(params)
+            meta = {**(params.pop("_meta") or {}), **(meta or {})}
+        meta_members, separator = self._meta_members, self._separator
+        if meta:
+            merged_meta = self._meta | dict(meta)
+            merged_meta.pop(PROGRESS_TOKEN, None)
+            meta_members = encode(merged_meta)[1:-1]
+            separator = b"," if meta_members else b""
+        try:
+            encoded_params = encode(params)[:-1] if params else b"{"
+        except (TypeError, ValueError, OverflowError) as exc:
+            error_type = ValueError if isinstance(exc, UnicodeError) else type(exc)  # which is made of other things
+            raise error_type(
+                f"what is given to {describe_request(method, params)} cannot be sent as JSON: {exc}"
+            ) from None
+        return b"".join(
+            (
+                b'{"jsonrpc":"2.0","id":',
+                encoded_id,
+                b',"method":"',
+                method.encode(),
+                b'","params":',
+                encoded_params,
+                b',"_meta":{' if len(encoded_params) > 1 else b'"_meta":{',
+                meta_members,
+                separator,
+                _PROGRESS_TOKEN_KEY,
+                encoded_id,
+                b"}}}",
+            )
+        )
+
+    def build_headers(self, method: str, params: Any) -> list[tuple[bytes, bytes]]:
+        """The headers that mirror a request of the stateless era. spec: streamable-http#standard-request-headers"""
+        mirrored = [self._version_header, (METHOD_HEADER, method.encode())]
+        row = METHODS.get(method)
+        if row is not None and row.name_parameter is not None:
+            value = params.get(row.name_parameter)
+            if isinstance(value, str):
+                mirrored.append((NAME_HEADER, encode_value(value).encode("ascii")))
+        return mirrored
+
+
+_PROGRESS_TOKEN_KEY: Final = b'"%s":' % PROGRESS_TOKEN.encode()
+
+
+def encode_initialize(
+    revision: str, client_info: Implementation, capabilities: ClientCapabilities, id: RequestId
+) -> bytes:
+    """The request that opens a handshake session."""
+    return jsonrpc.encode_request(
+        id,
+        "initialize",
+        {"protocolVersion": revision, "capabilities": capabilities, "clientInfo": client_info},
+    )
+
+
+def parse_progress(params: Any) -> tuple[RequestId, float, float | None, str | None]:
+    """Whose progress, how far, of how much, and in which words; the draft dialect nests it."""
+    data: Any = to_plain(params)
+    try:
+        progress = data["progress"]
+        is_nested = type(progress) is dict
+        token = data["requestId" if is_nested else "progressToken"]
+        current, details = (progress["current"], progress) if is_nested else (progress, data)
+        if type(token) in (int, str) and type(current) in (int, float):
+            total, message = details.get("total"), details.get("message")
+            return (
+                token,
+                current,
+                total if type(total) in (int, float) else None,
+                message if type(message) is str else None,
+            )
+    except (KeyError, TypeError):
+        pass
+    raise ResultError("notifications/progress lacks its token or its progress")
+
+
+# The codes of the specifications and seeds that name a thing that is not there, by method and dialect.
+_NOT_FOUND_CODES: Final = {
+    "resources/read": frozenset({-32002, -32001}),
+    "resources/subscribe": frozenset({-32002, -32001}),
+}
+# Where there is no code of its own for it, words tell: those of the specification's examples, and those of other SDKs.
+# spec: tools#error-handling
+_ITEM_KINDS_BY_METHOD: Final = {
+    "tools/call": ("tool",),
+    "prompts/get": ("prompt",),
+    "resources/read": ("resource",),
+    "resources/subscribe": ("resource",),
+    "completion/complete": ("prompt", "resource"),
+}
+_NOT_FOUND_MESSAGE: Final = re.compile(
+    r"(?:MCP error -?\d+: )?"
+    r"(?:(?:unknown|no such) (tool|prompt|resource)\b|(tool|prompt|resource)\b.{0,300} not found\b)",
+    re.IGNORECASE | re.DOTALL,
+)
+_UNSPECIFIC_CODES: Final = frozenset({InvalidParams.code, InternalError.code, -32000, -32002, 0})
+_DRAFT_NOT_FOUND_CODES: Final = frozenset({-32002, -32003, -32004})
+_UNAUTHORIZED_CODE: Final = -32003
+_RATE_LIMITED_CODES: Final = frozenset({-32004, 429})
+_TOOL_FAILED_CODE: Final = -32002
+
+
+_HANDLER_OPTIONS: Final = {"sampling": "sample=", "roots": "roots="}
+
+
+def _missing_capability_hint(data: Any) -> str:
+    required = data.get("requiredCapabilities") if isinstance(data, dict) else None
+    names = [
+        ("elicit_url=" if "url" in (modes or ()) else "elicit=") if name == "elicitation" else _HANDLER_OPTIONS[name]
+        for name, modes in (required.items() if isinstance(required, dict) else ())
+        if name == "elicitation" or name in _HANDLER_OPTIONS
+    ]
+    return f"give the client a handler for it: {' and '.join(names) or 'elicit=, elicit_url=, sample= or roots='}"
+
+
+_UNSUPPORTED_HINTS: Final = {
+    "tools": "this server offers no tools",
+    "prompts": "this server offers no prompts",
+    "resources": "this server offers no resources",
+    "resources/subscribe": "this server does not tell when a resource changes",
+    "completion": "this server completes no arguments",
+    "logging": "this server sends no log messages",
+}
+
+
+def create_error(revision: str | None, method: str, error_object: ErrorObject) -> MCPError:
+    """The exception an error response stands for."""
+    error: MCPError = _choose_error_type(revision, method, error_object)(
+        error_object.code, error_object.message, error_object.data
+    )
+    return error.at(hint=_find_hint(method, error_object.code, error_object.data))
+
+
+def _find_hint(method: str, code: int, data: Any) -> str | None:
+    if code == MissingCapability.code or (isinstance(data, dict) and "requiredCapabilities" in data):
+        return _missing_capability_hint(data)
+    row = METHODS.get(method)
+    if code == MethodNotFound.code and row is not None and row.sender == "client":
+        return _UNSUPPORTED_HINTS.get(method) or _UNSUPPORTED_HINTS.get(method.partition("/")[0])
+    return None
+
+
+def is_not_found_message(method: str, message: str) -> bool:
+    """Whether a server's words say that there is no such tool, prompt or resource."""
+    match = _NOT_FOUND_MESSAGE.match(message)
+    return match is not None and (match[1] or match[2]).lower() in _ITEM_KINDS_BY_METHOD.get(method, ())
+
+
+def _choose_error_type(revision: str | None, method: str, error_object: ErrorObject) -> Any:
+    code = error_object.code
+    # The newest revision has no code for it, but the URI that leads nowhere is named. spec: resources#error-handling
+    if (
+        code == InvalidParams.code
+        and method in _NOT_FOUND_CODES
+        and type(error_object.data) is dict
+        and "uri" in error_object.data
+    ):
+        return NotFound
+    if code in _NOT_FOUND_CODES.get(method, ()) or (revision == DRAFT and code in _DRAFT_NOT_FOUND_CODES):
+        return NotFound
+    if code in _UNSPECIFIC_CODES and is_not_found_message(method, error_object.message):
+        return NotFound
+    if code in _RATE_LIMITED_CODES:
+        return RateLimited
+    if code == _UNAUTHORIZED_CODE:
+        return Unauthorized
+    if code == _TOOL_FAILED_CODE and method == "tools/call":
+        return _create_tool_error
+    return PeerError
+
+
+def _create_tool_error(code: int, message: str, data: Any) -> ToolError:
+    return ToolError(message or f"the tool failed ({code})")

@@ -1,0 +1,233 @@
+"""The handshake era: a session opened by `initialize`, which remembers who the caller is.
+
+The same three verbs as the stateless era. A session is a plain value; whoever holds the connection holds it.
+"""
+
+import os
+from typing import Any, Final, Generic, TypeVar
+
+from dovetail.errors import (
+    InvalidParams,
+    InvalidRequest,
+    MethodNotFound,
+    PeerError,
+    ProtocolError,
+    ResourceNotFound,
+    UnsupportedRevision,
+)
+from dovetail.protocol import downgrade
+from dovetail.protocol.exchange import Caller, Exchange, Service, check_result_size
+from dovetail.protocol.principal import Principal
+from dovetail.protocol.subscription_filter import RESOURCE_UPDATED, find_subscribed_uris
+from dovetail.protocol.uri_key import uri_key
+from dovetail.wire import jsonrpc
+from dovetail.wire.base import EmptyResult, Result
+from dovetail.wire.codec import convert, encode
+from dovetail.wire.jsonrpc import RequestId
+from dovetail.wire.lifecycle import InitializeParams, InitializeResult
+from dovetail.wire.logs import SetLevelParams, get_severity
+from dovetail.wire.methods import BATCH_REVISIONS, REQUESTS
+from dovetail.wire.revisions import HANDSHAKE_REVISIONS, NEWEST_HANDSHAKE_REVISION, get_order, is_stateless
+from dovetail.wire.subscriptions import SubscribeParams
+
+INITIALIZE: Final = "initialize"
+DEFAULT_LOG_LEVEL: Final = get_severity("info")
+EMPTY_RESULT: Final = EmptyResult()
+
+# Answered from the session itself, without troubling the server.
+_SESSION_METHODS: Final = frozenset(
+    {"ping", "shutdown", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"}
+)
+_MAX_SUBSCRIPTIONS: Final = 1000
+
+
+def negotiate_revision(requested: str, supported: tuple[str, ...]) -> str:
+    """The revision to speak: the one asked for, else the newest. spec: handshake/lifecycle#version-negotiation"""
+    handshake_revisions = [revision for revision in supported if not is_stateless(revision)]
+    if not handshake_revisions:
+        raise UnsupportedRevision(requested, tuple(reversed(supported)))
+    if requested in handshake_revisions:
+        return requested
+    published = [revision for revision in handshake_revisions if revision in HANDSHAKE_REVISIONS]
+    return max(published or handshake_revisions, key=get_order)
+
+
+class HandshakeState:
+    """What one handshake leaves behind."""
+
+    __slots__ = ("caller", "is_ready", "subscriptions")
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+        self.is_ready = False
+        self.subscriptions: dict[str, list[str]] | None = None  # URIs as they were spelled, by key
+
+    @property
+    def allows_batches(self) -> bool:
+        """Whether several messages may come in one array."""
+        return self.caller.revision in BATCH_REVISIONS
+
+    def is_subscribed(self, method: str, uri: str | None) -> bool:
+        """Whether a change is for this session: all lists, and the resources it subscribed to."""
+        if not self.is_ready:
+            return False
+        if method != RESOURCE_UPDATED:
+            return True
+        return self.subscriptions is not None and uri is not None and uri_key(uri) in self.subscriptions
+
+    def get_subscribed_uris(self, uri: str | None) -> list[str | None]:
+        """Return the URIs to name in the notices of one change: each as this session spelled it."""
+        return find_subscribed_uris(self.subscriptions or {}, uri)
+
+    def admit(self, message: dict[str, Any]) -> Exchange:
+        """The exchange a request opens within this session."""
+        method = message["method"]
+        if method == INITIALIZE:
+            raise InvalidRequest("Invalid request: this session is already initialized")
+        if method not in REQUESTS[self.caller.revision]:
+            raise MethodNotFound(method)
+        params: dict[str, Any] = message.get("params") or {}
+        meta = params.get("_meta")
+        return Exchange(message["id"], method, params, meta if type(meta) is dict else {}, self.caller)
+
+    def handle_session_request(self, exchange: Exchange, service: Service) -> Result | None:
+        """The answer to what concerns only the session; None for everything else."""
+        if exchange.method not in _SESSION_METHODS:
+            return None
+        match exchange.method:
+            case "logging/setLevel":
+                if service.capabilities().logging is None:
+                    raise MethodNotFound(exchange.method)
+                self.caller.level = get_severity(convert(exchange.params, SetLevelParams).level)
+            case "resources/subscribe" | "resources/unsubscribe":
+                resources_capability = service.capabilities().resources
+                if resources_capability is None or not resources_capability.subscribe:
+                    raise MethodNotFound(exchange.method)
+                self._update_subscription(exchange, service)
+            case _:
+                pass
+        return EMPTY_RESULT
+
+    def _update_subscription(self, exchange: Exchange, service: Service) -> None:
+        uri = convert(exchange.params, SubscribeParams).uri
+        if len(uri) > service.limits.uri:
+            raise InvalidParams(f"Invalid params: uri is longer than {service.limits.uri} characters")
+        if not service.readable(uri, exchange.caller.principal):
+            raise ResourceNotFound(uri)
+        if self.subscriptions is None:
+            self.subscriptions = {}
+        key = uri_key(uri)
+        spellings = self.subscriptions.get(key, [])
+        if exchange.method == "resources/unsubscribe":
+            remaining = (
+                [spelling for spelling in spellings if spelling != uri] if uri in spellings else []
+            )  # another spelling ends them all
+            self.subscriptions[key] = remaining
+            if not remaining:
+                del self.subscriptions[key]
+        elif uri not in spellings:
+            if sum(map(len, self.subscriptions.values())) >= _MAX_SUBSCRIPTIONS:
+                raise InvalidRequest(f"Invalid request: more than {_MAX_SUBSCRIPTIONS} subscriptions in one session")
+            self.subscriptions[key] = [*spellings, uri]
+
+
+def open_session(
+    message: dict[str, Any], service: Service, principal: Principal | None = None
+) -> tuple[HandshakeState, bytes]:
+    """The session an `initialize` request opens, and the response to it."""
+    initialize_params = convert(message.get("params") or {}, InitializeParams)
+    if len(encode(initialize_params)) > service.limits.meta:  # all of it is kept as long as the session
+        raise InvalidParams(f"Invalid params: larger than {service.limits.meta} bytes")
+    revision = negotiate_revision(initialize_params.protocol_version, service.revisions)
+    session_id = os.urandom(8).hex()
+    caller = Caller(
+        revision,
+        False,
+        initialize_params.capabilities,
+        DEFAULT_LOG_LEVEL,
+        principal,
+        initialize_params.client_info,
+        session_id,
+    )
+    result = InitializeResult(
+        protocol_version=revision,
+        capabilities=downgrade.downgrade_capabilities(revision, service.capabilities()),
+        server_info=downgrade.downgrade_implementation(revision, service.implementation),
+        instructions=service.instructions,
+    )
+    return HandshakeState(caller), jsonrpc.encode_response(message["id"], result)
+
+
+def create_implicit_session(revision: str | None, principal: Principal | None = None) -> HandshakeState:
+    """A session for a caller who never shook hands: stateless serving of a handshake revision."""
+    session = HandshakeState(
+        Caller(revision or NEWEST_HANDSHAKE_REVISION, False, level=DEFAULT_LOG_LEVEL, principal=principal)
+    )
+    session.is_ready = True
+    return session
+
+
+def seal(exchange: Exchange, result: Result | bytes, max_result_bytes: int) -> bytes:
+    """The response, in the words of the caller's revision."""
+    if exchange.method == "shutdown":
+        return jsonrpc.encode_result(exchange.id, b"null")
+    if isinstance(result, bytes):
+        data = jsonrpc.encode_result(exchange.id, result)
+    else:
+        result = downgrade.downgrade_result(
+            exchange.caller.revision, exchange.method, result, wrap_structured=exchange.wraps
+        )
+        data = jsonrpc.encode_response(exchange.id, result)
+    if len(data) > max_result_bytes:
+        check_result_size(exchange, result, max_result_bytes)
+    return data
+
+
+def refuse(revision: str, id: RequestId | None, exc: ProtocolError) -> bytes:
+    """The error response, with the code the revision has for it."""
+    return jsonrpc.encode_error(id, downgrade.get_error_code(revision, exc), exc.message, exc.data)
+
+
+Waiter = TypeVar("Waiter")
+
+
+class PendingRequests(Generic[Waiter]):
+    """The questions this side has asked and not yet had answered."""
+
+    __slots__ = ("_last_id", "_waiters")
+
+    def __init__(self) -> None:
+        self._last_id = 0
+        self._waiters: dict[RequestId, Waiter] = {}
+
+    @property
+    def open_questions(self) -> int:
+        """How many questions wait for an answer."""
+        return len(self._waiters)
+
+    def create_request(self, waiter: Waiter, method: str, params: dict[str, Any]) -> tuple[RequestId, bytes]:
+        """A request with a fresh id, and the bytes to send."""
+        self._last_id += 1
+        self._waiters[self._last_id] = waiter
+        return self._last_id, jsonrpc.encode_request(self._last_id, method, params)
+
+    def match_response(self, message: dict[str, Any]) -> tuple[Waiter, Any] | None:
+        """Whose question a response answers, and the result or PeerError; None if nobody asked."""
+        id = message.get("id")
+        waiter = self._waiters.pop(id, None) if type(id) is int else None
+        if waiter is None:
+            return None
+        error = message.get("error")
+        if error is None:
+            return waiter, message["result"]
+        return waiter, PeerError(error["code"], error["message"], error.get("data"))
+
+    def discard(self, id: RequestId) -> bool:
+        """Stop waiting; whether the question was still open."""
+        return self._waiters.pop(id, None) is not None
+
+    def drain(self) -> list[Waiter]:
+        """Everyone still waiting, at the end of the conversation."""
+        waiters = list(self._waiters.values())
+        self._waiters.clear()
+        return waiters

@@ -1,0 +1,213 @@
+"""Decisions about an HTTP request's head: go on, or a refusal with its status. Pure; reads no body.
+
+The Host and Origin rules are what keeps a web page from reaching a server on the visitor's own machine. Verdicts are
+remembered by the raw header bytes, because nearly every request brings the same ones.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+from dovetail.errors import (
+    Busy,
+    ProtocolError,
+    clip,
+)
+
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+# spec: streamable-http#protocol-version-header, streamable-http#server-validation
+STATUS_BY_ERROR_CODE: Final = {
+    -32700: 400,
+    -32600: 400,
+    -32601: 404,
+    -32602: 400,
+    -32020: 400,
+    -32021: 400,
+    -32022: 400,
+    403: 403,
+}
+
+
+def get_http_status(exc: ProtocolError) -> int:
+    """The status an error response travels with."""
+    if isinstance(exc, Busy):
+        return 429 if exc.own else 503
+    return STATUS_BY_ERROR_CODE.get(exc.code, 200)
+
+
+def build_retry_header(exc: ProtocolError) -> list[tuple[bytes, bytes]]:
+    """When to come back, where that makes sense."""
+    return [(b"retry-after", b"%d" % max(1, int(exc.retry_after)))] if isinstance(exc, Busy) else []
+
+
+def build_scope_challenge(scopes: Iterable[str], metadata: str | None, authorization: bytes = b"") -> bytes:
+    """What a caller must ask for to be served, in the scheme of the credentials it has shown.
+
+    spec: authorization#runtime-insufficient-scope-errors
+    """
+    scheme = "DPoP" if authorization[:5].lower() == b"dpop " else "Bearer"
+    challenge = f'{scheme} error="insufficient_scope", scope="{" ".join(scopes)}"'
+    return (challenge if metadata is None else f'{challenge}, resource_metadata="{metadata}"').encode()
+
+
+JSON_MEDIA_TYPE: Final = b"application/json"
+SSE_MEDIA_TYPE: Final = b"text/event-stream"
+
+# A header given twice that decides something is ambiguous: two readers could believe two different ones.
+_SINGLE_VALUE_HEADERS: Final = (
+    b"host",
+    b"origin",
+    b"content-type",
+    b"content-length",
+    b"last-event-id",
+    b"authorization",
+    b"dpop",
+)
+_MAX_CACHED_DECISIONS: Final = 256
+_ZERO_QUALITY: Final = re.compile(rb"\s*q=0(?:\.0*)?\s*", re.IGNORECASE)
+
+
+class Refusal(Exception):
+    """An answer given before the request is looked at any further."""
+
+    def __init__(self, status: int, message: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.headers = list(headers)
+
+
+def collect_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """The headers by lower-case name; one that decides something may stand only once."""
+    header_list = list(pairs)
+    headers = dict(header_list)
+    if len(headers) == len(header_list):
+        return headers
+    seen: set[bytes] = set()
+    for name, _ in header_list:
+        if name in seen and (name in _SINGLE_VALUE_HEADERS or name.startswith(b"mcp-")):
+            raise Refusal(400, f"Header mismatch: {name.decode('latin-1')} is given more than once")
+        seen.add(name)
+    joined: dict[bytes, bytes] = {}
+    for name, value in header_list:
+        joined[name] = joined[name] + b", " + value if name in joined else value
+    return joined
+
+
+class HostFilter:
+    """Which hosts and origins may speak to this endpoint."""
+
+    def __init__(self, hosts: Iterable[str], origins: Iterable[str], public_url: str | None) -> None:
+        self._hosts = {host.lower() for host in hosts}
+        self._origins = {origin.lower().rstrip("/") for origin in origins}
+        if public_url is not None:
+            from urllib.parse import urlsplit  # not needed on standard streams, which read this module too
+
+            parts = urlsplit(public_url)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError(f"public_url must be an http or https URL, not {public_url!r}")
+            if "?" in public_url or "#" in public_url:  # spec: authorization#canonical-server-uri
+                raise ValueError(f"public_url must have no query and no fragment, not {public_url!r}")
+            self._hosts.add(parts.netloc.rpartition("@")[2].lower())
+            self._origins.add(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}".lower())
+        self._allowed_cache: dict[tuple[bytes | None, bytes | None, str | None], bool] = {}
+
+    def check(self, headers: Mapping[bytes, bytes], bound_host: str | None) -> None:
+        """Refuse a foreign Origin with 403 and a foreign Host with 421.
+
+        spec: streamable-http#security-endpoint
+        """
+        key = (headers.get(b"host"), headers.get(b"origin"), bound_host)
+        if key in self._allowed_cache:
+            return
+        host, origin = key[0], key[1]
+        if origin is not None and not self._is_origin_allowed(origin.decode("latin-1").lower(), bound_host):
+            raise Refusal(
+                403,
+                f"Origin {clip(origin.decode('latin-1'))} may not use this server; "
+                "name it in allowed_origins if it should",
+            )
+        if host is None or not self._is_host_allowed(host.decode("latin-1").lower(), bound_host):
+            raise Refusal(
+                421,
+                f"Host {clip((host or b'(none)').decode('latin-1'))} is not this server; "
+                "name it in allowed_hosts or set public_url if it is",
+            )
+        if len(self._allowed_cache) < _MAX_CACHED_DECISIONS:
+            self._allowed_cache[key] = True
+
+    def _is_host_allowed(self, host: str, bound_host: str | None) -> bool:
+        if "*" in self._hosts or host in self._hosts:
+            return True
+        name = _parse_hostname(host)
+        return name is not None and (name in LOOPBACK or name in self._hosts or name == bound_host)
+
+    def _is_origin_allowed(self, origin: str, bound_host: str | None) -> bool:
+        if "*" in self._origins or origin in self._origins:
+            return True
+        scheme, separator, host = origin.partition("://")
+        # Only what is itself served here as a page may call; "*" for hosts says nothing about pages.
+        name = _parse_hostname(host) if separator and scheme in ("http", "https") else None
+        return name is not None and (name in LOOPBACK or name == bound_host)
+
+
+def _parse_hostname(host: str) -> str | None:
+    """The name in `name[:port]`, or None if it is not exactly that."""
+    if host.startswith("["):
+        name, bracket, rest = host[1:].partition("]")
+        if not bracket or ":" not in name:  # brackets are for IPv6 alone
+            return None
+        colon, port = rest[:1], rest[1:]
+    else:
+        name, colon, port = host.partition(":")
+        rest = colon + port
+    if rest and (colon != ":" or not (port.isascii() and port.isdecimal() and len(port) <= 5)):
+        return None
+    return name if name and not any(delimiter in name for delimiter in "/@\\?# ") else None
+
+
+def parse_media_type(value: bytes | None) -> bytes:
+    """The type in a Content-Type header, without its parameters."""
+    return (value or b"").partition(b";")[0].strip().lower()
+
+
+_accept_cache: dict[bytes, tuple[bool, bool]] = {}
+
+
+def parse_accept(value: bytes | None) -> tuple[bool, bool]:
+    """Whether an Accept header takes plain JSON, and whether it takes an event stream."""
+    if value is None:
+        return True, True
+    accepts = _accept_cache.get(value)
+    if accepts is None:
+        accepts = (
+            _accepts_type(value, JSON_MEDIA_TYPE, b"application/*"),
+            _accepts_type(value, SSE_MEDIA_TYPE, b"text/*"),
+        )
+        if len(_accept_cache) < _MAX_CACHED_DECISIONS:
+            _accept_cache[value] = accepts
+    return accepts
+
+
+def _accepts_type(value: bytes, full_type: bytes, type_range: bytes) -> bool:
+    for part in value.split(b","):
+        name, _, parameters = part.partition(b";")
+        if name.strip().lower() in (full_type, type_range, b"*/*") and not any(
+            map(_ZERO_QUALITY.fullmatch, parameters.split(b";"))
+        ):
+            return True
+    return False
+
+
+def is_safe_url(url: str) -> bool:
+    """Whether a URL may be shown to a user to open: https, or http on this machine, and nothing hidden in it."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+    except ValueError:
+        return False
+    if not host or not url.isprintable() or parts.username is not None:
+        return False
+    return parts.scheme == "https" or (parts.scheme == "http" and host in LOOPBACK)

@@ -1,0 +1,1 @@
+"""Write and play recordings of traffic."""

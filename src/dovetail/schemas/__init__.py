@@ -1,0 +1,1 @@
+"""JSON Schema: reading, cost, provider rules and differences. Pure."""

@@ -1,0 +1,502 @@
+"""A foreign JSON Schema, read with distrust: what it asks for, what it refers to, and what its parts cost.
+
+`read` keeps only what can change a verdict and turns every reference into a pointer of its own making, so that what was
+judged here is exactly what a validator compiles. Nothing is ever fetched.
+"""
+
+from typing import Any, Final, cast
+from urllib.parse import unquote, urldefrag, urljoin
+
+from dovetail.errors import clip
+from dovetail.protocol.limits import KiB
+from dovetail.schemas.regex_cost import count_concurrent_states
+from dovetail.wire.base import Struct, field
+from dovetail.wire.codec import encode
+
+# The keywords with schemas inside, by what they apply to: the value itself, or what it holds.
+_SAME_VALUE_KEYWORDS: Final = {
+    "not",
+    "if",
+    "then",
+    "else",
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "dependentSchemas",
+    "dependencies",
+}
+_CHILD_KEYWORDS: Final = {
+    "properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames",
+    "prefixItems", "items", "additionalItems", "unevaluatedItems", "contains",
+}  # fmt: skip
+_MAP_KEYWORDS: Final = {"properties", "patternProperties", "dependentSchemas", "dependencies"}
+_LIST_KEYWORDS: Final = {"allOf", "anyOf", "oneOf", "prefixItems"}
+_DEFINITION_KEYWORDS: Final = {"$defs", "definitions"}
+_ASSERTION_KEYWORDS: Final = {
+    "type", "enum", "const", "multipleOf", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum",
+    "maxLength", "minLength", "pattern", "maxItems", "minItems", "uniqueItems", "maxContains", "minContains",
+    "maxProperties", "minProperties", "required", "dependentRequired",
+}  # fmt: skip
+_MAX_ID_CHARS: Final = 1024
+_DYNAMIC_REFERENCES: Final = {"$dynamicRef", "$recursiveRef"}  # their target depends on the road to them
+_BRANCHING_KEYWORDS: Final = {"anyOf", "oneOf", "not", "if", "contains", "propertyNames"}
+
+DRAFT_7: Final = "http://json-schema.org/draft-07/schema"
+DRAFT_2019: Final = "https://json-schema.org/draft/2019-09/schema"
+DRAFT_2020: Final = "https://json-schema.org/draft/2020-12/schema"
+
+# Costs in units of ten nanoseconds of jsonschema-rs; docs/decisions/0021 has the measurements.
+_KEYWORD_COST: Final = 2
+_NAME_COST: Final = 2  # one required name
+_ENUM_VALUE_COST: Final = 20  # one value of an enum that is compared, not looked up
+_NUMBER_COST: Final = 250  # to compare or divide by a number that is not a small integer
+_FLOAT_COST: Final = 10  # to compare a number that is not a small integer with one that is
+_LARGE_DIVISION_COST: Final = 100
+_EXTREME_COST: Final = 3000  # or one with many zeros, whose digits are all written out
+_UNEVALUATED_FACTOR: Final = 3  # how often unevaluated* evaluates its neighbours anew
+
+
+class UnusableSchema(ValueError):
+    """This schema cannot be used safely, or not for this value; the text says why."""
+
+
+class SchemaLimits(Struct, frozen=True, kw_only=True):
+    """How much a schema and a value from a stranger may ask for."""
+
+    max_bytes: int = 256 * KiB  # of the schema, encoded
+    max_depth: int = 64  # of the schema and of the value
+    max_schemas: int = 2000
+    max_values: int = 10_000  # inside enum and const
+    max_patterns: int = 32
+    max_pattern_chars: int = 1000  # characters
+    max_cost: int = 2_000_000  # of one check, in units of ten nanoseconds at worst
+
+
+class Subschema(Struct):
+    """One subschema: its keywords, what it leads to, and what applying it once costs."""
+
+    rank: int = -1  # parts come after those that apply them to the same value
+    assertions: dict[str, Any] = field(default_factory=dict[str, Any])
+    children: dict[str, Any] = field(
+        default_factory=dict[str, Any]
+    )  # keyword to part number, or a list or dict of them
+    same_value: list[int] = field(default_factory=list[int])  # applied to the same value
+    named_members: dict[str, int] = field(default_factory=dict[str, int])  # to the member of this name
+    positional_items: list[int] = field(default_factory=list[int])  # to the item at this place
+    every_member: list[int] = field(default_factory=list[int])  # to any member
+    every_item: list[int] = field(default_factory=list[int])
+    other_members: list[int] = field(default_factory=list[int])  # to those that are not named here
+    other_items: list[int] = field(default_factory=list[int])
+    member_names: list[int] = field(default_factory=list[int])  # to the names themselves
+    value_cost: int = _KEYWORD_COST
+    integer_cost: int = 0  # for a small one
+    number_cost: int = 0  # for any other number
+    object_cost: int = 0
+    char_cost: int = 0  # for each character of a text
+    name_char_cost: int = 0
+    unique_count: int = 0
+
+
+class SchemaPlan(Struct, frozen=True):
+    """A schema that may be compiled, and its parts; the first one is the schema itself."""
+
+    dialect: str
+    schema: dict[str, Any]
+    parts: list[Subschema]
+    repeat_factor: int
+    has_branches: bool
+
+
+def read_schema(schema: Any, limits: SchemaLimits) -> SchemaPlan:
+    """The plan of a schema, or Unusable."""
+    if not isinstance(schema, dict):
+        raise UnusableSchema("not a schema: it must be an object")
+    _check_size(schema, limits)
+    return _SchemaReader(cast("dict[str, Any]", schema), limits).read()
+
+
+def _check_size(schema: Any, limits: SchemaLimits) -> None:
+    level: list[Any] = [schema]
+    for _ in range(limits.max_depth):
+        level = [child for container in level for child in _list_children(container) if type(child) in (dict, list)]
+        if not level:
+            break
+    else:
+        raise UnusableSchema(f"nested deeper than {limits.max_depth}")
+    try:
+        size = len(encode(schema))
+    except (TypeError, ValueError):
+        raise UnusableSchema("not a schema: it is not JSON") from None
+    if size > limits.max_bytes:
+        raise UnusableSchema(f"too large: {size} bytes, more than {limits.max_bytes}")
+
+
+def _list_children(value: Any) -> Any:
+    return value.values() if type(value) is dict else value
+
+
+class _SchemaReader:
+    """Reads one schema: first its names, then what can be reached from its root."""
+
+    def __init__(self, schema: dict[str, Any], limits: SchemaLimits) -> None:
+        self._root = schema
+        self._limits = limits
+        self._dialect = _read_dialect(schema)
+        self._allows_ref_siblings = self._dialect != DRAFT_7  # there a $ref hides everything beside it
+        self._documents: dict[str, dict[str, Any]] = {"": schema}
+        self._anchors: dict[tuple[str, str], dict[str, Any]] = {}
+        self._parts: list[Subschema] = []
+        self._indexes: dict[tuple[int, str], int] = {}
+        self._pending: list[tuple[int, Any, str]] = []
+        self._referenced: set[int] = {0}
+        self._schema_count = 0
+        self._value_count = 0
+        self._pattern_count = 0
+        self._seen_keywords: set[str] = set()
+
+    def read(self) -> SchemaPlan:
+        self._collect_names(self._root, "")
+        self._get_index(self._root, "")
+        while self._pending:
+            index, schema, base = self._pending.pop()
+            self._fill_part(self._parts[index], schema, base)
+        repeat_factor = (
+            _UNEVALUATED_FACTOR if self._seen_keywords & {"unevaluatedProperties", "unevaluatedItems"} else 1
+        )
+        _rank_parts(self._parts, repeat_factor, self._limits.max_cost)
+        definitions_key = "definitions" if self._dialect == DRAFT_7 else "$defs"
+        definitions = {str(index): self._render(index, definitions_key) for index in sorted(self._referenced)}
+        return SchemaPlan(
+            dialect=self._dialect,
+            schema={
+                "$schema": self._dialect,
+                "allOf": [{"$ref": f"#/{definitions_key}/0"}],
+                definitions_key: definitions,
+            },
+            parts=self._parts,
+            repeat_factor=repeat_factor,
+            has_branches=bool(self._seen_keywords & _BRANCHING_KEYWORDS),
+        )
+
+    # Names: $id and $anchor, looked for where schemas are.
+
+    def _collect_names(self, schema: Any, base: str) -> None:
+        if not isinstance(schema, dict):
+            return
+        self._schema_count += 1
+        if self._schema_count > self._limits.max_schemas:
+            raise UnusableSchema(f"too large: more than {self._limits.max_schemas} schemas")
+        base = self._resolve_base(schema, base)
+        if isinstance(schema.get("$id"), str) and not schema["$id"].startswith("#"):
+            self._documents.setdefault(base, schema)
+        for anchor in (schema.get("$anchor"), schema.get("$dynamicAnchor"), _read_draft7_anchor(schema)):
+            if isinstance(anchor, str):
+                self._anchors.setdefault((base, anchor), schema)
+        for keyword, value in schema.items():
+            if keyword in _SAME_VALUE_KEYWORDS or keyword in _CHILD_KEYWORDS or keyword in _DEFINITION_KEYWORDS:
+                for subschema in _list_subschemas(keyword, value):
+                    self._collect_names(subschema, base)
+
+    def _resolve_base(self, schema: dict[str, Any], base: str) -> str:
+        schema_id = schema.get("$id")
+        if (
+            not isinstance(schema_id, str)
+            or schema_id.startswith("#")
+            or (not self._allows_ref_siblings and "$ref" in schema)
+        ):
+            return base
+        if len(schema_id) > _MAX_ID_CHARS:
+            raise UnusableSchema(f"an $id of more than {_MAX_ID_CHARS} characters")
+        return _join_reference(base, schema_id)[0]
+
+    def _resolve_reference(self, ref: str, base: str) -> tuple[Any, str]:
+        """The schema a reference means, and the base of the references inside it."""
+        document, fragment = _join_reference(base, ref)
+        document_root = self._documents.get(document)
+        if document_root is None:
+            raise UnusableSchema(f"refers elsewhere: {clip(ref)}")
+        fragment = unquote(fragment)
+        if fragment and not fragment.startswith("/"):
+            target: Any = self._anchors.get((document, fragment))
+            return self._check_target(target, ref), document
+        target = document_root
+        for segment in fragment.split("/")[1:]:
+            if isinstance(target, dict):
+                document = self._resolve_base(cast("dict[str, Any]", target), document)
+            target = _get_member(target, segment.replace("~1", "/").replace("~0", "~"))
+            if target is None:
+                break
+        return self._check_target(target, ref), document
+
+    def _check_target(self, target: Any, ref: str) -> Any:
+        if not isinstance(target, dict | bool):
+            raise UnusableSchema(f"refers to what is not there: {clip(ref)}")
+        return target
+
+    # Parts.
+
+    def _get_index(self, schema: Any, base: str) -> int:
+        if not isinstance(schema, dict | bool):
+            raise UnusableSchema("not a schema: an object, true or false is expected where schemas are")
+        key = (id(schema), base)
+        index = self._indexes.get(key)
+        if index is None:
+            index = self._indexes[key] = len(self._parts)
+            if index >= self._limits.max_schemas:
+                raise UnusableSchema(f"too large: more than {self._limits.max_schemas} schemas")
+            self._parts.append(Subschema())
+            self._pending.append((index, schema, base))
+        return index
+
+    def _fill_part(self, part: Subschema, schema: Any, base: str) -> None:
+        if isinstance(schema, bool):
+            part.assertions = {"": schema}
+            return
+        base = self._resolve_base(schema, base)
+        ref = schema.get("$ref")
+        if ref is not None:
+            self._add_reference(part, ref, base)
+            if not self._allows_ref_siblings:
+                return
+        for keyword, value in schema.items():
+            if keyword in _ASSERTION_KEYWORDS:
+                self._add_assertion(part, keyword, value)
+            elif keyword in _SAME_VALUE_KEYWORDS or keyword in _CHILD_KEYWORDS:
+                self._add_children(part, keyword, value, base)
+            elif keyword in _DYNAMIC_REFERENCES:
+                raise UnusableSchema(f"refers by {keyword}, whose target is not fixed")
+
+    def _add_reference(self, part: Subschema, ref: Any, base: str) -> None:
+        if not isinstance(ref, str):
+            raise UnusableSchema("not a schema: a $ref must be a text")
+        index = self._get_index(*self._resolve_reference(ref, base))
+        self._referenced.add(index)
+        part.children["$ref"] = index
+        part.same_value.append(index)
+
+    def _add_children(self, part: Subschema, keyword: str, value: Any, base: str) -> None:
+        part.value_cost += _KEYWORD_COST
+        self._seen_keywords.add(keyword)
+        if keyword == "dependencies" and isinstance(value, dict):
+            name_lists = {name: child for name, child in value.items() if isinstance(child, list)}
+            part.object_cost += _NAME_COST * sum(_count_texts(keyword, child) for child in name_lists.values())
+            part.assertions[keyword] = name_lists
+            value = {name: child for name, child in value.items() if name not in name_lists}
+        if keyword in _MAP_KEYWORDS:
+            if not isinstance(value, dict):
+                raise UnusableSchema(f"not a schema: {keyword} must be an object")
+            children: Any = {name: self._get_index(child, base) for name, child in value.items()}
+            indexes = list(children.values())
+        elif keyword in _LIST_KEYWORDS or (keyword == "items" and isinstance(value, list)):
+            if not isinstance(value, list):
+                raise UnusableSchema(f"not a schema: {keyword} must be an array")
+            children = indexes = [self._get_index(child, base) for child in value]
+        else:
+            children = self._get_index(value, base)
+            indexes = [children]
+        part.children[keyword] = children
+        match keyword:
+            case "properties":
+                part.named_members = children
+            case "prefixItems":
+                part.positional_items = indexes
+            case "items" if isinstance(children, list):
+                part.positional_items = indexes
+            case "items" | "additionalItems":
+                part.other_items += indexes
+            case "unevaluatedItems" | "contains":
+                part.every_item += indexes
+            case "additionalProperties":
+                part.other_members += indexes
+            case "unevaluatedProperties":
+                part.every_member += indexes
+            case "patternProperties":
+                part.every_member += indexes
+                for pattern in children:
+                    part.name_char_cost += self._get_pattern_cost(pattern)
+                    part.object_cost += _KEYWORD_COST
+            case "propertyNames":
+                part.member_names += indexes
+            case _:
+                part.same_value += indexes
+
+    def _add_assertion(self, part: Subschema, keyword: str, value: Any) -> None:
+        part.assertions[keyword] = value
+        part.value_cost += _KEYWORD_COST
+        match keyword:
+            case "enum" if isinstance(value, list):
+                part.value_cost += self._get_enum_cost(value)
+            case "const":
+                part.value_cost += self._get_enum_cost([value])
+            case "multipleOf" | "maximum" | "minimum" | "exclusiveMaximum" | "exclusiveMinimum":
+                self._add_number_cost(part, keyword, value)
+            case "type" if not isinstance(value, str):
+                _count_texts(keyword, value)
+            case "required":
+                part.object_cost += _NAME_COST * _count_texts(keyword, value)
+            case "dependentRequired" if isinstance(value, dict):
+                part.object_cost += _NAME_COST * sum(_count_texts(keyword, names) for names in value.values())
+            case "pattern":
+                part.char_cost += self._get_pattern_cost(value)
+            case "uniqueItems" if value is True:
+                part.unique_count += 1
+            case _:
+                pass
+
+    def _add_number_cost(self, part: Subschema, keyword: str, value: Any) -> None:
+        if _is_small_integer(value):
+            part.integer_cost += _KEYWORD_COST
+            part.number_cost += _LARGE_DIVISION_COST if keyword == "multipleOf" else _FLOAT_COST
+        else:
+            cost = _get_comparison_cost(value)
+            part.integer_cost += cost
+            part.number_cost += cost
+
+    def _get_pattern_cost(self, pattern: Any) -> int:
+        if not isinstance(pattern, str):
+            raise UnusableSchema("not a schema: a pattern must be a text")
+        if len(pattern) > self._limits.max_pattern_chars:
+            raise UnusableSchema(
+                f"a pattern of more than {self._limits.max_pattern_chars} characters: {clip(pattern, 64)}"
+            )
+        self._pattern_count += 1
+        if self._pattern_count > self._limits.max_patterns:
+            raise UnusableSchema(f"more than {self._limits.max_patterns} patterns")
+        return 1 + count_concurrent_states(pattern)
+
+    def _get_enum_cost(self, values: list[Any]) -> int:
+        """What it costs to find a value among these: only texts, and only small integers, are looked up at once."""
+        level: list[Any] = values
+        cost = count = 0
+        while level:
+            count += len(level)
+            cost += sum(map(_get_comparison_cost, level))
+            level = [child for value in level if type(value) in (dict, list) for child in _list_children(value)]
+        self._value_count += count
+        if self._value_count > self._limits.max_values:
+            raise UnusableSchema(f"too large: more than {self._limits.max_values} values in enum and const")
+        is_uniform = all(type(value) is str for value in values) or all(_is_small_integer(one) for one in values)
+        return _KEYWORD_COST if is_uniform and len(values) > 1 else cost
+
+    def _render(self, index: int, definitions_key: str) -> Any:
+        """The part as a schema; what is referred to stands once, under `home`."""
+
+        def render_child(child_index: int) -> Any:
+            return (
+                {"$ref": f"#/{definitions_key}/{child_index}"}
+                if child_index in self._referenced
+                else self._render(child_index, definitions_key)
+            )
+
+        part = self._parts[index]
+        if "" in part.assertions:
+            return part.assertions[""]
+        schema = dict(part.assertions)
+        for keyword, children in part.children.items():
+            match children:
+                case int():
+                    schema[keyword] = f"#/{definitions_key}/{children}" if keyword == "$ref" else render_child(children)
+                case list():
+                    schema[keyword] = [render_child(child) for child in cast("list[int]", children)]
+                case _:
+                    rendered = {name: render_child(child) for name, child in cast("dict[str, int]", children).items()}
+                    schema[keyword] = schema.get(keyword, {}) | rendered
+        return schema
+
+
+def _read_dialect(schema: dict[str, Any]) -> str:
+    declared = schema.get("$schema", DRAFT_2020)
+    dialect = (
+        declared.removesuffix("#").replace("https://json-schema.org/draft-07", "http://json-schema.org/draft-07")
+        if isinstance(declared, str)
+        else None
+    )
+    if dialect not in (DRAFT_7, DRAFT_2019, DRAFT_2020):
+        raise UnusableSchema(f"an unknown dialect: {clip(str(declared))}")
+    return dialect
+
+
+def _read_draft7_anchor(schema: dict[str, Any]) -> str | None:
+    schema_id = schema.get("$id")
+    return schema_id[1:] if isinstance(schema_id, str) and schema_id.startswith("#") else None
+
+
+def _join_reference(base: str, ref: str) -> tuple[str, str]:
+    if ref.startswith("#"):
+        return base, ref[1:]
+    try:
+        address, fragment = urldefrag(urljoin(base, ref))
+    except ValueError:
+        raise UnusableSchema(f"refers elsewhere: {clip(ref)}") from None
+    return address, fragment
+
+
+def _get_member(value: Any, name: str) -> Any:
+    if isinstance(value, dict):
+        return cast("dict[str, Any]", value).get(name)
+    if isinstance(value, list) and name.isascii() and name.isdigit() and len(name) < 8:
+        items = cast("list[Any]", value)
+        return items[int(name)] if int(name) < len(items) else None
+    return None
+
+
+def _list_subschemas(keyword: str, value: Any) -> list[Any]:
+    if isinstance(value, list):
+        return cast("list[Any]", value)
+    if keyword in _MAP_KEYWORDS or keyword in _DEFINITION_KEYWORDS:
+        return list(cast("dict[str, Any]", value).values()) if isinstance(value, dict) else []
+    return [value]
+
+
+def _count_texts(keyword: str, value: Any) -> int:
+    """How many texts these are. Anything else must not get as far as the test for duplicates of the meta-schema."""
+    if not isinstance(value, list) or not all(type(text) is str for text in value):
+        raise UnusableSchema(f"not a schema: {keyword} must be a list of texts")
+    return len(value)
+
+
+def _get_comparison_cost(value: Any) -> int:
+    if not isinstance(value, int | float) or _is_small_integer(value):
+        return _ENUM_VALUE_COST
+    return _EXTREME_COST if is_extreme(value) else _NUMBER_COST
+
+
+def _is_small_integer(value: Any) -> bool:
+    return type(value) is int and -(2**53) <= value <= 2**53
+
+
+def is_extreme(value: float) -> bool:
+    """Whether a number has so many zeros that exact arithmetic is slow."""
+    return value != 0 and not 1e-30 < abs(value) < 1e30
+
+
+def _rank_parts(parts: list[Subschema], repeat_factor: int, max_cost: int) -> None:
+    """Order parts so that each comes after all that apply it to the same value; a circle of them would never end."""
+    parent_counts = [0] * len(parts)
+    for part in parts:
+        for index in part.same_value:
+            parent_counts[index] += 1
+    ready = [index for index, count in enumerate(parent_counts) if not count]
+    order: list[Subschema] = []
+    while ready:
+        part = parts[ready.pop()]
+        part.rank = len(order)
+        order.append(part)
+        for index in part.same_value:
+            parent_counts[index] -= 1
+            if not parent_counts[index]:
+                ready.append(index)
+    if len(order) < len(parts):
+        raise UnusableSchema("refers to itself without an end")
+    _check_expanded_cost(parts, order, repeat_factor, max_cost)
+
+
+def _check_expanded_cost(parts: list[Subschema], order: list[Subschema], repeat_factor: int, max_cost: int) -> None:
+    """Refuse parts that lead to so many others that one value is too much; no reference is followed twice."""
+    costs = [0] * len(parts)
+    indexes = {id(part): index for index, part in enumerate(parts)}
+    for part in reversed(order):
+        cost = part.value_cost + repeat_factor * sum(costs[index] for index in part.same_value)
+        if cost > max_cost:
+            raise UnusableSchema("too costly: its references lead to too many schemas")
+        costs[indexes[id(part)]] = cost

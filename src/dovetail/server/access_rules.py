@@ -1,0 +1,282 @@
+"""Access: who may see and use a tool, a resource or a prompt. The same rule for lists and for calls.
+
+What a caller may not see does not exist for them. What they see but lack scopes for is refused with these scopes.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final, cast
+
+from dovetail.errors import InsufficientScope
+from dovetail.protocol.principal import SCOPE_PATTERN, Principal
+from dovetail.protocol.uri_key import rule_keys, uri_readings
+from dovetail.server.uri_template import URITemplate, may_match_start, may_match_template
+from dovetail.wire.base import Struct
+
+log = logging.getLogger("dovetail")
+
+Predicate = Callable[[Principal | None], bool]
+
+_EMPTY_SET: Final = frozenset[str]()
+_MAX_CACHED_SCOPE_SETS: Final = 64  # told apart by their scopes, and remembered
+
+
+class AccessRule(Struct, frozen=True):
+    """The rule of one of them."""
+
+    scopes: tuple[str, ...] = ()
+    predicate: Predicate | None = None
+
+
+class AccessRules:
+    """The rules of one server; there are none where everything is for everyone."""
+
+    def __init__(self, *, show_locked: bool) -> None:
+        self._item_rules: dict[tuple[str, str], AccessRule] = {}
+        self._tag_rules: list[tuple[frozenset[str], AccessRule]] = []
+        self._name_rules: dict[str, AccessRule] = {}  # whatever comes and goes under a name
+        self._name_templates: dict[str, URITemplate] = {}
+        self._template_starts: tuple[str, ...] = ()  # of the patterns
+        # The names in `_named`, and the resources in `_rules`, by each key under which a rule finds them.
+        self._names_by_key: dict[str, frozenset[str]] = {}
+        self._resources_by_key: dict[str, frozenset[str]] = {}
+        self.has_unchecked_names = False  # whether nobody has looked yet if there is something of every name
+        self._show_locked = show_locked  # whether what takes more scopes is listed all the same
+
+    def add(self, kind: str, name: str, rule: AccessRule) -> None:
+        """One more rule about a tool, a resource, a template or a prompt; all of them hold."""
+        self._item_rules[kind, name] = _combine_rules(self._item_rules.get((kind, name)), rule)
+        if kind == "resource":
+            _add_to_index(self._resources_by_key, name)
+
+    def add_for_tags(self, tags: Iterable[str], rule: AccessRule) -> None:
+        """A rule about whatever has one of these tags, now or later."""
+        self._tag_rules.append((frozenset(tags), rule))
+
+    def add_for_name(self, name: str, rule: AccessRule) -> None:
+        """A rule about whatever has this name or URI, or fits this template, now or later, here or mounted."""
+        self._name_rules[name] = _combine_rules(self._name_rules.get(name), rule)
+        self.has_unchecked_names = True
+        _add_to_index(self._names_by_key, name)
+        if "{" in name:
+            # Requests of other threads may be reading both.
+            name_templates = self._name_templates | {name: URITemplate(name)}
+            self._template_starts = tuple(template.start for template in name_templates.values())
+            self._name_templates = name_templates
+
+    def warn_unused(
+        self, server_name: str, item_names: Collection[str], may_exist_remotely: Callable[[str], bool]
+    ) -> None:
+        """Say which names of rules nothing has, so that they protect nothing; of those elsewhere nobody knows."""
+        self.has_unchecked_names = False
+        keys = frozenset(key for name in item_names for key in uri_readings(name))
+        unused_names = [
+            name
+            for name in self._name_rules
+            if keys.isdisjoint(rule_keys(name))
+            and not (self._matches_item(name, item_names) or may_exist_remotely(name))
+        ]
+        if unused_names:
+            from dovetail.server.parameters.argument_errors import format_names  # only the mistaken pay for it
+
+            log.warning(
+                "%s has nothing called %s: what restrict says of it protects nothing",
+                server_name,
+                format_names(unused_names, item_names),
+            )
+
+    def _matches_item(self, name: str, item_names: Collection[str]) -> bool:
+        """Whether a name is a template of something there, or one of the addresses of a template that is there."""
+        template = self._name_templates.get(name)
+        if template is not None:
+            return any(template.match(item_name) is not None for item_name in item_names)
+        return any(may_match_template(item_name, name) for item_name in item_names if "{" in item_name)
+
+    def find_by_name(self, kind: str, name: str) -> AccessRule | None:
+        """Return the rule about something of this name, or of this URI in any spelling. None if there is none."""
+        combined: AccessRule | None = None
+        for rule_name in self.find_rule_names(kind, name):
+            combined = _combine_rules(combined, self._name_rules[rule_name])
+        return combined
+
+    def find_rule_names(self, kind: str, name: str) -> list[str]:
+        """Return the names, URIs and templates given to `add_named` that apply to something of this name or URI."""
+        own_names = [name] if name in self._name_rules else []
+        if not self._name_rules or not kind.startswith("resource"):
+            return own_names
+        readings = uri_readings(name)
+        other_names = set[str]()
+        if not self._names_by_key.keys().isdisjoint(readings):
+            other_names.update(*[self._names_by_key.get(reading, ()) for reading in readings])
+        name_templates = self._name_templates
+        candidate_uris = (
+            [reading for reading in readings if may_match_start(reading, self._template_starts)]
+            if name_templates
+            else ()
+        )
+        if candidate_uris:
+            other_names.update(
+                pattern for pattern, template in name_templates.items() if any(map(template.may_match, candidate_uris))
+            )
+        return own_names + sorted(other_names - {name}) if other_names else own_names
+
+    def find_by_uri(self, uri: str) -> AccessRule | None:
+        """Return the rule about whatever is read at a URI: by its name, and by those of the resources it may mean."""
+        combined = self.find_by_name("resource", uri)
+        if not self._resources_by_key or self._resources_by_key.keys().isdisjoint(uri_readings(uri)):
+            return combined
+        names = (name for reading in uri_readings(uri) for name in self._resources_by_key.get(reading, ()))
+        for name in dict.fromkeys(names):
+            rule = self._item_rules.get(("resource", name))
+            combined = combined if rule is None else _combine_rules(combined, rule)
+        return combined
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """Every scope a rule names, in order."""
+        rules = (*self._item_rules.values(), *(rule for _, rule in self._tag_rules), *self._name_rules.values())
+        return tuple(dict.fromkeys(scope for rule in rules for scope in rule.scopes))
+
+    @property
+    def has_tag_rules(self) -> bool:
+        """Whether there are rules about tags."""
+        return bool(self._tag_rules)
+
+    def find_by_tags(self, tags: Iterable[str]) -> AccessRule | None:
+        """The rule about something with these tags; None if there is none."""
+        combined: AccessRule | None = None
+        for rule_tags, rule in self._tag_rules:
+            combined = combined if rule_tags.isdisjoint(tags) else _combine_rules(combined, rule)
+        return combined
+
+    def remove(self, kind: str, name: str) -> None:
+        """It is not there any more; what was said of its name stays said."""
+        self._item_rules.pop((kind, name), None)
+        if kind == "resource":
+            _remove_from_index(self._resources_by_key, name)
+
+    def has_rule(self, kind: str, name: str) -> bool:
+        """Whether not everyone may use it."""
+        return (kind, name) in self._item_rules
+
+    def check(self, kind: str, name: str, principal: Principal | None) -> bool:
+        """Whether it is there for this caller. Raises InsufficientScope if it would be, with more scopes."""
+        rule = self._item_rules.get((kind, name))
+        return rule is None or is_accessible(rule, name, principal)
+
+    def is_uri_allowed(self, uri: str, principal: Principal | None) -> bool:
+        """Whether what is said of an address lets this caller by. Raises InsufficientScope if more scopes would."""
+        rule = self.find_by_uri(uri)
+        return rule is None or is_accessible(rule, uri, principal)
+
+    def take_snapshot(self, kind: str, item_names: Iterable[str]) -> "VisibilitySnapshot | None":
+        """Who is shown which of these; None if no rule is about any of them."""
+        rules_by_name = {name: rule for name in item_names if (rule := self._item_rules.get((kind, name))) is not None}
+        return (
+            VisibilitySnapshot(self, rules_by_name, filter_by_scopes=not self._show_locked) if rules_by_name else None
+        )
+
+    def is_listed(self, kind: str, name: str, principal: Principal | None) -> bool:
+        """Whether it is listed for this caller."""
+        return self.is_listed_by_rule(self._item_rules.get((kind, name)), name, principal)
+
+    def is_listed_by_rule(self, rule: AccessRule | None, name: str, principal: Principal | None) -> bool:
+        """Whether something with this rule is listed for this caller."""
+        if rule is None:
+            return True
+        granted = principal.scopes if principal is not None else frozenset[str]()
+        return (self._show_locked or granted.issuperset(rule.scopes)) and is_visible_to(rule, name, principal)
+
+
+class VisibilitySnapshot:
+    """Who is shown which of some things, as their rules were when it was made."""
+
+    def __init__(
+        self, access_rules: AccessRules, rules_by_name: Mapping[str, AccessRule], *, filter_by_scopes: bool
+    ) -> None:
+        self._access_rules = access_rules
+        self._rules_by_name = rules_by_name
+        self._has_predicates = any(
+            rule.predicate is not None for rule in rules_by_name.values()
+        )  # by functions of the principal
+        self._relevant_scopes = (
+            frozenset(scope for rule in rules_by_name.values() for scope in rule.scopes)
+            if filter_by_scopes
+            else _EMPTY_SET
+        )
+        self._hidden_by_scopes: dict[frozenset[str], frozenset[str]] = {}
+
+    def find_hidden(self, principal: Principal | None) -> tuple[frozenset[str], frozenset[str]]:
+        """What tells this caller from those who are shown something else, and the names hidden from it."""
+        if self._has_predicates:
+            hidden = self._compute_hidden(principal)
+            return hidden, hidden
+        granted = self._relevant_scopes & principal.scopes if principal is not None else _EMPTY_SET
+        cached = self._hidden_by_scopes.get(granted)
+        if cached is None:
+            cached = self._compute_hidden(principal)
+            if len(self._hidden_by_scopes) < _MAX_CACHED_SCOPE_SETS:
+                self._hidden_by_scopes[granted] = cached
+        return granted, cached
+
+    def _compute_hidden(self, principal: Principal | None) -> frozenset[str]:
+        is_listed = self._access_rules.is_listed_by_rule
+        return frozenset(name for name, rule in self._rules_by_name.items() if not is_listed(rule, name, principal))
+
+
+def is_accessible(rule: AccessRule, name: str, principal: Principal | None) -> bool:
+    """Whether something with this rule is there for this caller; InsufficientScope if only scopes are missing."""
+    if not is_visible_to(rule, name, principal):
+        return False
+    granted = principal.scopes if principal is not None else frozenset[str]()
+    if not granted.issuperset(rule.scopes):
+        raise InsufficientScope(rule.scopes)
+    return True
+
+
+def _add_to_index(index: dict[str, frozenset[str]], uri: str) -> None:
+    """Add a URI under each of its keys. Requests of other threads may be reading the old values."""
+    for key in rule_keys(uri):
+        index[key] = index.get(key, _EMPTY_SET) | {uri}
+
+
+def _remove_from_index(index: dict[str, frozenset[str]], uri: str) -> None:
+    for key in rule_keys(uri):
+        if remaining := index.get(key, _EMPTY_SET) - {uri}:
+            index[key] = remaining
+        else:
+            index.pop(key, None)
+
+
+def _combine_rules(first: AccessRule | None, second: AccessRule) -> AccessRule:
+    if first is None:
+        return second
+    predicates = [predicate for predicate in (first.predicate, second.predicate) if predicate is not None]
+    scopes = tuple(dict.fromkeys((*first.scopes, *second.scopes)))
+    return AccessRule(
+        scopes, (lambda principal: all(predicate(principal) for predicate in predicates)) if predicates else None
+    )
+
+
+def is_visible_to(rule: AccessRule, name: str, principal: Principal | None) -> bool:
+    """Whether this caller may know of something with this rule, whatever its scopes."""
+    if rule.predicate is None:
+        return True
+    try:
+        return bool(rule.predicate(principal))
+    except Exception as exc:
+        log.error(
+            "whether %s is visible could not be decided, so it is not: %s", name, type(exc).__name__, exc_info=exc
+        )
+        return False
+
+
+def build_access_rule(scopes: str | Iterable[str], visible: Any) -> AccessRule:
+    """The rule an author means."""
+    unique_scopes = (scopes,) if isinstance(scopes, str) else tuple(dict.fromkeys(scopes))
+    for scope in unique_scopes:
+        if not SCOPE_PATTERN.fullmatch(scope):
+            raise ValueError(f"{scope!r} is not a scope: one word, without quotes or backslashes")
+    if not (visible is None or callable(visible)):
+        raise TypeError("visible must be a function of the principal that returns whether it is shown")
+    return AccessRule(unique_scopes, cast("Predicate | None", visible))

@@ -1,0 +1,93 @@
+"""Binding: a function of the author's as its signature and its runner, with everything it uses and nothing else.
+
+Decided at registration, so a function without dependencies, limits or streams is called as if there were none; and what
+no function uses is not even loaded.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, Final
+
+from dovetail.server.context import Context
+from dovetail.server.invocation import AwaitingRunner, ErrorExposingRunner, LimitedRunner, Runner, may_return_coroutine
+from dovetail.server.parameters.signature import Signature, compile_signature
+
+if TYPE_CHECKING:
+    from dovetail.server.dependencies import DependencyPlan
+    from dovetail.server.parameters.custom_schema import CustomSchemaSignature
+
+_DEPENDENCIES_MODULE: Final = "dovetail.server.dependencies"
+
+
+def compile_function(
+    function: Callable[..., Any],
+    *,
+    schema: dict[str, Any] | None = None,
+    lax: bool = False,
+    timeout: float | None = None,
+    max_concurrency: int | None = None,
+    inline: bool = False,
+    expose_errors: Collection[type[Exception]] = (),
+) -> "tuple[Signature | CustomSchemaSignature, Runner]":
+    """How a call's arguments reach the function, and how it is run; with a schema of the author's, they are one dict.
+
+    Raises:
+        TypeError: a parameter can be filled neither from JSON nor by a dependency.
+    """
+    plan = _build_plan(function)
+    runner = _build_runner(function, plan, timeout, inline)
+    if expose_errors:
+        runner = ErrorExposingRunner(runner, expose_errors)
+    if max_concurrency is not None:
+        runner = LimitedRunner(runner, max_concurrency)
+    passes_context = runner.takes_context
+    signature = compile_signature(
+        function,
+        context_type=Context,
+        lax=lax,
+        skip=() if plan is None else plan.filled_parameters,
+        passes_context=passes_context and schema is None,
+    )
+    if plan is not None:
+        plan.check(signature.parameters)
+    if _is_generator(function):
+        from dovetail.server.invocation import get_collected_type
+
+        signature.returns = get_collected_type(signature.returns)
+    if schema is None:
+        return signature, runner
+    from dovetail.server.parameters.custom_schema import CustomSchemaSignature
+
+    return CustomSchemaSignature(signature, schema, passes_context=passes_context), runner
+
+
+def _build_plan(function: Callable[..., Any]) -> "DependencyPlan | None":
+    if _DEPENDENCIES_MODULE not in sys.modules:
+        return None  # nobody has got hold of a Depends yet
+    from dovetail.server.dependencies import DependencyPlan
+
+    plan = DependencyPlan(function)
+    return plan if plan.filled_parameters else None
+
+
+def _build_runner(
+    function: Callable[..., Any], plan: "DependencyPlan | None", timeout: float | None, inline: bool
+) -> Runner:
+    if _is_generator(function):
+        from dovetail.server.invocation import StreamingRunner
+
+        runner = StreamingRunner(function, timeout=timeout, inline=inline)
+    else:
+        runner_class = AwaitingRunner if may_return_coroutine(function) else Runner
+        runner = runner_class(function, timeout=timeout, inline=inline)
+    if plan is None:
+        return runner
+    from dovetail.server.dependencies import DependencyRunner
+
+    return DependencyRunner(runner, plan)
+
+
+def _is_generator(function: Callable[..., Any]) -> bool:
+    unwrapped = inspect.unwrap(function)
+    return inspect.isasyncgenfunction(unwrapped) or inspect.isgeneratorfunction(unwrapped)

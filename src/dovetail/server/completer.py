@@ -1,0 +1,52 @@
+"""Argument completion: a function per argument, or for free from the choices an annotation names."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dovetail.server.invocation import Runner
+from dovetail.wire.completion import Completion
+
+MAX_VALUES = 100  # spec: completion#completion-results
+
+
+class Completer:
+    """A function that suggests values for one argument: `(value)` or `(value, arguments)`."""
+
+    __slots__ = ("runner", "takes_arguments")
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        import inspect
+
+        parameters = inspect.signature(function).parameters.values()
+        positional = [
+            parameter
+            for parameter in parameters
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        ]
+        if not 1 <= len(positional) <= 2:
+            raise TypeError(f"{function!r}: a completion takes (value) or (value, arguments)")
+        self.takes_arguments = len(positional) == 2
+        self.runner = Runner(function)
+
+    def build_arguments(self, value: str, other_arguments: dict[str, str]) -> tuple[Any, ...]:
+        """What to call the function with."""
+        return (value, other_arguments) if self.takes_arguments else (value,)
+
+
+def build_completion(result: Completion | Sequence[str] | None) -> Completion:
+    """What a completer returned, cut to what one answer may hold."""
+    if isinstance(result, Completion):
+        values, total, has_more = result.values, result.total, result.has_more
+    else:
+        values = [str(value) for value in result or ()]
+        total, has_more = len(values), False
+    if len(values) > MAX_VALUES:
+        return Completion(values=list(values[:MAX_VALUES]), total=total or len(values), has_more=True)
+    return Completion(values=list(values), total=total, has_more=has_more)
+
+
+def find_matching(choices: Sequence[str], value: str) -> list[str]:
+    """The choices that begin with what was typed, or, failing that, contain it."""
+    folded = value.casefold()
+    prefix_matches = [choice for choice in choices if choice.casefold().startswith(folded)]
+    return prefix_matches or [choice for choice in choices if folded in choice.casefold()]

@@ -1,0 +1,118 @@
+"""Offloading: what is too large for a conversation stays here, and the result links to it.
+
+Opt-in by `Server(offload=Offload())`. Kept in the memory of this process, for a while, under names nobody can guess,
+for the principal whose call it came of and for no other.
+"""
+
+import secrets
+import time
+from collections import OrderedDict
+from typing import Final
+
+from dovetail.errors import ResourceNotFound
+from dovetail.protocol.principal import Principal
+from dovetail.server.context import Context
+from dovetail.wire.base import UNSET, Result, Struct, replace
+from dovetail.wire.content import (
+    AudioContent,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    ResourceContents,
+    ResourceLink,
+    TextContent,
+)
+from dovetail.wire.tools import CallToolResult
+
+RESULT_URI_TEMPLATE: Final = "results://kept/{key}"
+
+
+class Offload(Struct, frozen=True, kw_only=True):
+    """When a block of a tool's result is kept back, and for how long it can be fetched."""
+
+    text: int = 50_000  # characters that still travel
+    binary: int = 1_000_000  # characters of base64 that still travel
+    preview: int = 1_000  # characters of a text that is kept back that travel all the same
+    seconds: float = 900.0
+    memory: int = 64_000_000  # characters kept in all; beyond that the oldest go
+
+
+class StoredResult(Struct, frozen=True):
+    """One block that was kept back."""
+
+    expires_at: float
+    chars: int
+    owner: Principal | None
+    contents: ResourceContents
+
+
+class ResultStore:
+    """What is kept."""
+
+    def __init__(self, settings: Offload) -> None:
+        self._settings = settings
+        self._entries: OrderedDict[str, StoredResult] = OrderedDict()
+        self._total_chars = 0
+
+    def store_large_parts(self, result: Result, owner: Principal | None, *, has_output_schema: bool) -> Result:
+        """The same result, with large blocks kept back for its owner.
+
+        A published schema is kept: the structured value travels whole, and only its text becomes a link.
+        """
+        if not isinstance(result, CallToolResult) or result.is_error:
+            return result
+        content = [part for block in result.content for part in self._shrink_block(block, owner)]
+        if content == result.content:
+            return result
+        return replace(
+            result, content=content, structured_content=result.structured_content if has_output_schema else UNSET
+        )
+
+    def fetch(self, key: str, ctx: Context) -> ResourceContents:
+        """What was kept under a key; ResourceNotFound when its time is over, and for everyone but its owner."""
+        self._evict()
+        entry = self._entries.get(key)
+        if entry is None or entry.owner != ctx.principal:
+            raise ResourceNotFound(RESULT_URI_TEMPLATE.replace("{key}", key))
+        return entry.contents
+
+    def _shrink_block(self, block: ContentBlock, owner: Principal | None) -> list[ContentBlock]:
+        match block:
+            case TextContent() if len(block.text) > self._settings.text:
+                mime_type = "application/json" if block.text[:1] in "{[" else "text/plain"
+                link = self._store(
+                    ResourceContents(uri="", mime_type=mime_type, text=block.text), len(block.text), owner
+                )
+                remaining_chars = len(block.text) - self._settings.preview
+                preview = (
+                    f"{block.text[: self._settings.preview]}…\n\n[{remaining_chars} more characters at {link.uri}]"
+                )
+                return [replace(block, text=preview), link]
+            case ImageContent() | AudioContent() if len(block.data) > self._settings.binary:
+                contents = ResourceContents(uri="", mime_type=block.mime_type, blob=block.data)
+                return [self._store(contents, len(block.data), owner)]
+            case EmbeddedResource(resource=resource):
+                size, is_text = len(resource.text or resource.blob or ""), resource.text is not None
+                is_large = size > (self._settings.text if is_text else self._settings.binary)
+                return [self._store(resource, size, owner)] if is_large else [block]
+            case _:
+                return [block]
+
+    def _store(self, contents: ResourceContents, size: int, owner: Principal | None) -> ResourceLink:
+        key = secrets.token_urlsafe(16)
+        uri = RESULT_URI_TEMPLATE.replace("{key}", key)
+        expires_at = time.monotonic() + self._settings.seconds
+        self._entries[key] = StoredResult(expires_at, size, owner, replace(contents, uri=uri))
+        self._total_chars += size
+        self._evict()
+        size_bytes = size if contents.blob is None else size * 3 // 4
+        return ResourceLink(uri=uri, name="result", mime_type=contents.mime_type, size=size_bytes)
+
+    def _evict(self) -> None:
+        now = time.monotonic()
+        while self._entries:
+            key, oldest = next(iter(self._entries.items()))
+            if oldest.expires_at > now and self._total_chars <= self._settings.memory:
+                return
+            del self._entries[key]
+            self._total_chars -= oldest.chars

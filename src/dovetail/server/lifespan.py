@@ -1,0 +1,227 @@
+"""Life: a server's lifespan, entered and left in one task of its own, as context managers expect."""
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import logging
+import os
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from dovetail.errors import Busy, InternalError
+from dovetail.server.exception_mask import format_traceback
+
+if TYPE_CHECKING:
+    from dovetail.protocol.exchange import Exchange
+    from dovetail.server.change_notices import ChangeQueue
+
+log = logging.getLogger("dovetail")
+
+Lifespan = Callable[..., AbstractAsyncContextManager[Any]]
+
+
+_START_FAILURE_ATTRIBUTE: Final = "_dovetail_start_failure"
+_MASKED_MESSAGE: Final = "The server could not start; its log says why"
+_YIELD_PROBLEMS: Final = {"generator didn't yield": "did not yield", "generator didn't stop": "yielded again"}
+_CONTEXTMANAGER_CODE: Final = cast("Any", contextmanager)(lambda: iter(())).__code__  # of all that it decorates
+_ASYNCCONTEXTMANAGER_CODE: Final = cast("Any", asynccontextmanager)(lambda: iter(())).__code__
+
+
+def _is_sync_manager(function: Any) -> bool:
+    """Whether it makes a context manager that is entered without waiting."""
+    return inspect.isgeneratorfunction(function) or getattr(function, "__code__", None) is _CONTEXTMANAGER_CODE
+
+
+_UNSUPPORTED_CHECKS: Final = (inspect.isasyncgenfunction, inspect.iscoroutinefunction, _is_sync_manager)
+
+
+def normalize_lifespan(server: Any, lifespan: Any) -> Lifespan | None:
+    """What was given as a lifespan, as a function of nothing; one with a parameter is given the server.
+
+    Raises:
+        TypeError: it can be no lifespan.
+    """
+    if lifespan is None:
+        return None
+    if not callable(lifespan) or any(is_unsupported(lifespan) for is_unsupported in _UNSUPPORTED_CHECKS):
+        raise TypeError(
+            f"lifespan= takes a function that makes an asynchronous context manager, not {lifespan!r}: "
+            f"decorate it with "
+            "contextlib.asynccontextmanager, and do not call it"
+        )
+    if getattr(lifespan, "__code__", None) is _ASYNCCONTEXTMANAGER_CODE and inspect.iscoroutinefunction(
+        inspect.unwrap(lifespan)
+    ):
+        raise TypeError(f"the lifespan {_describe_lifespan(lifespan)} must yield exactly once, but it has no yield")
+    try:
+        signature = inspect.signature(lifespan)
+    except ValueError:  # of something built in
+        return cast("Lifespan", lifespan)
+    for arguments in ((), (server,)):
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            continue
+        return cast("Lifespan", functools.partial(lifespan, *arguments) if arguments else lifespan)
+    raise TypeError("a lifespan takes nothing, or the server")
+
+
+class LifespanRun:
+    """One run of a lifespan, from its start to its end."""
+
+    def __init__(self, lifespan: Lifespan, name: str) -> None:
+        self.value: Any = None
+        self.is_open = False
+        self.failure: BaseException | None = None  # raised before it was open
+        self._name = name
+        loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[None] = loop.create_future()
+        self._exit_event = asyncio.Event()
+        self._task = loop.create_task(self._run(lifespan))
+
+    async def _run(self, lifespan: Lifespan) -> None:
+        try:
+            manager = lifespan()
+            if not hasattr(type(manager), "__aenter__"):
+                raise TypeError(
+                    f"lifespan= must return an async context manager, "
+                    f"but {_describe_lifespan(lifespan)} returned {manager!r}: "
+                    "decorate it with contextlib.asynccontextmanager"
+                )
+            async with manager as self.value:
+                self.is_open = True
+                self._ready.set_result(None)
+                await self._exit_event.wait()
+        except asyncio.CancelledError as exc:  # the event loop ends, or the server stops before it has started
+            if not self._ready.done():
+                self.failure = exc
+            raise
+        except BaseException as exc:
+            exc = _explain_yield_error(exc, lifespan)
+            if self.is_open:
+                log.error("the lifespan of %s failed at its end\n%s", self._name, format_traceback(exc))
+            else:
+                self.failure = exc
+                setattr(exc, _START_FAILURE_ATTRIBUTE, _StartFailure(exc))
+        finally:
+            self.is_open = False
+            if not self._ready.done():
+                self._ready.set_result(None)
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether it is on its way to be open."""
+        return not self._ready.done()
+
+    async def wait_until_ready(self) -> None:
+        """Wait until it has started. Raise what the author's function raised if it could not."""
+        await asyncio.shield(self._ready)
+        if isinstance(self.failure, asyncio.CancelledError):
+            raise Busy("The server is shutting down")
+        if self.failure is not None:
+            raise _trim_traceback(self.failure)
+
+    def end(self) -> None:
+        """Have it end, without waiting for that."""
+        self._exit_event.set()
+        if not self._ready.done():
+            self._task.cancel()
+
+    async def close(self) -> None:
+        """End it and wait for its clean-up."""
+        self.end()
+        await asyncio.wait([self._task])
+
+
+class _StartFailure:
+    """The mark on an exception that a lifespan raised at its start."""
+
+    __slots__ = ("is_logged", "traceback")
+
+    def __init__(self, exc: BaseException) -> None:
+        self.traceback = _get_author_traceback(exc)
+        self.is_logged = False
+
+
+def log_start_failure(name: str, exc: BaseException) -> InternalError:
+    """Log what a lifespan raised at its start, once. Return the error for callers, which does not say why."""
+    failure: _StartFailure | None = getattr(exc, _START_FAILURE_ATTRIBUTE, None)
+    if failure is None or not failure.is_logged:
+        log.error("the lifespan of %s failed at its start\n%s", name, format_traceback(_trim_traceback(exc)))
+    if failure is not None:
+        failure.is_logged = True
+    return InternalError(_MASKED_MESSAGE)
+
+
+def print_failure(exc: BaseException) -> bool:
+    """Print the author's part of a traceback, and return True, if a lifespan raised this at its start."""
+    if not hasattr(exc, _START_FAILURE_ATTRIBUTE):
+        return False
+    # One write: several workers that fail at once share a terminal.
+    sys.stderr.write("".join(traceback.format_exception(_trim_traceback(exc))))
+    return True
+
+
+def _trim_traceback(exc: BaseException) -> BaseException:
+    """Return the exception with the author's part of its traceback, if a lifespan raised it at its start."""
+    failure: _StartFailure | None = getattr(exc, _START_FAILURE_ATTRIBUTE, None)
+    return exc if failure is None else exc.with_traceback(failure.traceback)
+
+
+def _get_author_traceback(exc: BaseException) -> TracebackType | None:
+    """The traceback without our frame and those of contextlib at its beginning."""
+    frame = exc.__traceback__
+    while frame is not None and frame.tb_frame.f_code.co_filename in (__file__, contextlib.__file__):
+        frame = frame.tb_next
+    return frame
+
+
+def _explain_yield_error(exc: BaseException, lifespan: Lifespan) -> BaseException:
+    """Return the exception, or a clear one if contextlib complains that a function does not yield exactly once."""
+    problem = _YIELD_PROBLEMS.get(str(exc)) if isinstance(exc, RuntimeError) else None
+    if problem is None:
+        return exc
+    return RuntimeError(f"the lifespan {_describe_lifespan(lifespan)} must yield exactly once, but it {problem}")
+
+
+def _describe_lifespan(lifespan: Any) -> str:
+    while isinstance(lifespan, functools.partial):
+        lifespan = cast("Any", lifespan).func
+    code = getattr(inspect.unwrap(lifespan), "__code__", None)
+    location = f" ({os.path.basename(code.co_filename)}:{code.co_firstlineno})" if code is not None else ""
+    return f"{getattr(lifespan, '__qualname__', lifespan)}{location}"
+
+
+class LoopState:
+    """The part of a server's state that belongs to one event loop, from the first use there until the server stops."""
+
+    __slots__ = (
+        "calls_by_origin",
+        "change_queues",
+        "closed_event",
+        "is_closing",
+        "is_sweeping",
+        "lifespan_run",
+        "loop",
+        "running_exchanges",
+        "subscriptions_by_origin",
+        "users",
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.running_exchanges: set[Exchange] = set()
+        self.calls_by_origin: Counter[str] = Counter()  # running calls by caller
+        self.subscriptions_by_origin: Counter[str] = Counter()
+        self.change_queues: set[ChangeQueue] = set()
+        self.is_sweeping = False
+        self.users: set[object] = set()  # who has started the server here and not stopped it
+        self.lifespan_run: LifespanRun | None = None
+        self.is_closing = False
+        self.closed_event = asyncio.Event()

@@ -1,0 +1,156 @@
+"""A server of this process as something to mount, and what mounting needs to know of a server."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dovetail.errors import MCPError
+from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.limits import Limits
+from dovetail.protocol.mountable import ChangeCallback, ItemKind, Mountable
+from dovetail.protocol.principal import Principal
+from dovetail.server.change_notices import Subscriptions
+from dovetail.server.lifespan import log_start_failure
+from dovetail.wire.base import Result
+from dovetail.wire.lifecycle import ServerCapabilities
+
+if TYPE_CHECKING:  # loaded once something is not for everyone
+    from dovetail.server.access_rules import AccessRules
+
+
+class ItemResolver(Protocol):
+    """Who has what, of all that is mounted on a server."""
+
+    async def has_item(self, kind: ItemKind, name: str, exchange: Exchange) -> bool: ...
+    async def check_scopes(self, kind: ItemKind, name: str, exchange: Exchange) -> None: ...
+
+
+class MountedItems(Protocol):
+    """What is mounted on a server, as far as the servers it is mounted on ask."""
+
+    @property
+    def resolver(self) -> ItemResolver: ...
+    def list_local_servers(self) -> "list[MountingServer]": ...
+    async def list_items(self, kind: ItemKind, exchange: Exchange) -> dict[str, Any]: ...
+    def list_registered_items(self, kind: ItemKind) -> dict[str, Any] | None: ...
+    def watch_resource(self, uri: str, principal: Principal | None) -> None: ...
+
+
+class MountingServer(Protocol):
+    """A server, as far as mounting goes."""
+
+    disabled_tags: frozenset[str]
+    disabled_names: frozenset[str]
+
+    @property
+    def mounts(self) -> MountedItems | None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def watched(self) -> bool: ...
+    @property
+    def keeps_results(self) -> bool: ...
+    @property
+    def limits(self) -> Limits: ...
+    @property
+    def changes(self) -> Subscriptions: ...
+    @property
+    def rules(self) -> "AccessRules | None": ...
+
+    async def start(self, user: object = None) -> None: ...
+    async def stop(self, user: object = None) -> None: ...
+    def capabilities(self) -> ServerCapabilities: ...
+    def own(self, kind: ItemKind, exchange: Exchange) -> dict[str, Any]: ...
+    def declared(self, kind: ItemKind) -> dict[str, Any]: ...
+    def has(self, kind: ItemKind, name: str, principal: Principal | None) -> bool: ...
+    def challenge(self, kind: ItemKind, name: str, principal: Principal | None) -> None: ...
+    async def check(self, kind: ItemKind, name: str, exchange: Exchange) -> None: ...
+    def page_of(
+        self, exchange: Exchange, items: Mapping[str, Any], field: str, result_type: type[Result]
+    ) -> Result: ...
+    async def work_on(self, exchange: Exchange) -> Result | bytes: ...
+    def heard(self, method: str, uri: str | None) -> None: ...
+    def changed(self, *lists: str) -> None: ...
+    def lighten(self, result: Result, exchange: Exchange, *, published: bool) -> Result: ...
+    def audible(self, uri: str, principal: Principal | None) -> bool: ...
+    def readable(self, uri: str, principal: Principal | None) -> bool: ...
+    def needed_scopes(self) -> tuple[str, ...]: ...
+
+
+def contains_server(server: MountingServer, other: MountingServer) -> bool:
+    """Whether a server is another one, or has it mounted, itself or through others of this process."""
+    if server is other:
+        return True
+    mounted_servers = server.mounts.list_local_servers() if server.mounts is not None else ()
+    return any(contains_server(mounted_server, other) for mounted_server in mounted_servers)
+
+
+class LocalServer:
+    """A server of this process, as something to mount."""
+
+    is_remote = False
+
+    def __init__(self, server: MountingServer) -> None:
+        self.name = server.name
+        self.server = server
+
+    async def start(self) -> None:
+        """Open its lifespan."""
+        try:
+            await self.server.start(self)
+        except (MCPError, asyncio.CancelledError):
+            raise
+        except Exception as exc:
+            raise log_start_failure(self.name, exc) from None
+
+    async def stop(self) -> None:
+        """Close it, unless something else uses the server."""
+        await self.server.stop(self)
+
+    def capabilities(self) -> ServerCapabilities:
+        """What it offers."""
+        return self.server.capabilities()
+
+    async def list_items(self, kind: ItemKind, exchange: Exchange) -> Mapping[str, Any]:
+        """What it has, and what is mounted on it."""
+        mounts = self.server.mounts
+        return self.server.own(kind, exchange) if mounts is None else await mounts.list_items(kind, exchange)
+
+    async def has_item(self, kind: ItemKind, name: str, exchange: Exchange) -> bool:
+        """Whether it lists it for this caller, or one of its templates stands for it."""
+        if self.server.has(kind, name, exchange.caller.principal):
+            return True
+        mounts = self.server.mounts
+        return mounts is not None and await mounts.resolver.has_item(kind, name, exchange)
+
+    async def check_scopes(self, kind: ItemKind, name: str, exchange: Exchange) -> None:
+        """InsufficientScope if it would be there with more scopes."""
+        if self.server.mounts is not None:
+            await self.server.mounts.resolver.check_scopes(kind, name, exchange)
+        else:
+            self.server.challenge(kind, name, exchange.caller.principal)
+
+    async def handle(self, exchange: Exchange) -> Result | bytes:
+        """Its own work, with its own middleware around it."""
+        return await self.server.work_on(exchange)
+
+    def watch_changes(self, callback: ChangeCallback) -> Callable[[], None]:
+        """Hear of its changes."""
+        return self.server.changes.add_callback(callback)
+
+    def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
+        """Whether a caller may hear of a resource."""
+        return self.server.audible(uri, principal)
+
+    async def watch_resources(self, uris: list[str], principal: Principal | None) -> Callable[[], None]:
+        """Everything is heard of anyway."""
+        return lambda: None
+
+
+def list_all_items(target: Mountable, kind: ItemKind) -> dict[str, Any] | None:
+    """Everything a server has, whoever asks; None where only its lists tell."""
+    if not isinstance(target, LocalServer):
+        return None
+    mounts = target.server.mounts
+    mounted_items = {} if mounts is None else mounts.list_registered_items(kind)
+    return None if mounted_items is None else mounted_items | target.server.declared(kind)

@@ -1,0 +1,519 @@
+"""Mounts: other servers offered as part of this one, live, under a prefix.
+
+Stands in for the server's own work only once something is mounted; what the server has itself comes first. Names and
+URIs are changed here and nowhere else: on the way in, in lists, and in the links of results.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from dovetail.errors import (
+    InvalidParams,
+    MCPError,
+    MethodNotFound,
+    PromptNotFound,
+    ResourceNotFound,
+    ToolError,
+    ToolNotFound,
+    clip,
+)
+from dovetail.protocol.exchange import Exchange, convert_params
+from dovetail.protocol.middleware import Call
+from dovetail.protocol.mountable import ITEM_KINDS, ChangeCallback, ItemKind, Mountable
+from dovetail.protocol.principal import Principal
+from dovetail.protocol.subscription_filter import RESOURCE_UPDATED
+from dovetail.protocol.uri_key import uri_key
+from dovetail.server.mounts.local_server import LocalServer, MountingServer, list_all_items
+from dovetail.server.mounts.name_map import NameMap, parse_result, restore_uri, rewrite_links
+from dovetail.server.mounts.resolver import LIST_TIMEOUT_S, Mount, MountResolver, format_failure
+from dovetail.server.mounts.transforms import Transform
+from dovetail.server.parameters.signature import InvalidArguments
+from dovetail.server.tool import build_error_result
+from dovetail.wire.base import UNSET, Result, replace
+from dovetail.wire.completion import CompleteParams, PromptReference
+from dovetail.wire.lifecycle import ServerCapabilities
+from dovetail.wire.prompts import ListPromptsResult
+from dovetail.wire.resources import ListResourcesResult, ListResourceTemplatesResult
+from dovetail.wire.subscriptions import ListenParams
+from dovetail.wire.tools import CallToolResult, ListToolsResult
+
+if TYPE_CHECKING:  # loaded once something is not for everyone
+    from dovetail.server.access_rules import AccessRule, AccessRules
+
+log = logging.getLogger("dovetail")
+
+_MAX_SESSION_SUBSCRIPTIONS: Final = 4096
+
+_LIST_METHODS: Final[dict[str, tuple[ItemKind, str, Any]]] = {
+    "tools/list": ("tool", "tools", ListToolsResult),
+    "resources/list": ("resource", "resources", ListResourcesResult),
+    "resources/templates/list": ("resource template", "resource_templates", ListResourceTemplatesResult),
+    "prompts/list": ("prompt", "prompts", ListPromptsResult),
+}
+
+
+class ListedItem:
+    """A declaration where a registered thing is expected."""
+
+    __slots__ = ("declaration",)
+
+    def __init__(self, declaration: Any) -> None:
+        self.declaration = declaration
+
+
+class RemoteSubscription:
+    """What somebody wants to hear of, from far away."""
+
+    def __init__(self, uris: list[str], principal: Principal | None) -> None:
+        self.uris = uris
+        self.principal = principal
+        self._stop_callbacks: list[Callable[[], None]] = []
+        self._is_ended = False
+
+    def add_stop_callback(self, stop: Callable[[], None]) -> None:
+        """One more server tells of it, until it is stopped."""
+        self._stop_callbacks.append(stop)
+        if self._is_ended:
+            self.end()
+
+    def end(self) -> None:
+        """Nobody listens any more."""
+        self._is_ended = True
+        stop_callbacks, self._stop_callbacks = self._stop_callbacks, []
+        for stop in stop_callbacks:
+            stop()
+
+
+class MountedServers:
+    """Everything mounted on one server, and the work of that server with it."""
+
+    def __init__(self, server: MountingServer, own_handlers: Mapping[str, Call]) -> None:
+        self._server = server
+        self._own_handlers = own_handlers
+        self._mounts: list[Mount] = []
+        self.resolver = MountResolver(server, self._mounts)
+        self._removed_mounts: list[Mount] = []  # and not stopped yet
+        self._subscriptions: set[RemoteSubscription] = set()
+        self._session_subscriptions: dict[tuple[str, Principal | None], RemoteSubscription] = {}  # those of sessions
+        self._subscription_tasks: set[asyncio.Task[None]] = set()
+        self._stop_tasks: set[asyncio.Task[None]] = set()
+        self.handlers: dict[str, Call] = {
+            **own_handlers,
+            **dict.fromkeys(_LIST_METHODS, self._list_page),
+            "tools/call": self._call_tool,
+            "prompts/get": self._get_prompt,
+            "resources/read": self._read_resource,
+            "completion/complete": self._complete,
+            "subscriptions/listen": self._listen,
+        }
+
+    def add(self, target: Mountable, name_map: NameMap, access_rule: "AccessRule | None" = None) -> Callable[[], None]:
+        """Mount a server; call what is returned to take it off again."""
+        needs_check = name_map.has_transforms and not _validate_transforms(target, name_map)
+        mount = Mount(target, name_map, target.watch_changes(self._make_change_handler(name_map)), access_rule)
+        mount.needs_transform_check = needs_check
+        self._mounts.append(mount)
+
+        def unmount() -> None:
+            if mount in self._mounts:
+                self._mounts.remove(mount)
+                self._removed_mounts.append(mount)
+                mount.stop_following()
+                self._stop_if_unused(mount)
+                self._server.changed("tools", "resources", "prompts")
+
+        self._server.changed("tools", "resources", "prompts")
+        for subscription in self._subscriptions:
+            self._start_task(self._resubscribe(mount, subscription))
+        return unmount
+
+    def _stop_if_unused(self, mount: Mount) -> None:
+        """Leave a distant server once nothing is asked of it any more. One of this process may be in use elsewhere."""
+        if mount not in self._removed_mounts or not mount.target.is_remote or mount.active_exchanges:
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return  # `stop` does it
+        self._removed_mounts.remove(mount)
+        task = loop.create_task(mount.target.stop())
+        self._stop_tasks.add(task)
+        task.add_done_callback(self._stop_tasks.discard)
+
+    def list_local_servers(self) -> list[MountingServer]:
+        """Those of this process."""
+        return [mount.target.server for mount in self._mounts if isinstance(mount.target, LocalServer)]
+
+    def list_used_scopes(self) -> list[str]:
+        """Every scope that something mounted takes, as far as that is known."""
+        mount_scopes = [
+            scope for mount in self._mounts if mount.access_rule is not None for scope in mount.access_rule.scopes
+        ]
+        return [*mount_scopes, *(scope for server in self.list_local_servers() for scope in server.needed_scopes())]
+
+    def _make_change_handler(self, name_map: NameMap) -> ChangeCallback:
+        def on_change(method: str, uri: str | None) -> None:
+            outer_uri = None if uri is None else name_map.to_outer("resource", uri)
+            if outer_uri is not None and not self._server.changes.is_wanted(method, outer_uri):
+                for key in [
+                    session_key for session_key in self._session_subscriptions if session_key[0] == uri_key(outer_uri)
+                ]:
+                    self._drop_subscription(key)
+            self._server.heard(method, outer_uri)
+
+        return on_change
+
+    # Life
+
+    async def start(self) -> None:
+        """Start what is mounted; what cannot be reached does not hold up the rest."""
+        for mount in tuple(self._mounts):
+            if not mount.target.is_remote:
+                await self._start_mount(mount)
+        await asyncio.gather(*(self._start_mount(mount) for mount in tuple(self._mounts) if mount.target.is_remote))
+
+    async def _start_mount(self, mount: Mount) -> None:
+        try:
+            async with asyncio.timeout(LIST_TIMEOUT_S if mount.target.is_remote else None):
+                await mount.target.start()
+        except (MCPError, TimeoutError) as exc:
+            mount.log_unavailable("%s, mounted on %s, is not there: %s", self._server.name, format_failure(exc))
+
+    async def stop(self) -> None:
+        """Stop what is mounted."""
+        for key in tuple(self._session_subscriptions):
+            self._drop_subscription(key)
+        removed_mounts, self._removed_mounts = self._removed_mounts, []
+        for mount in (*self._mounts, *removed_mounts):
+            await mount.target.stop()
+        loop = asyncio.get_running_loop()
+        stop_tasks = [task for task in self._stop_tasks if task.get_loop() is loop]
+        if stop_tasks:
+            await asyncio.wait(stop_tasks, timeout=LIST_TIMEOUT_S)
+
+    def capabilities(self, combined: ServerCapabilities) -> ServerCapabilities:
+        """What is offered in all."""
+        for mount in self._mounts:
+            mounted = mount.target.capabilities()
+            combined = replace(
+                combined,
+                tools=combined.tools or mounted.tools,
+                resources=combined.resources or mounted.resources,
+                prompts=combined.prompts or mounted.prompts,
+                completions=combined.completions if combined.completions is not None else mounted.completions,
+            )
+        return combined
+
+    # Lists
+
+    async def _list_page(self, exchange: Exchange) -> Result:
+        kind, field, result_type = _LIST_METHODS[exchange.method]
+        access_rules = self._server.rules
+        if access_rules is not None and access_rules.has_unchecked_names:
+            access_rules.has_unchecked_names = False
+            await self._warn_unused_rules(access_rules, exchange)
+        items = {name: ListedItem(declaration) for name, declaration in (await self.list_items(kind, exchange)).items()}
+        if not items and getattr(self._server.capabilities(), exchange.method.partition("/")[0]) is None:
+            raise MethodNotFound(exchange.method)
+        return self._server.page_of(exchange, items, field, result_type)
+
+    async def list_items(self, kind: ItemKind, exchange: Exchange) -> dict[str, Any]:
+        """Everything there is for this caller; of two things of one name, the first."""
+        items = self._server.own(kind, exchange)
+        principal = exchange.caller.principal
+        mounts = [
+            mount for mount in self._mounts if self.resolver.is_listed(mount.access_rule, mount.target.name, principal)
+        ]
+        for mounted_items in await asyncio.gather(
+            *(self._list_mounted_items(mount, kind, exchange) for mount in mounts)
+        ):
+            for name, declaration in mounted_items.items():
+                rules = (self.resolver.find_rule_by_tags(declaration), self.resolver.find_rule_by_name(kind, name))
+                is_enabled = not self.resolver.is_disabled(kind, name) and self.resolver.is_enabled(declaration)
+                if is_enabled and all(self.resolver.is_listed(rule, name, principal) for rule in rules):
+                    items.setdefault(name, declaration)
+        return items
+
+    async def _warn_unused_rules(self, access_rules: "AccessRules", exchange: Exchange) -> None:
+        """Say which rules are about nothing, now that those elsewhere can be asked."""
+        item_names = [name for kind in ITEM_KINDS for name in self._server.declared(kind)]
+        unavailable: list[Mount] = []
+        for mount in tuple(self._mounts):
+            try:
+                for kind in ITEM_KINDS:
+                    item_names += [
+                        mount.name_map.to_outer(kind, inner_name)
+                        for inner_name in await _list_all_names(mount, kind, exchange)
+                    ]
+            except (MCPError, TimeoutError):
+                unavailable.append(mount)
+        name_maps = [mount.name_map for mount in unavailable]
+        access_rules.warn_unused(
+            self._server.name, item_names, lambda name: any(_may_contain(name_map, name) for name_map in name_maps)
+        )
+
+    def list_names(self) -> list[str] | None:
+        """Everything that is mounted, by its name or URI here; None where some of it is elsewhere."""
+        items_by_kind = [self.list_registered_items(kind) for kind in ITEM_KINDS]
+        return None if None in items_by_kind else [name for items in items_by_kind for name in items or ()]
+
+    def may_have_item(self, name: str) -> bool:
+        """Whether something mounted has a name or URI; of what is elsewhere, whether it can."""
+        for mount in self._mounts:
+            for kind in ITEM_KINDS:
+                mounted_items, inner_name = list_all_items(mount.target, kind), mount.name_map.to_inner(kind, name)
+                if inner_name is not None and (mounted_items is None or inner_name in mounted_items):
+                    return True
+        return False
+
+    async def _list_mounted_items(self, mount: Mount, kind: ItemKind, exchange: Exchange) -> Mapping[str, Any]:
+        target = mount.target
+        if not target.is_remote:
+            await target.start()
+            await self._check_transforms(mount, exchange)
+            return mount.name_map.rename_declarations(kind, await target.list_items(kind, exchange))
+        try:
+            async with asyncio.timeout(LIST_TIMEOUT_S):
+                await target.start()
+                mount.cached_items[kind] = mount.name_map.rename_declarations(
+                    kind, await target.list_items(kind, exchange)
+                )
+                await self._check_transforms(mount, exchange)
+                mount.mark_available()
+        except (MCPError, TimeoutError) as exc:
+            mount.log_unavailable("%s could not list what it has: %s", format_failure(exc))
+        return mount.cached_items.get(kind, {})
+
+    async def _check_transforms(self, mount: Mount, exchange: Exchange) -> None:
+        """Say once, as soon as it can be known, what is wrong with the transforms of a mount."""
+        if not mount.needs_transform_check:
+            return
+        mount.needs_transform_check = False
+        declarations: dict[ItemKind, Mapping[str, Any]] = {
+            kind: await mount.target.list_items(kind, exchange) for kind in ITEM_KINDS
+        }
+        for problem in mount.name_map.find_problems(declarations):
+            log.warning("%s, mounted on %s: %s", mount.target.name, self._server.name, problem)
+
+    def list_registered_items(self, kind: ItemKind) -> dict[str, Any] | None:
+        """Everything that is mounted, whoever asks; None where some of it is elsewhere."""
+        items: dict[str, Any] = {}
+        for mount in self._mounts:
+            mounted_items = list_all_items(mount.target, kind)
+            if mounted_items is None:
+                return None
+            items |= mount.name_map.rename_declarations(kind, mounted_items)
+        return items
+
+    # Requests for something by name
+
+    def _has_own(self, kind: ItemKind, name: str, exchange: Exchange) -> bool:
+        return self._server.has(kind, name, exchange.caller.principal)
+
+    async def _call_tool(self, exchange: Exchange) -> Result | bytes:
+        name, arguments = exchange.params.get("name"), exchange.params.get("arguments")
+        if type(name) is not str or self._has_own("tool", name, exchange):
+            return await self._own_handlers["tools/call"](exchange)
+        resolved = await self.resolver.find("tool", name, exchange)
+        if resolved is None:
+            raise ToolNotFound(name)
+        mount, inner_name = resolved
+        if arguments is not None and type(arguments) is not dict:
+            raise InvalidParams("Invalid params: arguments must be an object")
+        transform = mount.name_map.get_transform(inner_name)
+        try:
+            inner_arguments = transform.inward(arguments or {})
+        except MCPError as exc:
+            return build_error_result(str(exc))
+        result = await self._forward(mount, exchange, {"name": inner_name, "arguments": inner_arguments})
+        if transform.arguments and isinstance(error := exchange.fault, InvalidArguments):
+            exchange.fault = translated = _translate_error(error, transform, name)
+            if result == build_error_result(str(error)):
+                return build_error_result(str(translated))
+        if isinstance(result, CallToolResult):
+            published = result.structured_content is UNSET or await self._has_output_schema(mount, inner_name, exchange)
+            return self._server.lighten(result, exchange, published=published)
+        return result
+
+    async def _has_output_schema(self, mount: Mount, tool_name: str, exchange: Exchange) -> bool:
+        """Whether a tool has promised a schema for its results; if that cannot be known, it may have."""
+        if not self._server.keeps_results:
+            return True
+        try:
+            declaration = (await mount.target.list_items("tool", exchange)).get(tool_name)
+        except MCPError:
+            return True
+        return declaration is None or declaration.output_schema is not None
+
+    async def _get_prompt(self, exchange: Exchange) -> Result | bytes:
+        name, arguments = exchange.params.get("name"), exchange.params.get("arguments")
+        if type(name) is not str or self._has_own("prompt", name, exchange):
+            return await self._own_handlers["prompts/get"](exchange)
+        resolved = await self.resolver.find("prompt", name, exchange)
+        if resolved is None:
+            raise PromptNotFound(name)
+        mount, inner_name = resolved
+        inner_params: dict[str, Any] = {"name": inner_name}
+        transform = mount.name_map.get_transform(inner_name)
+        if type(arguments) is dict or transform.arguments:
+            inner_params["arguments"] = transform.inward(arguments if type(arguments) is dict else {})
+        try:
+            return await self._forward(mount, exchange, inner_params)
+        except InvalidArguments as exc:
+            raise (_translate_error(exc, transform, name) if transform.arguments else exc) from None
+
+    async def _read_resource(self, exchange: Exchange) -> Result | bytes:
+        uri = exchange.params.get("uri")
+        if type(uri) is not str or len(uri) > self._server.limits.uri or self._has_own("resource", uri, exchange):
+            return await self._own_handlers["resources/read"](exchange)
+        resolved = await self.resolver.find("resource", uri, exchange)
+        if resolved is None:
+            raise ResourceNotFound(uri)
+        mount, inner_uri = resolved
+        return restore_uri(await self._forward(mount, exchange, {"uri": inner_uri}), mount.name_map, inner_uri, uri)
+
+    async def _complete(self, exchange: Exchange) -> Result | bytes:
+        params = convert_params(exchange, CompleteParams)
+        is_prompt = isinstance(params.ref, PromptReference)
+        kind: ItemKind = "prompt" if is_prompt else "resource template"
+        ref_name = params.ref.name if isinstance(params.ref, PromptReference) else params.ref.uri
+        if self._has_own(kind, ref_name, exchange):
+            return await self._own_handlers["completion/complete"](exchange)
+        resolved = await self.resolver.find(kind, ref_name, exchange)
+        if resolved is None:
+            raise InvalidParams(f"Invalid params: nothing is called {clip(ref_name)}")
+        mount, inner_name = resolved
+        ref = exchange.params["ref"] | {"name" if is_prompt else "uri": inner_name}
+        argument: dict[str, Any] = exchange.params["argument"]
+        inner_params = {
+            "ref": ref,
+            "argument": argument | {"name": mount.name_map.get_transform(inner_name).inner_argument(argument["name"])},
+        }
+        return await self._forward(mount, exchange, inner_params)
+
+    async def _forward(self, mount: Mount, exchange: Exchange, param_changes: dict[str, Any]) -> Result | bytes:
+        """Have the mounted server do it, in its own words; whoever stands around here sees those of this server."""
+        original_params = exchange.params
+        if not mount.target.is_remote:
+            await mount.target.start()
+        exchange.params = original_params | param_changes
+        mount.active_exchanges += 1
+        try:
+            result = rewrite_links(await mount.target.handle(exchange), exchange.method, mount.name_map)
+            return (
+                parse_result(result, exchange.method) if isinstance(result, bytes) and self._server.watched else result
+            )
+        finally:
+            exchange.params = original_params
+            mount.active_exchanges -= 1
+            self._stop_if_unused(mount)
+
+    # Listening
+
+    def watch_resource(self, uri: str, principal: Principal | None) -> None:
+        """A handshake session wants to hear of a resource: a distant server is told, until nobody does any more."""
+        key = uri_key(uri), principal
+        if key in self._session_subscriptions or len(self._session_subscriptions) >= _MAX_SESSION_SUBSCRIPTIONS:
+            return
+        for mount, inner_uri in self.resolver.find_candidates("resource", uri):
+            if isinstance(mount.target, LocalServer) and mount.target.server.mounts is not None:
+                mount.target.server.mounts.watch_resource(inner_uri, principal)
+            if mount.target.is_remote:
+                subscription = self._session_subscriptions[key] = RemoteSubscription([uri], principal)
+                self._subscriptions.add(subscription)
+                self._start_task(self._keep_subscription(mount, key, subscription))
+                return
+
+    async def _keep_subscription(
+        self, mount: Mount, key: tuple[str, Principal | None], subscription: RemoteSubscription
+    ) -> None:
+        if (
+            not await self._subscribe_remote(mount, subscription)
+            and self._session_subscriptions.get(key) is subscription
+        ):
+            self._drop_subscription(key)
+
+    def _drop_subscription(self, key: tuple[str, Principal | None]) -> None:
+        self._end_subscription(self._session_subscriptions.pop(key))
+
+    def _end_subscription(self, subscription: RemoteSubscription) -> None:
+        self._subscriptions.discard(subscription)
+        subscription.end()
+
+    def _start_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._subscription_tasks.add(task)
+        task.add_done_callback(self._subscription_tasks.discard)
+
+    async def _listen(self, exchange: Exchange) -> Result | bytes:
+        """The server's own subscription; distant servers must be told which resources are wanted."""
+        uris = convert_params(exchange, ListenParams).notifications.resource_subscriptions or []
+        subscription = RemoteSubscription(uris, exchange.caller.principal)
+        try:
+            if uris:
+                self._subscriptions.add(subscription)
+                await asyncio.gather(*(self._subscribe_remote(mount, subscription) for mount in self._mounts))
+            return await self._own_handlers["subscriptions/listen"](exchange)
+        finally:
+            self._end_subscription(subscription)
+
+    async def _resubscribe(self, mount: Mount, subscription: RemoteSubscription) -> None:
+        """What has just been mounted may have been there before: nobody knows what was missed meanwhile."""
+        if await self._subscribe_remote(mount, subscription):
+            for uri in subscription.uris:
+                if mount.name_map.to_inner("resource", uri) is not None:
+                    self._server.heard(RESOURCE_UPDATED, uri)
+
+    async def _subscribe_remote(self, mount: Mount, subscription: RemoteSubscription) -> bool:
+        """Have a distant server tell of its part of it; one that does not answer keeps nobody from the others."""
+        inner_uris = [
+            inner_uri
+            for uri in subscription.uris
+            if (inner_uri := mount.name_map.to_inner("resource", uri)) is not None
+        ]
+        if not inner_uris or not mount.target.is_remote:
+            return False
+        try:
+            async with asyncio.timeout(LIST_TIMEOUT_S):
+                subscription.add_stop_callback(await mount.target.watch_resources(inner_uris, subscription.principal))
+        except (MCPError, TimeoutError) as exc:
+            log.warning("%s does not tell of changes: %s", mount.target.name, format_failure(exc))
+            return False
+        return True
+
+
+def _translate_error(error: InvalidArguments, transform: Transform, name: str) -> ToolError:
+    """What is wrong with the arguments, in the words of this server."""
+    translated = error.rename_arguments(transform.word)
+    if str(translated):
+        return translated
+    log.error("%s cannot be called: a value that its transform fixes does not fit: %s", clip(name), error)
+    return ToolError(f"{clip(name)} cannot be called: its server gives it an argument that does not fit")
+
+
+async def _list_all_names(mount: Mount, kind: ItemKind, exchange: Exchange) -> Iterable[str]:
+    items = list_all_items(mount.target, kind)
+    if items is not None:
+        return items
+    async with asyncio.timeout(LIST_TIMEOUT_S):
+        await mount.target.start()
+        return await mount.target.list_items(kind, exchange)
+
+
+def _may_contain(name_map: NameMap, name: str) -> bool:
+    return any(name_map.to_inner(kind, name) is not None for kind in ITEM_KINDS)
+
+
+def _validate_transforms(target: Mountable, name_map: NameMap) -> bool:
+    """Whether the transforms fit what a server has; False if only its lists will tell. ValueError if they do not."""
+    declarations: dict[ItemKind, Mapping[str, Any]] = {}
+    for kind in ITEM_KINDS:
+        items = list_all_items(target, kind)
+        if items is None:
+            return False
+        declarations[kind] = items
+    for problem in name_map.find_problems(declarations):
+        raise ValueError(f"{target.name} cannot be mounted so: {problem}")
+    return True

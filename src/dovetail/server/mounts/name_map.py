@@ -1,0 +1,268 @@
+"""Names of mounted things: what each is called here, what it is called at home, and the links in results.
+
+A prefix stands before the names of tools and prompts with an underscore, before URIs with a plus, so that a scheme
+stays a scheme and every name can be told back.
+"""
+
+import logging
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final
+
+from dovetail.errors import clip
+from dovetail.protocol.mountable import ItemKind
+from dovetail.protocol.uri_key import rule_keys, uri_key, uri_readings
+from dovetail.server.item_options import TAGS_META_KEY, check_type
+from dovetail.server.mounts.transforms import IDENTITY_TRANSFORM, Transform, check_transforms, get_argument_names
+from dovetail.server.uri_template import may_match_template
+from dovetail.wire.base import Result, replace
+from dovetail.wire.content import EmbeddedResource, ResourceLink
+from dovetail.wire.input_required import InputRequiredResult
+from dovetail.wire.methods import METHODS
+from dovetail.wire.prompts import GetPromptResult, Prompt
+from dovetail.wire.raw_message import decode_body
+from dovetail.wire.resources import ReadResourceResult, Resource, ResourceTemplate
+from dovetail.wire.tools import CallToolResult, Tool
+
+log = logging.getLogger("dovetail")
+
+_PARSED_METHODS: Final = ("tools/call", "prompts/get", "resources/read")
+INPUT_REQUIRED_MARKER: Final = b'"input_required"'
+_PREFIX_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9.-]*")
+
+
+class NameMap:
+    """The names of one mount."""
+
+    def __init__(self, prefix: str, transforms: Mapping[str, Transform], tags: Collection[str]) -> None:
+        check_type("prefix=", prefix, str, "a text")
+        if prefix and not _PREFIX_PATTERN.fullmatch(prefix):
+            raise ValueError(f"a prefix is letters, digits, dots and dashes, beginning with a letter, not {prefix!r}")
+        if isinstance(tags, str):
+            raise TypeError(f"tags are several: write tags=[{tags!r}]")
+        self.prefix = prefix
+        self._prefix_by_kind = {"tool": f"{prefix}_", "prompt": f"{prefix}_"} if prefix else {}
+        self._prefix_by_kind |= {"resource": f"{prefix}+", "resource template": f"{prefix}+"} if prefix else {}
+        self._transform_by_name = check_transforms(transforms)
+        self._inner_by_new_name = {
+            transform.name: inner_name for inner_name, transform in transforms.items() if transform.name is not None
+        }
+        self._hidden_templates = [
+            inner_name for inner_name, transform in transforms.items() if transform.hide and "{" in inner_name
+        ]
+        # For URIs: the same by key, and the keys at which nothing is offered, because it is hidden or has moved.
+        self._transformed_by_key = {uri_key(inner_name): inner_name for inner_name in self._transform_by_name}
+        self._inner_by_new_key = {uri_key(name): inner_name for name, inner_name in self._inner_by_new_name.items()}
+        self._removed_keys = frozenset(
+            key
+            for inner_name, transform in transforms.items()
+            if transform.hide or transform.name is not None
+            for key in rule_keys(inner_name)
+        )
+        self._tags = frozenset(tags)
+
+    def get_transform(self, inner_name: str, kind: ItemKind | None = None) -> Transform:
+        """What becomes of something."""
+        if kind == "resource" and self._transform_by_name and inner_name not in self._transform_by_name:
+            inner_name = self._transformed_by_key.get(uri_key(inner_name), inner_name)
+        return self._transform_by_name.get(inner_name, IDENTITY_TRANSFORM)
+
+    def find_problems(self, declarations_by_kind: Mapping[ItemKind, Mapping[str, Any]]) -> Iterator[str]:
+        """What the transforms say that does not fit what is there, one line each."""
+        from dovetail.server.parameters.argument_errors import format_names  # only mounts with transforms pay for it
+
+        item_names = {name: 0 for items in declarations_by_kind.values() for name in items}
+        if unknown := [inner_name for inner_name in self._transform_by_name if inner_name not in item_names]:
+            yield f"a transform is about {format_names(unknown, item_names)}, which is not there"
+        for inner_name, transform in self._transform_by_name.items():
+            declarations = [items[inner_name] for items in declarations_by_kind.values() if inner_name in items]
+            arguments = {name: 0 for declaration in declarations for name in get_argument_names(declaration)}
+            if declarations and (
+                unknown_arguments := [name for name in transform.arguments or () if name not in arguments]
+            ):
+                yield f"`{clip(inner_name)}` has no argument {format_names(unknown_arguments, arguments)}"
+            else:
+                yield from (problem for declaration in declarations for problem in transform.complaints(declaration))
+        for inner_name in item_names:
+            if (conflicting_name := self._find_conflict(inner_name)) is not None:
+                outer, inner = clip(conflicting_name), clip(inner_name)
+                yield f"`{outer}` would be called `{inner}`, which is there already: rename or hide it"
+
+    def _find_conflict(self, inner_name: str) -> str | None:
+        """What has taken the name of something that has not left it."""
+        transform, conflicting_name = (
+            self.get_transform(inner_name),
+            self._inner_by_new_name.get(inner_name, inner_name),
+        )
+        return (
+            None if transform.hide or transform.name is not None or conflicting_name == inner_name else conflicting_name
+        )
+
+    @property
+    def has_transforms(self) -> bool:
+        """Whether there are transforms."""
+        return bool(self._transform_by_name)
+
+    def to_outer(self, kind: ItemKind, inner_name: str) -> str:
+        """What it is called here."""
+        return self._prefix_by_kind.get(kind, "") + (self.get_transform(inner_name, kind).name or inner_name)
+
+    def to_inner(self, kind: ItemKind, name: str) -> str | None:
+        """What it is called at home; None if it cannot be from there."""
+        prefix = self._prefix_by_kind.get(kind, "")
+        if kind == "resource":
+            return self._to_inner_uri(prefix, name)
+        if not name.startswith(prefix):
+            return None
+        bare_name = name[len(prefix) :]
+        inner_name = self._inner_by_new_name.get(bare_name, bare_name)
+        transform = self.get_transform(inner_name)
+        if transform.hide or (transform.name is not None and transform.name != bare_name):
+            return None
+        return inner_name
+
+    def _to_inner_uri(self, prefix: str, uri: str) -> str | None:
+        """Return what a URI is at home, in the spelling it came in unless it was renamed. None if not from there."""
+        if uri[: len(prefix)].lower() != prefix.lower():  # part of the scheme, whose case has no meaning
+            return None
+        bare_uri = uri[len(prefix) :]
+        if not self._transform_by_name:
+            return bare_uri
+        inner_uri = self._inner_by_new_name.get(bare_uri) or self._inner_by_new_key.get(uri_key(bare_uri))
+        if inner_uri is not None:
+            return None if self._transform_by_name[inner_uri].hide else inner_uri
+        return bare_uri if self._removed_keys.isdisjoint(uri_readings(bare_uri)) else None
+
+    def has_exact_prefix(self, kind: ItemKind, name: str) -> bool:
+        """Return whether a name has the prefix exactly as it was given, not only in another case."""
+        return name.startswith(self._prefix_by_kind.get(kind, ""))
+
+    def is_hidden(self, uri: str) -> bool:
+        """Whether a resource of that URI is kept from being offered, or offered under another."""
+        prefix = self._prefix_by_kind.get("resource", "")
+        if not self._removed_keys or uri[: len(prefix)].lower() != prefix.lower():
+            return False
+        return not self._removed_keys.isdisjoint(uri_readings(uri[len(prefix) :]))
+
+    def matches_hidden_template(self, uri: str) -> bool:
+        """Whether a URI is one of a template that is hidden, so that only a resource of that URI can be meant."""
+        return any(may_match_template(template, uri) for template in self._hidden_templates)
+
+    @property
+    def is_unambiguous(self) -> bool:
+        """Whether a name with this prefix can only be from there, so that nobody need be asked."""
+        return bool(self.prefix) and not self.has_tag_filter
+
+    @property
+    def has_tag_filter(self) -> bool:
+        """Whether only some things are offered, by their tags."""
+        return bool(self._tags)
+
+    def is_allowed(self, declaration: Any) -> bool:
+        """Whether something is offered here, by its tags."""
+        return not self._tags or not self._tags.isdisjoint(get_tags(declaration))
+
+    def rename_declarations(self, kind: ItemKind, declarations: Mapping[str, Any]) -> dict[str, Any]:
+        """What is listed here of what is listed there."""
+        renamed: dict[str, Any] = {}
+        for inner_name, declaration in declarations.items():
+            transform = self.get_transform(inner_name, kind)
+            if transform.hide or not self.is_allowed(declaration) or self._find_conflict(inner_name) is not None:
+                continue
+            name = self.to_outer(kind, inner_name)
+            try:
+                renamed[name] = _rename_declaration(transform.declared(declaration), name)
+            except ValueError as exc:  # one that cannot be shown must not cost the others their list
+                log.error("%s is left out: %s", clip(name), exc)
+        return renamed
+
+
+def get_tags(declaration: Any) -> list[str]:
+    """The tags that something was published with."""
+    meta: dict[str, Any] = getattr(declaration, "meta", None) or {}
+    return meta.get(TAGS_META_KEY) or []
+
+
+def _rename_declaration(declaration: Any, name: str) -> Any:
+    match declaration:
+        case Tool() | Prompt():
+            return replace(declaration, name=name)
+        case Resource():
+            return replace(declaration, uri=name)
+        case ResourceTemplate():
+            return replace(declaration, uri_template=name)
+        case _:
+            return declaration
+
+
+def rewrite_links(result: Result | bytes, method: str, name_map: NameMap) -> Result | bytes:
+    """A result whose links are those of this server; what has none is left as it came, to the byte."""
+    if not name_map.prefix:
+        return result
+    if isinstance(result, bytes):
+        method_spec = METHODS[method]
+        if b'"uri"' not in result or method_spec.result is None or INPUT_REQUIRED_MARKER in result:
+            return result
+        result = decode_body(result, method_spec.result, f"the result of {method}")
+    match result:
+        case ReadResourceResult():
+            contents = [replace(content, uri=name_map.to_outer("resource", content.uri)) for content in result.contents]
+            return replace(result, contents=contents)
+        case CallToolResult():
+            return replace(result, content=[_rewrite_block_links(block, name_map) for block in result.content])
+        case GetPromptResult():
+            return replace(
+                result,
+                messages=[
+                    replace(message, content=_rewrite_block_links(message.content, name_map))
+                    for message in result.messages
+                ],
+            )
+        case _:
+            return result
+
+
+def restore_uri(result: Result | bytes, name_map: NameMap, inner_uri: str, uri: str) -> Result | bytes:
+    """Return the result of a read with the URI as the caller spelled it, where this server would spell it otherwise."""
+    outer_uri = name_map.to_outer("resource", inner_uri)
+    if (outer_uri == uri and (name_map.prefix or outer_uri == inner_uri)) or (
+        isinstance(result, bytes) and INPUT_REQUIRED_MARKER in result
+    ):
+        return result
+    if isinstance(result, bytes):
+        result = decode_body(result, ReadResourceResult, "the result of resources/read")
+    if not isinstance(result, ReadResourceResult):
+        return result
+    return replace(
+        result,
+        contents=[
+            replace(content, uri=uri) if content.uri in (outer_uri, inner_uri) else content
+            for content in result.contents
+        ],
+    )
+
+
+def parse_result(result: bytes, method: str) -> Result | bytes:
+    """What another server answered, as a value, for whoever looks at results here."""
+    method_spec = METHODS[method]
+    if method not in _PARSED_METHODS or method_spec.result is None:
+        return result
+    description = f"the result of {method}"
+    if (
+        INPUT_REQUIRED_MARKER in result
+        and (input_required := decode_body(result, InputRequiredResult, description)).result_type == "input_required"
+    ):
+        return input_required
+    return decode_body(result, method_spec.result, description)
+
+
+def _rewrite_block_links(block: Any, name_map: NameMap) -> Any:
+    match block:
+        case ResourceLink() if not block.uri.startswith(("http:", "https:")):
+            return replace(block, uri=name_map.to_outer("resource", block.uri))
+        case EmbeddedResource() if not block.resource.uri.startswith(("http:", "https:")):
+            return replace(
+                block, resource=replace(block.resource, uri=name_map.to_outer("resource", block.resource.uri))
+            )
+        case _:
+            return block

@@ -1,0 +1,338 @@
+"""Owners: which of the servers mounted on another has a name or a URI, for whoever asks.
+
+Lists, calls and listeners ask here, so that they agree.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from dovetail.errors import MCPError, clip
+from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.mountable import NOT_FOUND_ERRORS, ItemKind, Mountable
+from dovetail.protocol.principal import Principal
+from dovetail.protocol.uri_key import rule_keys, uri_key, uri_readings
+from dovetail.server.mounts.local_server import LocalServer, MountingServer, list_all_items
+from dovetail.server.mounts.name_map import NameMap, get_tags
+from dovetail.server.uri_template import may_match_template
+
+if TYPE_CHECKING:  # loaded once something is not for everyone
+    from dovetail.server.access_rules import AccessRule
+
+log = logging.getLogger("dovetail")
+
+LIST_TIMEOUT_S: Final = 10.0  # seconds a mounted server may take to list what it has; the others do not wait longer
+
+_MAX_FORGOTTEN_URIS: Final = 4096  # of resources that are gone, in the index of those that are there
+
+
+class Mount:
+    """One server mounted on another."""
+
+    def __init__(
+        self,
+        target: Mountable,
+        name_map: NameMap,
+        stop_following: Callable[[], None],
+        access_rule: "AccessRule | None" = None,
+    ) -> None:
+        self.target = target
+        self.name_map = name_map
+        self.access_rule = access_rule  # who it is for; None is everyone
+        self.stop_following = stop_following
+        self.needs_transform_check = False  # whether nobody could look yet if the transforms fit
+        self.cached_items: dict[ItemKind, dict[str, Any]] = {}  # listed last; what is shown while it cannot be reached
+        self.active_exchanges = 0  # exchanges it is at
+        self.retry_at = 0.0  # until when it is not asked whether it has something: it did not answer
+        self.resource_index = ResourceIndex()
+        self._is_unavailable = False
+
+    def mark_available(self) -> None:
+        """It is there."""
+        self.retry_at = 0.0
+        self._is_unavailable = False
+
+    def log_unavailable(self, message: str, *args: Any) -> None:
+        """It is not there: said once, until it answers again."""
+        log.log(logging.DEBUG if self._is_unavailable else logging.WARNING, message, self.target.name, *args)
+        self._is_unavailable = True
+
+
+class ResourceIndex:
+    """The URIs of a mounted server by each key under which a rule finds them, so that a look-up reads no others.
+
+    It learns from the listings it is asked about, which differ from caller to caller. Threads may share it, because
+    a state never changes.
+    """
+
+    def __init__(self) -> None:
+        self._state: tuple[frozenset[str], dict[str, tuple[str, ...]]] = (frozenset(), {})
+
+    def find(self, uri: str, declarations: Mapping[str, Any]) -> list[str]:
+        """Return the URIs in a listing that one of the readings of a URI may mean."""
+        uris_by_key = self._index_uris(declarations)
+        uris = dict.fromkeys(candidate for reading in uri_readings(uri) for candidate in uris_by_key.get(reading, ()))
+        return [candidate for candidate in uris if candidate in declarations]
+
+    def has(self, uri: str, declarations: Mapping[str, Any]) -> bool:
+        """Return whether a listing has a URI, in this or an equivalent spelling."""
+        key = uri_key(uri)
+        return uri in declarations or any(
+            candidate in declarations and uri_key(candidate) == key
+            for candidate in self._index_uris(declarations).get(key, ())
+        )
+
+    def _index_uris(self, declarations: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+        indexed_uris, uris_by_key = self._state
+        if indexed_uris.issuperset(declarations):
+            return uris_by_key
+        if len(indexed_uris) > _MAX_FORGOTTEN_URIS + 2 * len(declarations):
+            indexed_uris, uris_by_key = frozenset(), {}
+        uris_by_key = uris_by_key.copy()
+        for uri in declarations.keys() - indexed_uris:
+            for key in rule_keys(uri):
+                uris_by_key[key] = (*uris_by_key.get(key, ()), uri)
+        self._state = indexed_uris.union(declarations), uris_by_key
+        return uris_by_key
+
+
+class MountResolver:
+    """The servers mounted on one, in their order, and who of them has what."""
+
+    def __init__(self, server: MountingServer, mounts: list[Mount]) -> None:
+        self._server = server
+        self._mounts = mounts
+
+    async def has_item(self, kind: ItemKind, name: str, exchange: Exchange) -> bool:
+        """Whether there is something of this name here."""
+        return await self.find(kind, name, exchange) is not None
+
+    async def find(self, kind: ItemKind, name: str, exchange: Exchange) -> tuple[Mount, str] | None:
+        """The mount that lists it for this caller, and what it is called there: the first, as in lists.
+
+        One that is elsewhere is asked only if there is a choice. InsufficientScope if nobody lists it, but somebody
+        would to a caller with more scopes.
+        """
+        if self.is_disabled(kind, name) or not _is_accessible(self.find_rule_by_name(kind, name), name, exchange):
+            return None
+        candidates = [
+            pair
+            for pair in self.find_candidates(kind, name)
+            if self.is_listed(pair[0].access_rule, name, exchange.caller.principal)
+        ]
+        if len(candidates) == 1 and candidates[0][0].target.is_remote and self._is_certain(*candidates[0], kind):
+            return await self._check_resolved(*candidates[0], kind, exchange)
+        for mount, inner_name in candidates:
+            if await self._mount_has_item(mount, kind, inner_name, exchange):
+                return await self._check_resolved(mount, inner_name, kind, exchange)
+        for mount, inner_name in candidates if kind == "resource" else ():
+            if self._may_match_template(mount, inner_name) and await mount.target.has_item(kind, inner_name, exchange):
+                # What its templates stand for, only that server knows.
+                return await self._check_resolved(mount, inner_name, kind, exchange)
+        await self.check_scopes(kind, name, exchange)
+        return None
+
+    async def _check_resolved(
+        self, mount: Mount, inner_name: str, kind: ItemKind, exchange: Exchange
+    ) -> tuple[Mount, str]:
+        """What was found; InsufficientScope if it is listed to callers who lack its scopes, and this is one."""
+        _is_accessible(mount.access_rule, inner_name, exchange)
+        for declaration in await self._list_offered(mount, kind, inner_name, exchange) if self._has_tag_rules else ():
+            _is_accessible(self.find_rule_by_tags(declaration), inner_name, exchange)
+        return mount, inner_name
+
+    async def check_access(self, kind: ItemKind, name: str, exchange: Exchange) -> None:
+        """Refuse what is not there for this caller."""
+        resolved = await self.find(kind, name, exchange)
+        if resolved is None:
+            raise NOT_FOUND_ERRORS[kind](name)
+        if isinstance(resolved[0].target, LocalServer):
+            await resolved[0].target.server.check(kind, resolved[1], exchange)
+
+    def find_candidates(self, kind: ItemKind, name: str) -> list[tuple[Mount, str]]:
+        """The mounts that can have it, by their names alone."""
+        pairs = ((mount, mount.name_map.to_inner(kind, name)) for mount in self._mounts)
+        candidates = [(mount, inner_name) for mount, inner_name in pairs if inner_name is not None]
+        if kind == "resource" and len(candidates) > 1:
+            candidates.sort(key=lambda pair: not pair[0].name_map.has_exact_prefix(kind, name))
+        return candidates
+
+    def _is_certain(self, mount: Mount, inner_name: str, kind: ItemKind) -> bool:
+        return (
+            mount.name_map.is_unambiguous
+            and not self._needs_tags
+            and not (kind == "resource" and self._matches_hidden_template(mount, inner_name))
+        )
+
+    def _matches_hidden_template(self, mount: Mount, inner_uri: str) -> bool:
+        """Whether a URI is one of a template that is not offered, so that only a resource of that URI can be meant."""
+        disabled = self._server.disabled_names
+        uri = mount.name_map.to_outer("resource", inner_uri) if disabled else ""
+        return mount.name_map.matches_hidden_template(inner_uri) or any(
+            may_match_template(template, uri) for template in disabled if "{" in template
+        )
+
+    def _may_match_template(self, mount: Mount, inner_uri: str) -> bool:
+        needs_tags = (
+            mount.name_map.has_tag_filter or self._needs_tags or self._matches_hidden_template(mount, inner_uri)
+        )
+        return mount.target.is_remote and not needs_tags and _now() >= mount.retry_at
+
+    async def check_scopes(self, kind: ItemKind, name: str, exchange: Exchange) -> None:
+        """Raise InsufficientScope if something of this name would be here for this caller, with more scopes."""
+        principal = exchange.caller.principal
+        self._server.challenge(kind, name, principal)
+        if self._server.rules is None and not any(isinstance(mount.target, LocalServer) for mount in self._mounts):
+            return
+        for mount, inner_name in self.find_candidates(kind, name):
+            for declaration in await self._list_offered(mount, kind, inner_name, exchange):
+                if _is_accessible(mount.access_rule, name, exchange):
+                    _is_accessible(self.find_rule_by_tags(declaration), name, exchange)
+            if isinstance(mount.target, LocalServer) and _is_visible(mount.access_rule, name, principal):
+                await mount.target.check_scopes(kind, inner_name, exchange)
+
+    async def _mount_has_item(self, mount: Mount, kind: ItemKind, inner_name: str, exchange: Exchange) -> bool:
+        """Whether a mount lists it for this caller, and it is offered here."""
+        if not mount.target.is_remote:
+            if not await mount.target.has_item(kind, inner_name, exchange):
+                return False
+            if (
+                not mount.name_map.has_tag_filter
+                and not self._needs_tags
+                and not (kind == "resource" and self._matches_hidden_template(mount, inner_name))
+            ):
+                return True
+        declarations = await self._list_offered(mount, kind, inner_name, exchange)
+        return any(
+            self.is_listed(self.find_rule_by_tags(declaration), inner_name, exchange.caller.principal)
+            for declaration in declarations
+        )
+
+    async def _list_offered(self, mount: Mount, kind: ItemKind, inner_name: str, exchange: Exchange) -> list[Any]:
+        """What a name or URI stands for at a mount, of what is offered here; a distant one is given so long."""
+        if not mount.target.is_remote:
+            return await self._find_declarations(mount, kind, inner_name, exchange)
+        if _now() >= mount.retry_at:
+            try:
+                async with asyncio.timeout(LIST_TIMEOUT_S):
+                    await mount.target.start()
+                    return await self._find_declarations(mount, kind, inner_name, exchange)
+            except (MCPError, TimeoutError) as exc:
+                mount.retry_at = _now() + LIST_TIMEOUT_S
+                mount.log_unavailable("%s could not say whether it has %s: %s", clip(inner_name), format_failure(exc))
+        cached_items = _find_declared(
+            mount, mount.cached_items.get(kind, {}), kind, mount.name_map.to_outer(kind, inner_name)
+        )
+        return [item for item in cached_items if self.is_enabled(item)]
+
+    async def _find_declarations(self, mount: Mount, kind: ItemKind, inner_name: str, exchange: Exchange) -> list[Any]:
+        target = mount.target
+        candidates = _find_declared(mount, await target.list_items(kind, exchange), kind, inner_name)
+        if not candidates and kind == "resource" and not self._matches_hidden_template(mount, inner_name):
+            templates = await target.list_items("resource template", exchange)
+            candidates = [candidate for uri, candidate in templates.items() if may_match_template(uri, inner_name)]
+        return [
+            candidate for candidate in candidates if mount.name_map.is_allowed(candidate) and self.is_enabled(candidate)
+        ]
+
+    @property
+    def _needs_tags(self) -> bool:
+        """Whether tags decide here what is offered, so that they have to be known."""
+        return bool(self._server.disabled_tags) or self._has_tag_rules
+
+    @property
+    def _has_tag_rules(self) -> bool:
+        """Whether tags decide here who may use something."""
+        return self._server.rules is not None and self._server.rules.has_tag_rules
+
+    def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
+        """Whether a caller may hear of a resource that is mounted; where tags decide, they are not known here."""
+        if self.is_disabled("resource", uri) or not self.is_listed(
+            self.find_rule_by_name("resource", uri), uri, principal
+        ):
+            return False
+        candidates = self.find_candidates("resource", uri)
+        for mount, inner_uri in candidates:
+            target = mount.target
+            if self._has_tag_rules or not self.is_listed(mount.access_rule, uri, principal):
+                continue
+            if self._matches_hidden_template(mount, inner_uri) and not (
+                isinstance(target, LocalServer)
+                and mount.resource_index.has(inner_uri, list_all_items(target, "resource") or {})
+            ):
+                continue
+            if target.can_receive_updates(inner_uri, principal):
+                return True
+        return not candidates and self._server.rules is None and not self._is_hidden(uri)
+
+    def _is_hidden(self, uri: str) -> bool:
+        """Whether a transform keeps this from being offered."""
+        return any(mount.name_map.is_hidden(uri) for mount in self._mounts)
+
+    # What this server says about it
+
+    def is_listed(self, access_rule: "AccessRule | None", name: str, principal: Principal | None) -> bool:
+        return (
+            access_rule is None
+            or self._server.rules is None
+            or self._server.rules.is_listed_by_rule(access_rule, name, principal)
+        )
+
+    def is_enabled(self, declaration: Any) -> bool:
+        """Whether something is offered here, by its tags."""
+        return self._server.disabled_tags.isdisjoint(get_tags(declaration))
+
+    def find_rule_by_tags(self, declaration: Any) -> "AccessRule | None":
+        """The rule of this server about something with such tags."""
+        return None if self._server.rules is None else self._server.rules.find_by_tags(get_tags(declaration))
+
+    def find_rule_by_name(self, kind: ItemKind, name: str) -> "AccessRule | None":
+        """The rule of this server about something of such a name."""
+        return None if self._server.rules is None else self._server.rules.find_by_name(kind, name)
+
+    def is_disabled(self, kind: ItemKind, name: str) -> bool:
+        """Return whether a name, or a URI in any spelling, is disabled here."""
+        names = self._server.disabled_names
+        if kind != "resource" or not names:
+            return name in names
+        return not _collect_rule_keys(names).isdisjoint(uri_readings(name))
+
+
+@lru_cache(16)
+def _collect_rule_keys(names: frozenset[str]) -> frozenset[str]:
+    return frozenset(key for name in names for key in rule_keys(name))
+
+
+def _find_declared(mount: Mount, declarations: Mapping[str, Any], kind: ItemKind, name: str) -> list[Any]:
+    """Return the item of a name. For a URI that is not listed, return what one of its readings may mean."""
+    declaration = declarations.get(name)
+    if declaration is not None or kind != "resource":
+        return [] if declaration is None else [declaration]
+    return [declarations[uri] for uri in mount.resource_index.find(name, declarations)]
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def format_failure(exc: MCPError | TimeoutError) -> str:
+    """Why a server did not answer."""
+    return str(exc) or f"no answer within {LIST_TIMEOUT_S:g} s"
+
+
+def _is_accessible(access_rule: "AccessRule | None", name: str, exchange: Exchange) -> bool:
+    if access_rule is None:
+        return True
+    from dovetail.server.access_rules import is_accessible
+
+    return is_accessible(access_rule, name, exchange.caller.principal)
+
+
+def _is_visible(access_rule: "AccessRule | None", name: str, principal: Principal | None) -> bool:
+    if access_rule is None:
+        return True
+    from dovetail.server.access_rules import is_visible_to
+
+    return is_visible_to(access_rule, name, principal)

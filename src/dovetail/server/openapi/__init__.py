@@ -1,0 +1,1 @@
+"""Tools from an OpenAPI document."""

@@ -1,0 +1,348 @@
+"""An OpenAPI document as operations with flat schemas. Pure: nothing is fetched, and no reference is followed twice.
+
+Schemas are written out in full where they are small; what refers to itself, or would grow beyond measure, stays a
+reference to a definition beside it.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Final, Literal, cast
+from urllib.parse import urljoin, urlsplit
+
+from dovetail.wire.base import Struct
+from dovetail.wire.codec import decode, encode
+
+ParameterLocation = Literal["path", "query", "header", "cookie", "body"]
+
+HTTP_METHODS: Final = ("get", "put", "post", "delete", "patch", "head", "options")
+MAX_DOCUMENT_BYTES: Final = 20 * 1024 * 1024
+MAX_OPERATIONS: Final = 1000
+_MAX_SCHEMA_NODES: Final = 2000  # schemas written out for one operation; the rest stays referred to
+_MAX_DEPTH: Final = 60
+_FILE_SCHEMA: Final = {"type": "string", "contentEncoding": "base64"}
+_DROPPED_KEYWORDS: Final = frozenset(
+    {"discriminator", "xml", "externalDocs", "example", "examples", "deprecated", "nullable", "title"}
+)
+_DOCUMENT_NAME_PATTERN: Final = re.compile(rb"https?://\S+|[^\n{]*\.(?:json|ya?ml)")
+_NON_NAME_PATTERN: Final = re.compile(r"[^A-Za-z0-9]+")
+_IGNORED_HEADERS: Final = frozenset({"accept", "content-type", "authorization"})  # never parameters, says OpenAPI
+_CONNECTION_HEADERS: Final = frozenset(
+    {"host", "content-length", "transfer-encoding", "connection", "te", "trailer", "upgrade"}
+)
+
+
+class Parameter(Struct, frozen=True, kw_only=True):
+    """Where one argument goes, and how it is written there."""
+
+    argument: str
+    name: str
+    location: ParameterLocation
+    explode: bool = True
+    style: str = "form"
+    is_file: bool = False  # bytes, which arrive as base64
+
+
+class Operation(Struct, frozen=True, kw_only=True):
+    """One method of one path."""
+
+    name: str
+    method: str
+    path: str
+    description: str
+    input_schema: dict[str, Any]
+    parameters: tuple[Parameter, ...]
+    body_media_type: str | None = None  # its media type
+    body_argument: str | None = None  # the argument that is the whole body
+    tags: tuple[str, ...] = ()
+    output_schema: dict[str, Any] | None = None  # what every success is, where the document is clear about it
+
+
+def parse_document(document: Mapping[str, Any] | str | bytes) -> dict[str, Any]:
+    """The document as a dict; ValueError if it is none of OpenAPI 3."""
+    if isinstance(document, str | bytes):
+        data = document.encode() if isinstance(document, str) else document
+        if len(data) > MAX_DOCUMENT_BYTES:
+            raise ValueError(f"an OpenAPI document may have at most {MAX_DOCUMENT_BYTES} bytes")
+        if _DOCUMENT_NAME_PATTERN.fullmatch(data):
+            raise ValueError(f"{document!r} names a document: read it first, and pass the text or the dict")
+        if not data.lstrip().startswith(b"{"):
+            raise ValueError("an OpenAPI document is JSON here; load YAML yourself and pass the dict")
+        document = decode(data)
+    if not isinstance(document, Mapping):
+        raise TypeError(f"an OpenAPI document is a dict, or JSON, not {type(document).__name__}")
+    parsed = dict(document)
+    if not str(parsed.get("openapi", "")).startswith("3."):
+        raise ValueError("this is no OpenAPI 3 document: it has no `openapi: 3.…`")
+    return parsed
+
+
+def resolve_base_url(document: Mapping[str, Any], client_base_url: str | None = None) -> str | None:
+    """The first server the document names, if it says where that is; with a home, only a path there is heeded."""
+    for server in document.get("servers") or ():
+        url = str(server.get("url", ""))
+        for name, variable in (server.get("variables") or {}).items():
+            url = url.replace("{" + name + "}", str(variable.get("default", "")))
+        if url.startswith(("http://", "https://")):
+            return (client_base_url or url).rstrip("/")
+        if (
+            client_base_url is not None and url.strip("/") and not any(urlsplit(url)[:2])
+        ):  # a path, without scheme or host
+            return urljoin(client_base_url.rstrip("/") + "/", url).rstrip("/")
+    return client_base_url
+
+
+def iter_operations(document: Mapping[str, Any], fixed_headers: Iterable[str] = ()) -> Iterator[Operation]:
+    """Every operation of the document, without the headers that are fixed; ValueError if there are too many."""
+    excluded_headers = _IGNORED_HEADERS | _CONNECTION_HEADERS | {name.lower() for name in fixed_headers}
+    schemas = _SchemaResolver(document)
+    used_names: set[str] = set()
+    count = 0
+    for path, path_item in (document.get("paths") or {}).items():
+        path_item = schemas.resolve(path_item)
+        for method in HTTP_METHODS:
+            if isinstance(path_item.get(method), Mapping):
+                count += 1
+                if count > MAX_OPERATIONS:
+                    raise ValueError(f"the document has more than {MAX_OPERATIONS} operations")
+                yield _build_operation(schemas, path, method, path_item, used_names, excluded_headers)
+
+
+def _build_operation(
+    schemas: "_SchemaResolver",
+    path: str,
+    method: str,
+    path_item: Mapping[str, Any],
+    used_names: set[str],
+    excluded_headers: Collection[str],
+) -> Operation:
+    definition: Mapping[str, Any] = path_item[method]
+    schemas.reset()
+    raw_parameters = _collect_parameters(schemas, path_item, definition, excluded_headers)
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    parameters: list[Parameter] = []
+    for raw_parameter in raw_parameters:
+        argument = _choose_argument_name(
+            raw_parameter["name"], f"{raw_parameter['name']}_{raw_parameter['in']}", properties
+        )
+        schema = schemas.expand_schema(
+            raw_parameter.get("schema")
+            or next(iter((raw_parameter.get("content") or {}).values()), {}).get("schema")
+            or {}
+        )
+        properties[argument] = _add_description(schema, raw_parameter.get("description"))
+        if raw_parameter.get("required") or raw_parameter["in"] == "path":
+            required.append(argument)
+        style = raw_parameter.get("style") or ("form" if raw_parameter["in"] in ("query", "cookie") else "simple")
+        parameters.append(
+            Parameter(
+                argument=argument,
+                name=raw_parameter["name"],
+                location=raw_parameter["in"],
+                style=style,
+                explode=bool(raw_parameter.get("explode", style == "form")),
+            )
+        )
+    media_type, body_argument = _add_body(schemas, definition, properties, required, parameters)
+    schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
+    schema |= {"required": required} if required else {}
+    schema |= {"$defs": schemas.definitions()} if schemas.definitions() else {}
+    name = _make_unique_name(definition.get("operationId") or f"{method}_{path}", used_names)
+    texts = [str(definition[part]).strip() for part in ("summary", "description") if definition.get(part)]
+    return Operation(
+        name=name,
+        method=method.upper(),
+        path=path,
+        description="\n\n".join(dict.fromkeys(texts))[:2000] or f"{method.upper()} {path}",
+        input_schema=schema,
+        parameters=tuple(parameters),
+        body_media_type=media_type,
+        body_argument=body_argument,
+        tags=tuple(str(tag) for tag in definition.get("tags") or ()),
+        output_schema=_build_output_schema(schemas, definition),
+    )
+
+
+def _build_output_schema(schemas: "_SchemaResolver", definition: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What every success is; None unless there is one kind of it, which is JSON and says everything that is sent."""
+    responses: Mapping[Any, Any] = definition.get("responses") or {}
+    successes = [schemas.resolve(response) for code, response in responses.items() if str(code).startswith("2")]
+    content: Mapping[str, Any] = (successes[0].get("content") or {}) if len(successes) == 1 else {}
+    json_schemas = [
+        schemas.resolve(media).get("schema") for media_type, media in content.items() if "json" in media_type
+    ]
+    if len(json_schemas) != 1 or len(content) != 1 or not json_schemas[0]:
+        return None
+    schemas.reset()
+    schema = schemas.expand_schema(json_schemas[0])
+    schema |= {"$defs": schemas.definitions()} if schemas.definitions() else {}
+    # What is only written is required all the same, and never there to be read.
+    return None if not schema or b'"writeOnly":true' in encode(schema) else schema
+
+
+def _collect_parameters(
+    schemas: "_SchemaResolver",
+    path_item: Mapping[str, Any],
+    definition: Mapping[str, Any],
+    excluded_headers: Collection[str],
+) -> list[Mapping[str, Any]]:
+    parameters: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for parameter in [*(path_item.get("parameters") or ()), *(definition.get("parameters") or ())]:
+        parameter = schemas.resolve(parameter)
+        if parameter.get("in") not in ("path", "query", "header", "cookie") or not isinstance(
+            parameter.get("name"), str
+        ):
+            continue
+        name = parameter["name"].lower() if parameter["in"] == "header" else parameter["name"]
+        if parameter["in"] != "header" or name not in excluded_headers:
+            parameters[parameter["in"], name] = parameter
+    return list(parameters.values())
+
+
+def _add_body(
+    schemas: "_SchemaResolver",
+    definition: Mapping[str, Any],
+    properties: dict[str, Any],
+    required: list[str],
+    parameters: list[Parameter],
+) -> tuple[str | None, str | None]:
+    """The body's media type, and the argument that is all of it, where its members are not arguments of their own."""
+    request = schemas.resolve(definition.get("requestBody") or {})
+    content: Mapping[str, Any] = request.get("content") or {}
+    if not content:
+        return None, None
+    media_type = next((candidate for candidate in content if "json" in candidate), next(iter(content)))
+    schema = schemas.expand_schema(content[media_type].get("schema") or {})
+    members: dict[str, Any] = schema.get("properties") or {}
+    is_flat_object = bool(members) and not {"oneOf", "anyOf", "allOf", "$ref"} & schema.keys()
+    if not is_flat_object or "text/" in media_type:
+        argument = _choose_argument_name("body", "body_whole", properties)
+        properties[argument] = _add_description(schema, request.get("description"))
+        if request.get("required"):
+            required.append(argument)
+        return media_type, argument
+    for name, member_schema in members.items():
+        if isinstance(member_schema, Mapping) and member_schema.get("readOnly"):
+            continue
+        argument = _choose_argument_name(name, f"{name}_body", properties)
+        is_file = media_type.startswith("multipart/") and _is_file(member_schema)
+        properties[argument] = (
+            _FILE_SCHEMA | {"description": member_schema.get("description") or "In base64."}
+            if is_file
+            else member_schema
+        )
+        parameters.append(Parameter(argument=argument, name=name, location="body", is_file=is_file))
+        if request.get("required") and name in (schema.get("required") or ()):
+            required.append(argument)
+    return media_type, None
+
+
+def _is_file(node: Any) -> bool:
+    schema = cast("Mapping[str, Any]", node) if isinstance(node, Mapping) else {}
+    return schema.get("type") == "string" and (schema.get("format") == "binary" or "contentMediaType" in schema)
+
+
+def _choose_argument_name(name: str, fallback: str, used_names: Mapping[str, Any]) -> str:
+    return fallback if name in used_names else name
+
+
+def _add_description(schema: dict[str, Any], description: Any) -> dict[str, Any]:
+    return schema | {"description": str(description)[:1000]} if description else schema
+
+
+def _make_unique_name(proposed: str, used_names: set[str]) -> str:
+    """A tool's name: short enough for every model, and its own."""
+    name = base = (_NON_NAME_PATTERN.sub("_", proposed).strip("_") or "operation")[:60]
+    number = 2
+    while name in used_names:
+        name, number = f"{base[:56]}_{number}", number + 1
+    used_names.add(name)
+    return name
+
+
+class _SchemaResolver:
+    """The schemas of one document, and those one operation refers to."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self._document = document
+        self.reset()
+
+    def reset(self) -> None:
+        """Another operation."""
+        self._definitions: dict[str, Any] = {}
+        self._name_by_ref: dict[str, str] = {}
+        self._used_names: set[str] = set()
+        self._remaining_nodes = _MAX_SCHEMA_NODES
+
+    def definitions(self) -> dict[str, Any]:
+        """What stayed referred to, by name."""
+        return self._definitions
+
+    def resolve(self, node: Any) -> Mapping[str, Any]:
+        """A node, or what it refers to; nothing if that is elsewhere."""
+        for _ in range(_MAX_DEPTH):
+            if not isinstance(node, Mapping):
+                return {}
+            ref = node.get("$ref")
+            if not isinstance(ref, str):
+                return node
+            node = self._lookup(ref)
+        return {}
+
+    def _lookup(self, ref: str) -> Any:
+        if not ref.startswith("#/"):
+            return {}  # another document: nothing is fetched
+        node: Any = self._document
+        for step in ref[2:].split("/"):
+            name = step.replace("~1", "/").replace("~0", "~")
+            node = node.get(name) if isinstance(node, Mapping) else None
+        return node
+
+    def expand_schema(self, node: Any, ref_path: tuple[str, ...] = ()) -> dict[str, Any]:
+        """A schema as a model is shown it."""
+        if not isinstance(node, Mapping):
+            return {}
+        self._remaining_nodes -= 1
+        ref = node.get("$ref")
+        if isinstance(ref, str):
+            return self._expand_reference(ref, ref_path)
+        keywords = {
+            name: self._expand_keyword(name, value, ref_path)
+            for name, value in node.items()
+            if name not in _DROPPED_KEYWORDS
+        }
+        return _convert_openapi_keywords(keywords, node)
+
+    def _expand_reference(self, ref: str, ref_path: tuple[str, ...]) -> dict[str, Any]:
+        if ref not in ref_path and self._remaining_nodes > 0 and len(ref_path) < _MAX_DEPTH:
+            return self.expand_schema(self._lookup(ref), (*ref_path, ref))
+        name = self._name_by_ref.get(ref) or _make_unique_name(ref.rsplit("/", 1)[-1], self._used_names)
+        if ref not in self._name_by_ref:
+            self._name_by_ref[ref] = name
+            self._definitions[name] = {}
+            if len(self._definitions) <= _MAX_SCHEMA_NODES:
+                self._definitions[name] = self.expand_schema(self._lookup(ref), (*ref_path, ref))
+        return {"$ref": f"#/$defs/{name}"}
+
+    def _expand_keyword(self, keyword: str, value: Any, ref_path: tuple[str, ...]) -> Any:
+        if keyword in ("properties", "patternProperties") and isinstance(value, Mapping):
+            return {key: self.expand_schema(subschema, ref_path) for key, subschema in value.items()}
+        if keyword in ("items", "additionalProperties", "not", "contains") and isinstance(value, Mapping):
+            return self.expand_schema(value, ref_path)
+        if keyword in ("oneOf", "anyOf", "allOf", "prefixItems") and isinstance(value, list):
+            return [self.expand_schema(subschema, ref_path) for subschema in value]
+        return value
+
+
+def _convert_openapi_keywords(schema: dict[str, Any], original: Mapping[str, Any]) -> dict[str, Any]:
+    """What OpenAPI 3.0 says in words of its own, in those of JSON Schema."""
+    if original.get("nullable") and isinstance(schema.get("type"), str):
+        schema["type"] = [schema["type"], "null"]
+        if isinstance(schema.get("enum"), list) and None not in schema["enum"]:
+            schema["enum"] = [*schema["enum"], None]
+    elif original.get("nullable") and not isinstance(schema.get("type"), list):
+        schema = {"anyOf": [schema, {"type": "null"}]} if schema else schema
+    for name, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        if isinstance(schema.get(name), bool) and schema.pop(name) and bound in schema:
+            schema[name] = schema.pop(bound)
+    return schema

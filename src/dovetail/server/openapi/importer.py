@@ -1,0 +1,109 @@
+"""Tools from an OpenAPI document: each operation becomes one, with its parameters as arguments."""
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from dovetail.protocol.http_types import SendRequest
+from dovetail.server.item_options import check_type
+from dovetail.server.openapi.document import Operation, iter_operations, parse_document, resolve_base_url
+from dovetail.server.openapi.operation_call import MAX_RESPONSE_BYTES, Credentials, OperationCall
+from dovetail.server.registry import Registry
+
+log = logging.getLogger("dovetail")
+
+_ANNOTATIONS_BY_METHOD: Mapping[str, dict[str, Any]] = {
+    "GET": {"read_only": True},
+    "HEAD": {"read_only": True},
+    "OPTIONS": {"read_only": True},
+    "PUT": {"idempotent": True},
+    "DELETE": {"idempotent": True, "destructive": True},
+}
+
+
+def add_operations(
+    app: Registry,
+    document: Any,
+    send: SendRequest,
+    *,
+    service_url: str | None,
+    headers: Credentials,
+    client_base_url: str | None = None,
+    include: Callable[[Operation], bool] | str | None = None,
+    tool_names: Mapping[str, str] | None = None,
+    validate_output: bool = True,
+    max_response_bytes: int = MAX_RESPONSE_BYTES,
+) -> None:
+    """Register every operation that is to be included; the options are those of `Server.from_openapi`.
+
+    home: where the author's client sends what has no address. Nothing then goes to a host that the document names: the
+    client may have credentials.
+    """
+    spec = parse_document(document)
+    resolved_url = service_url or resolve_base_url(spec, client_base_url)
+    if resolved_url is None:
+        raise ValueError("the document does not say where its server is: pass url=, or a client with a base_url")
+    is_included = _make_filter(include)
+    all_operations = [*iter_operations(spec, () if callable(headers) else headers)]
+    included = [operation for operation in all_operations if is_included(operation)]
+    assigned_names = _assign_names(
+        [operation.name for operation in included], [one.name for one in all_operations], tool_names or {}
+    )
+    for operation in included:
+        # A schema nobody could check must not cost the other operations, nor one of results its own.
+        for output in (operation.output_schema if validate_output else None, None):
+            try:
+                app.add_tool(
+                    OperationCall(
+                        operation, resolved_url, send, headers, max_response_bytes, promises_json=output is not None
+                    ),
+                    name=assigned_names[operation.name],
+                    description=operation.description,
+                    input_schema=operation.input_schema,
+                    output_schema=output,
+                    tags=operation.tags,
+                    open_world=True,
+                    **_ANNOTATIONS_BY_METHOD.get(operation.method, {}),
+                )
+            except ValueError as exc:
+                if output is None:
+                    log.warning("%s %s is left out: %s", operation.method, operation.path, exc)
+                    break
+            else:
+                break
+
+
+def _assign_names(included: list[str], operation_names: list[str], tool_names: Mapping[str, str]) -> dict[str, str]:
+    """The name of the tool of each operation; ValueError for a name of none, or for two."""
+    from dovetail.server.parameters.argument_errors import format_names
+
+    check_type("names=", tool_names, Mapping, "a dict from operations to names")
+    if unknown := [name for name in tool_names if name not in operation_names]:
+        raise ValueError(
+            f"names= is about {format_names(unknown, operation_names)}, which is no operation of the document"
+        )
+    assigned = {name: tool_names.get(name, name) for name in included}
+    for operation_name, name in tool_names.items():
+        if operation_name in assigned and (
+            other := next(
+                (candidate for candidate in included if candidate != operation_name and assigned[candidate] == name),
+                None,
+            )
+        ):
+            raise ValueError(f"names= would call both `{operation_name}` and `{other}` `{name}`")
+    return assigned
+
+
+def _make_filter(include: Any) -> Callable[[Operation], bool]:
+    if include is None:
+        return lambda _: True
+    if callable(include):
+        return cast("Callable[[Operation], bool]", include)
+    if not isinstance(include, str):
+        raise TypeError(f'include= takes a pattern for "GET /path", or a function of the operation, not {include!r}')
+    try:
+        pattern = re.compile(include)
+    except re.error as exc:
+        raise ValueError(f"include={include!r} is no regular expression: {exc}") from None
+    return lambda operation: pattern.search(f"{operation.method} {operation.path}") is not None

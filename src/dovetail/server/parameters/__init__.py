@@ -1,0 +1,1 @@
+"""From a function's signature to JSON Schema and validated arguments."""

@@ -1,0 +1,165 @@
+"""Verbatim: tools whose author gave the schema. It is published as it is, and arguments are held against it."""
+
+import itertools
+from copy import deepcopy
+from typing import Any, Final, cast
+from urllib.parse import unquote
+
+from dovetail.errors import clip
+from dovetail.server.parameters.argument_errors import (
+    format_names,
+    format_pattern_mismatch,
+    format_type_mismatch,
+    repair_arguments,
+    truncate,
+)
+from dovetail.server.parameters.foreign_types import format_path
+from dovetail.server.parameters.signature import ArgumentNamer, InvalidArguments, Signature, rename_all
+from dovetail.wire.codec import encode
+
+_MAX_MEMBERS_FOR_ALL_ERRORS: Final = 256  # members of arguments whose every problem is looked for
+_MAX_SCHEMA_NODES: Final = 100_000  # schemas looked at to check one value
+_DEFINITIONS: Final = ("$defs", "definitions")
+
+
+class CustomSchemaSignature:
+    """A tool whose author gave the schema: arguments are checked against it and handed over as one dict."""
+
+    def __init__(self, inner: Signature, schema: dict[str, Any], *, passes_context: bool) -> None:
+        if schema.get("type") != "object":
+            raise ValueError(f"{inner.where}: arguments are an object, so input_schema needs the type object")
+        self.schema = schema
+        self._validator = compile_schema(schema, inner.where)
+        self._inner_context = inner.context
+        self._passes_context = passes_context
+        self.context = "" if passes_context and inner.context is None else inner.context
+        self.returns = inner.returns
+        self.where = inner.where
+        self.parameters = names = inner.parameters
+        is_open = inner.schema.get("additionalProperties") is not False
+        if len(names) != 1 and not is_open:
+            raise TypeError(
+                f"{inner.where}: with input_schema= the function takes one parameter (a dict of the "
+                f"arguments) or **kwargs, besides the context; it has {len(names)}"
+            )
+        self._parameter_name = names[0] if names else None
+        self.choices: dict[str, tuple[str, ...]] = {}
+        self.defaults: dict[str, Any] = {}
+
+    def bind(self, arguments: dict[str, Any], context: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Check the arguments and place them."""
+        if not self._validator.is_valid(arguments):
+            arguments = repair_arguments(self.schema, arguments)
+            self._check_arguments(arguments)
+        copied_arguments = deepcopy(
+            arguments
+        )  # the author may change them; a requestState is bound to those that were sent
+        kwargs: dict[str, Any] = (
+            copied_arguments if self._parameter_name is None else {self._parameter_name: copied_arguments}
+        )
+        if self._inner_context is not None:
+            kwargs[self._inner_context] = context
+        return ((context,) if self._passes_context else ()), kwargs
+
+    def _check_arguments(self, arguments: dict[str, Any]) -> None:
+        if self._validator.is_valid(arguments):
+            return
+        # All problems of a call are found at once: with many members that takes seconds, so there one must do.
+        is_small = encode(arguments).count(b",") < _MAX_MEMBERS_FOR_ALL_ERRORS
+        all_errors = self._validator.iter_errors(arguments) if is_small else [self._find_first_error(arguments)]
+        errors = [*itertools.islice(all_errors, 10)]
+        raise InvalidArguments(lambda rename: _format_errors(errors, rename))
+
+    def _find_first_error(self, arguments: dict[str, Any]) -> Any:
+        try:
+            self._validator.validate(arguments)
+        except ValueError as error:
+            return error
+
+
+def _format_errors(errors: list[Any], rename: ArgumentNamer) -> str:
+    problems = [f"{message}." for error in errors if (message := format_error(error, rename))]
+    return truncate(f"Invalid arguments. {' '.join(problems)}") if problems else ""
+
+
+def format_error(error: Any, rename: ArgumentNamer = str) -> str:
+    """What a validator found, as other misfits are told: where, and why, without the value; empty if it is kept."""
+    kind, path = error.kind, [*error.instance_path]
+    outer_name = rename(str(path[0])) if path else ""
+    if outer_name is None:
+        return ""
+    path[:1] = [outer_name] if path else []
+    match str(error.schema_path[-1]) if error.schema_path else "":
+        case "required" if path:
+            return f"`{format_path([*path, kind.property])}`: missing"
+        case "required":
+            name = rename(kind.property)
+            return "" if name is None else f"Missing: `{clip(name, 64)}`"
+        case "additionalProperties" if hasattr(kind, "unexpected"):
+            if path:
+                return f"`{format_path(path)}`: unknown {format_names(kind.unexpected)}"
+            unknown = rename_all(kind.unexpected, rename)
+            return f"Unknown: {format_names(unknown)}" if unknown else ""
+        case "type":
+            reason = format_type_mismatch(kind.types, error.instance)
+        case "pattern":
+            reason = format_pattern_mismatch(kind.pattern)
+        case "enum":
+            reason = "expected one of " + ", ".join(f"`{clip(str(option), 64)}`" for option in kind.options[:20])
+        case _:
+            reason = clip(error.message, 200)
+    return f"`{format_path(path)}`: {reason}" if path else reason
+
+
+def compile_schema(schema: dict[str, Any], where: str) -> Any:
+    """A validator for an author's schema; ValueError, beginning with `where`, if there is no such schema."""
+    import jsonschema_rs  # only servers with schemas of their own pay for it
+
+    _check_node_count(schema, where)
+    try:
+        # A linear-time regex engine, and nothing is ever fetched for a $ref.
+        return jsonschema_rs.validator_for(
+            schema, pattern_options=jsonschema_rs.RegexOptions(), retriever=_refuse_retrieval, mask="value"
+        )
+    except ValueError as exc:
+        raise ValueError(f"{where}: not a JSON Schema that can be checked: {str(exc).splitlines()[0]}") from None
+
+
+def _check_node_count(schema: dict[str, Any], where: str) -> None:
+    """Refuse references that lead to so many schemas that checking one value would hold everyone up."""
+    try:
+        node_count = _count_nodes(schema, schema, {})
+    except RecursionError:
+        raise ValueError(f"{where}: the schema is nested too deeply") from None
+    if node_count > _MAX_SCHEMA_NODES:
+        raise ValueError(f"{where}: the references of the schema lead to more than {_MAX_SCHEMA_NODES} schemas")
+
+
+def _count_nodes(node: Any, root: dict[str, Any], count_by_ref: dict[str, int]) -> int:
+    if isinstance(node, list):
+        return sum(_count_nodes(item, root, count_by_ref) for item in cast("list[Any]", node))
+    if not isinstance(node, dict):
+        return 0
+    schema = cast("dict[str, Any]", node)
+    ref = schema.get("$ref")
+    if isinstance(ref, str) and ref not in count_by_ref:
+        count_by_ref[ref] = 0  # a loop goes only as deep as the value does
+        count_by_ref[ref] = _count_nodes(_resolve_ref(root, ref), root, count_by_ref)
+    referenced_count = count_by_ref[ref] if isinstance(ref, str) else 0
+    return (
+        1
+        + referenced_count
+        + sum(_count_nodes(value, root, count_by_ref) for name, value in schema.items() if name not in _DEFINITIONS)
+    )
+
+
+def _resolve_ref(root: dict[str, Any], ref: str) -> Any:
+    node: Any = root if ref.startswith("#/") else None
+    for step in ref.split("/")[1:]:
+        name = unquote(step).replace("~1", "/").replace("~0", "~")
+        node = cast("dict[str, Any]", node).get(name) if isinstance(node, dict) else None
+    return node
+
+
+def _refuse_retrieval(uri: str) -> Any:
+    raise ValueError(f"remote schema {clip(uri)} is not fetched")

@@ -1,0 +1,134 @@
+"""Closing: whether everything in a call's arguments is something their types know.
+
+msgspec and pydantic pass over members that no field has, so a name a model got wrong would be lost in silence. Compiled
+from the schema; a signature without objects inside its arguments pays nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, cast
+
+from dovetail.server.parameters.argument_errors import Schema, select_matching
+
+FieldCheck = Callable[
+    [Any], bool
+]  # whether a value has nothing unknown in it; of another type than it should be, it passes
+
+_REF_PREFIX: Final = "#/$defs/"
+
+
+def compile_unknown_field_check(schema: Schema) -> FieldCheck | None:
+    """The look to take at the arguments of a schema, apart from their own names; None if there is nothing to see."""
+    compiler = _CheckCompiler(schema.get("$defs", {}))
+    member_checks = compiler.compile_members(schema)
+    return None if not member_checks else _make_members_check(member_checks)
+
+
+class _CheckCompiler:
+    def __init__(self, definitions: Schema) -> None:
+        self._definitions = definitions
+        self._check_by_name: dict[str, FieldCheck] = {}
+
+    def compile_members(self, schema: Schema) -> dict[str, FieldCheck]:
+        checks = {name: self.compile_node(member) for name, member in schema.get("properties", {}).items()}
+        return {name: check for name, check in checks.items() if check is not None}
+
+    def compile_node(self, schema: Any) -> FieldCheck | None:
+        if not isinstance(schema, dict):
+            return None
+        schema = cast("Schema", schema)
+        if "$ref" in schema:
+            return self._compile_reference(str(schema["$ref"]).removeprefix(_REF_PREFIX))
+        if alternatives := schema.get("anyOf") or schema.get("oneOf"):
+            return self._compile_alternatives(alternatives)
+        match schema.get("type"):
+            case "object":
+                return self._compile_object(schema)
+            case "array":
+                return self._compile_array(schema)
+            case _:
+                return None
+
+    def _compile_reference(self, name: str) -> FieldCheck:
+        if name not in self._check_by_name:
+            self._check_by_name[name] = lambda value: self._check_by_name[name](
+                value
+            )  # for the places where it contains itself
+            self._check_by_name[name] = self.compile_node(self._definitions.get(name, {})) or _always_valid
+        return self._check_by_name[name]
+
+    def _compile_alternatives(self, schemas: list[Schema]) -> FieldCheck | None:
+        checks = [self.compile_node(schema) for schema in schemas]
+        if not any(checks):
+            return None
+        if (
+            len(present_checks := [check for check in checks if check is not None]) == 1
+            and _count_scalars(schemas) == len(schemas) - 1
+        ):
+            return present_checks[0]  # something or null, which is most of them
+        resolved = [
+            self._definitions.get(str(schema["$ref"]).removeprefix(_REF_PREFIX), {}) if "$ref" in schema else schema
+            for schema in schemas
+        ]
+        if not all("type" in schema for schema in resolved):
+            return None
+        check_by_id = {id(schema): check for schema, check in zip(resolved, checks, strict=True)}
+        return lambda value: _any_passes(
+            [check_by_id[id(schema)] for schema in select_matching(resolved, value)], value
+        )
+
+    def _compile_object(self, schema: Schema) -> FieldCheck | None:
+        member_checks, extra_check = self.compile_members(schema), self.compile_node(schema.get("additionalProperties"))
+        names = frozenset[str](schema.get("properties", ()))
+        if schema.get("additionalProperties") is False:
+            if not member_checks:
+                return lambda value: type(value) is not dict or cast("Any", value).keys() <= names
+            check_members = _make_members_check(member_checks)
+            return lambda value: (
+                type(value) is not dict or (cast("Any", value).keys() <= names and check_members(value))
+            )
+        if extra_check is None:
+            return _make_members_check(member_checks) if member_checks else None
+        return lambda value: (
+            type(value) is not dict
+            or all(
+                member_checks.get(name, _always_valid if name in names else extra_check)(member)
+                for name, member in cast("dict[str, Any]", value).items()
+            )
+        )
+
+    def _compile_array(self, schema: Schema) -> FieldCheck | None:
+        prefix_checks, item_check = (
+            [self.compile_node(item_schema) or _always_valid for item_schema in schema.get("prefixItems", ())],
+            self.compile_node(schema.get("items")),
+        )
+        if prefix_checks:
+            return lambda value: (
+                type(value) is not list
+                or all(check(item) for check, item in zip(prefix_checks, cast("list[Any]", value), strict=False))
+            )
+        return None if item_check is None else lambda value: type(value) is not list or all(map(item_check, value))
+
+
+def _make_members_check(checks: Mapping[str, FieldCheck]) -> FieldCheck:
+    pairs = tuple(checks.items())
+
+    def check_members(value: Any) -> bool:
+        if type(value) is dict:
+            for name, check in pairs:
+                if name in value and not check(cast("dict[str, Any]", value)[name]):
+                    return False
+        return True
+
+    return check_members
+
+
+def _count_scalars(schemas: list[Schema]) -> int:
+    return sum(schema.get("type") not in ("object", "array", None) for schema in schemas)
+
+
+def _any_passes(checks: list[FieldCheck | None], value: Any) -> bool:
+    return not checks or any(check is None or check(value) for check in checks)
+
+
+def _always_valid(_: Any) -> bool:
+    return True

@@ -1,0 +1,713 @@
+"""The joint between servers and transports: `Server` with its doors, `run` and `asgi`.
+
+The framework knows no transport and the transports know no framework; they meet here. A transport is loaded by the door
+that needs it.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
+
+from dovetail.server import server as framework
+
+if TYPE_CHECKING:
+    from dovetail.server.loop_watchdog import LoopWatchdog
+    from dovetail.transports.duplex_server import DuplexServer
+
+log = logging.getLogger("dovetail")
+
+RECORDING_VARIABLE = "DOVETAIL_TRACE"  # names the file of the trace, for servers and clients alike
+
+Transport = Literal["stdio", "http", "unix", "tcp"]
+
+_EOF_GRACE_S = 1.0  # for calls still running when the client has closed its end
+_EXIT_GRACE_S = 0.7
+_SIGNAL_GRACE_S = 1.7
+_SECOND_SIGNAL_GRACE_S = 0.8
+_STUCK_EXIT_CODE = 75  # EX_TEMPFAIL of sysexits
+_RESPAWN_DELAY_S = 0.5
+_STARTUP_FAILED_EXIT_CODE = 3  # as uvicorn says it
+
+
+class RunOptions(TypedDict, total=False):
+    """What `run` takes, whatever the transport; those of another transport are refused."""
+
+    host: str
+    port: int
+    workers: int
+    ssl_certfile: str | None
+    ssl_keyfile: str | None
+    anonymous: bool
+    path: str
+    public_url: str | None
+    allowed_hosts: Collection[str]
+    allowed_origins: Collection[str]
+    cors: Collection[str]
+    responses: Literal["auto", "json", "sse"]
+    sessions: bool
+    health: bool
+    old_sse: bool
+    authenticate: Any
+    otherwise: Any
+
+
+class Server(framework.Server):
+    """A server: register tools, resources and prompts on it, then `run` it or mount its `asgi` application."""
+
+    def checked_auth(self, auth: Any) -> Any:
+        """What was given as `auth`; TypeError, where it was written, if it cannot guard a server."""
+        if auth is not None:
+            from dovetail.oauth.guard.guard import create_guard
+
+            create_guard(auth)
+        return auth
+
+    def run(self, transport: Transport | str = "stdio", *, reload: bool = False, **options: Unpack[RunOptions]) -> None:
+        """Serve until told to stop.
+
+        "stdio": this process's standard streams. "http": options `host`, `port`, `workers`, `ssl_certfile`,
+        `ssl_keyfile`, `anonymous`, and all of `asgi`. "unix": options `path`, `anonymous`. "tcp": options `host`,
+        `port`, `anonymous`.
+        reload: for development, start the program anew whenever one of its files changes.
+        """
+        runners: dict[str, Callable[..., None]] = {
+            "stdio": run_stdio,
+            "http": run_http,
+            "unix": run_unix,
+            "tcp": run_tcp,
+        }
+        _check_options(transport, runners, options)
+        _check_no_loop(transport)
+        if not (reload and _run_reloader(transport, dict(options))):
+            runners[transport](self, **options)
+
+    async def serve(self, transport: Transport | str = "stdio", **options: Unpack[RunOptions]) -> None:
+        """Serve in the running loop, until the client closes its end ("stdio"), a signal comes or this is cancelled.
+
+        Transports and options as for `run`, but for `workers` and `reload`: the process is yours.
+        """
+        runners: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
+            "stdio": serve_stdio,
+            "http": serve_http,
+            "unix": serve_unix,
+            "tcp": serve_tcp,
+        }
+        _check_options(transport, runners, options)
+        await runners[transport](self, **options)
+
+    def asgi(
+        self,
+        *,
+        path: str = "/mcp",
+        public_url: str | None = None,
+        allowed_hosts: Collection[str] = (),
+        allowed_origins: Collection[str] = (),
+        cors: Collection[str] = (),
+        responses: Literal["auto", "json", "sse"] = "auto",
+        sessions: bool = True,
+        health: bool = False,
+        old_sse: bool = True,
+        authenticate: Any = None,
+        otherwise: Any = None,
+    ) -> Any:
+        """The server as an ASGI application, for any ASGI server or mounted in another application.
+
+        otherwise: the application for all other paths, for frameworks that cannot mount.
+        """
+        from dovetail.transports.http_server.endpoint import Endpoint
+
+        guard = None
+        if self.auth is not None:
+            from dovetail.auth.asgi_guard import create_asgi_guard
+
+            guard = create_asgi_guard(self.auth, path, public_url, allowed_hosts, self.needed_scopes)
+        endpoint = Endpoint(
+            self,
+            path=path,
+            public_url=public_url,
+            allowed_hosts=allowed_hosts,
+            allowed_origins=allowed_origins,
+            cors_origins=cors,
+            response_mode=responses,
+            sessions=sessions,
+            health=health,
+            http_sse=old_sse,
+            authenticate=authenticate,
+            guard=guard,
+            on_start=self.start,
+            on_stop=self.stop,
+        )
+        self._endpoints.add(endpoint)
+        app: Any = endpoint
+        if otherwise is not None:
+            from dovetail.transports.http_server.asgi import FallbackRouter
+
+            app = FallbackRouter(endpoint, otherwise)
+        if self.tap is not None:
+            from dovetail.recording.trace import RecordedEndpoint
+
+            app = RecordedEndpoint(endpoint, app, self.tap)
+        return app
+
+    @property
+    def tap(self) -> Any:
+        """Who is told of every message: the trace, if one is wanted by `trace=` or by DOVETAIL_TRACE."""
+        path = self.trace or os.environ.get(RECORDING_VARIABLE)
+        if path and self._open_recorder is None:
+            from dovetail.recording.trace import RecordingWriter
+
+            self._open_recorder = RecordingWriter(path, self.name).record
+        return self._open_recorder
+
+    @classmethod
+    def from_openapi(
+        cls,
+        document: Any,
+        client: Any = None,
+        *,
+        name: str | None = None,
+        url: str | None = None,
+        headers: Any = None,
+        include: Any = None,
+        names: Mapping[str, str] | None = None,
+        output_schemas: bool = True,
+        max_reply: int = 4 * 1024 * 1024,
+        **options: Any,
+    ) -> Self:
+        """A server whose tools are the operations of a web service, by its OpenAPI 3 document (a dict, or JSON).
+
+        client: whatever sends a `WebRequest` and returns a `WebReply`, or an httpx client; ours unless given. The
+        service is at `url`, or at the client's `base_url`, or where the document says. `headers`
+        go with every request: a mapping, or a function of the Context that makes one for each call. `include`: a
+        pattern for "GET /path", or a function of the operation. `names` rename tools. `output_schemas=False` promises
+        nothing about results, for services that do not keep to their document.
+        """
+        from dovetail.server.openapi.importer import add_operations
+        from dovetail.server.openapi.senders import create_sender, get_base_url
+
+        title = (document.get("info") or {}).get("title") if isinstance(document, Mapping) else None
+        app = cls(name or title or "service", **options)
+        send = create_sender(client, max_reply)
+        add_operations(
+            app,
+            document,
+            send,
+            service_url=url,
+            client_base_url=get_base_url(client),
+            headers=headers or {},
+            include=include,
+            tool_names=names,
+            validate_output=output_schemas,
+            max_response_bytes=max_reply,
+        )
+        return app
+
+    @classmethod
+    def from_asgi(cls, application: Any, document: Any = None, **options: Any) -> Self:
+        """A server whose tools are the operations of an ASGI application of this process; no network is involved.
+
+        The document is the application's own (FastAPI, Litestar) unless given; other options as for `from_openapi`.
+        The application's lifespan is the server's.
+        """
+        from dovetail.server.openapi.senders import create_app_sender, get_openapi_document
+        from dovetail.transports.http_server.asgi import run_lifespan
+
+        options = {"lifespan": lambda: run_lifespan(application), "url": "http://localhost"} | options
+        client = create_app_sender(application, options.get("max_reply", 4 * 1024 * 1024))
+        return cls.from_openapi(document or get_openapi_document(application), client=client, **options)
+
+    def link(self, write: Callable[[bytes], None], **options: Any) -> "DuplexServer":
+        """One connection over a transport of your own: give whole messages to `receive`, and `close` it at the end."""
+        from dovetail.transports.duplex_server import DuplexServer
+
+        return DuplexServer(self, write, **options)
+
+
+def _is_http_transport(transport: Any) -> bool:
+    return isinstance(transport, str) and ("http" in transport or transport == "sse")
+
+
+def _check_no_loop(transport: str) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(f'a loop is running here, and run would start another: await app.serve("{transport}", ...)')
+
+
+def _check_options(transport: str, runners: Mapping[str, Callable[..., Any]], options: Mapping[str, Any]) -> None:
+    """Refuse what the transport has no use for, with the one that has."""
+    if transport not in runners:
+        hint = (
+            ': "http" serves Streamable HTTP, and the older transport beside it'
+            if _is_http_transport(transport)
+            else ""
+        )
+        raise ValueError(f"transport must be 'stdio', 'http', 'unix' or 'tcp', not {transport!r}{hint}")
+    if transport == "unix" and "path" not in options:
+        raise TypeError('unix needs a path: app.run("unix", path="/run/server.sock")')
+    options_by_transport = {name: _list_options(function) for name, function in runners.items()} if options else {}
+    for name in options:
+        if name in options_by_transport[transport]:
+            continue
+        other_transport = next(
+            (candidate for candidate in ("http", "tcp", "unix") if name in options_by_transport[candidate]), None
+        )
+        suggestion = "" if other_transport else _suggest_option(name, options_by_transport[transport])
+        hint = f': app.run("{other_transport}", {name}=...) has it' if other_transport else suggestion
+        raise TypeError(f"{transport} has no option `{name}`{hint}")
+    port = options.get("port", 0)
+    if not isinstance(port, int) or not 0 <= port < 65536:
+        raise ValueError(f"port must be a number from 0 to 65535, not {port!r}")
+
+
+def _list_options(function: Callable[..., Any]) -> set[str]:
+    import inspect
+
+    is_http = function in (run_http, serve_http)
+    signatures = [inspect.signature(function), *([inspect.signature(Server.asgi)] if is_http else ())]
+    return {
+        parameter.name
+        for signature in signatures
+        for parameter in signature.parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+
+
+def _suggest_option(name: str, options: Collection[str]) -> str:
+    import difflib
+
+    matches = difflib.get_close_matches(name, options, n=1)
+    return f" (did you mean `{matches[0]}`?)" if matches else ""
+
+
+def _run_reloader(transport: str, options: dict[str, Any]) -> bool:
+    """Keep a child of this program running; False in that child, which is to serve."""
+    from dovetail.server import reloader
+
+    if reloader.is_child():
+        return False
+    if transport == "stdio":
+        from dovetail.transports.stdio_server import isolate_streams
+
+        with isolate_streams() as (source, sink), contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(reloader.relay_stdio(os.dup(source), sink))
+    elif transport == "http":
+        from dovetail.transports.http_server.uvicorn_server import bind_socket
+
+        reloader.supervise(bind_socket(options.get("host", "127.0.0.1"), options.get("port", 8000)))
+    else:
+        reloader.supervise()
+    return True
+
+
+def run_stdio(server: Server) -> None:
+    """Serve this process's standard streams until the client closes them or a signal comes."""
+    from dovetail.server.loop_watchdog import LoopWatchdog
+    from dovetail.transports.stdio_server import isolate_streams
+
+    if sys.stdin is not None and sys.stdin.isatty():
+        sys.stderr.write(
+            f"{server.name} waits for a client that speaks MCP on standard input: let one start it. Ctrl-C ends it.\n"
+        )
+    with LoopWatchdog() as watchdog, isolate_streams() as (source, sink):
+        _run_coroutine(_serve_stdio(server, watchdog, source, sink))
+
+
+async def _serve_stdio(server: Server, watchdog: "LoopWatchdog", source: int, sink: int) -> None:
+    from dovetail.transports.line_protocol import serve_connection
+    from dovetail.transports.stdio_server import open_stdio
+
+    watchdog.start(source)
+    await server.start()
+    lines = await open_stdio(server, source, sink)
+
+    with _SignalHandlers(lambda: watchdog.exit_within(_SIGNAL_GRACE_S, 0), lines.end):
+        lines.done.add_done_callback(lambda _: watchdog.exit_within(_SIGNAL_GRACE_S, 0))
+        await serve_connection(lines, _EOF_GRACE_S)
+        # The client is gone: from here on nothing may hold the process up, not even closing the loop.
+        watchdog.exit_within(_EXIT_GRACE_S, 0)
+        await server.stop()
+
+
+def run_http(
+    server: Server,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    workers: int = 1,
+    ssl_certfile: str | None = None,
+    ssl_keyfile: str | None = None,
+    anonymous: bool = False,
+    **options: Any,
+) -> None:
+    """Serve over HTTP with uvicorn until a signal comes.
+
+    On an address others can reach, callers must be authenticated; `anonymous=True` serves everyone.
+    """
+    if workers > 1 and options.get("sessions", True):
+        raise ValueError(
+            "several workers cannot share handshake sessions yet: pass sessions=False to serve handshake clients "
+            "without sessions, or workers=1"
+        )
+    if workers > 1 and server.keeps_results:
+        raise ValueError(
+            "several workers cannot share what offload= keeps back: whoever follows a link may reach another worker; "
+            "pass workers=1, or no offload"
+        )
+    if workers > 1:
+        _check_shared_storage(server, options.get("otherwise"))
+    if workers < 1:
+        raise ValueError(f"workers must be at least 1, not {workers}")
+    listener, ssl, announce = _open_listener(server, host, port, ssl_certfile, ssl_keyfile, anonymous, options)
+    if workers == 1:
+        _run_worker(server, listener, ssl, options, announce)
+    else:
+        _supervise(server, listener, workers, ssl, options, announce)
+
+
+def _open_listener(
+    server: Server,
+    host: str,
+    port: int,
+    ssl_certfile: str | None,
+    ssl_keyfile: str | None,
+    anonymous: bool,
+    options: dict[str, Any],
+) -> tuple[socket.socket, dict[str, Any], Callable[[], None]]:
+    """The socket to serve on, what TLS needs, and a function that says where the server is, for when it has started."""
+    from dovetail.transports.http_server.uvicorn_server import bind_socket
+
+    _check_exposure(host, anonymous or options.get("authenticate") is not None or server.auth is not None)
+    server.asgi(**options)  # a wrong option shows before anything is announced
+    for tls_file in (ssl_certfile, ssl_keyfile):
+        if tls_file is not None and not os.path.isfile(tls_file):
+            raise FileNotFoundError(f"there is no file {tls_file!r} to read the certificate or its key from")
+    listener = _get_inherited_socket() or bind_socket(host, port)
+    display_host = f"[{host}]" if ":" in host else host
+    scheme = "https" if ssl_certfile else "http"
+    path = "/" + options.get("path", "/mcp").strip("/")
+    announcement = f"{server.name} is at {scheme}://{display_host}:{listener.getsockname()[1]}{path}\n"
+
+    def announce() -> None:
+        sys.stderr.write(announcement)
+        sys.stderr.flush()
+
+    return listener, {"ssl_certfile": ssl_certfile, "ssl_keyfile": ssl_keyfile} if ssl_certfile else {}, announce
+
+
+async def serve_stdio(server: Server) -> None:
+    """Serve this process's standard streams in the running loop."""
+    from dovetail.transports.line_protocol import serve_connection
+    from dovetail.transports.stdio_server import isolate_streams, open_stdio
+
+    with isolate_streams() as (source, sink):
+        try:
+            await server.start()
+            lines = await open_stdio(server, source, sink)
+            with _SignalHandlers(lambda: None, lines.end):
+                await serve_connection(lines, _EOF_GRACE_S)
+        finally:
+            await server.stop()
+
+
+async def serve_http(
+    server: Server,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    ssl_certfile: str | None = None,
+    ssl_keyfile: str | None = None,
+    anonymous: bool = False,
+    **options: Any,
+) -> None:
+    """Serve over HTTP in the running loop."""
+    from dovetail.transports.http_server.uvicorn_server import UvicornServer, create_uvicorn_config
+
+    await server.start()  # if it cannot, uvicorn would end the process
+    try:
+        listener, ssl, announce = _open_listener(server, host, port, ssl_certfile, ssl_keyfile, anonymous, options)
+        endpoint = server.asgi(**options)
+        web_server = UvicornServer(
+            create_uvicorn_config(endpoint, server.limits, **ssl), lambda _: None, endpoint.close, on_ready=announce
+        )
+        task = asyncio.get_running_loop().create_task(web_server.serve([listener]))
+        try:
+            await asyncio.shield(task)
+        finally:
+            web_server.should_exit = True  # cancelled itself, it would leave its connections behind
+            await task
+            listener.close()
+    finally:
+        await server.stop()
+
+
+async def serve_unix(server: Server, *, path: str, anonymous: bool = False) -> None:
+    """Serve newline-delimited messages on a Unix socket in the running loop, without authentication."""
+    await _serve_socket(server, None, anonymous, path=path)
+
+
+async def serve_tcp(server: Server, *, host: str = "127.0.0.1", port: int = 0, anonymous: bool = False) -> None:
+    """Serve newline-delimited messages on TCP in the running loop, without authentication."""
+    await _serve_socket(server, None, anonymous, host=host, port=port)
+
+
+def prepare_http_server(
+    server: Server, *, host: str = "127.0.0.1", port: int = 8000, anonymous: bool = False, **options: Any
+) -> tuple[Any, Coroutine[Any, Any, None]]:
+    """Serve over HTTP in the running loop: the web server, which ends when its `should_exit` is set, and its work."""
+    from dovetail.transports.http_server.uvicorn_server import UvicornServer, bind_socket, create_uvicorn_config
+
+    _check_exposure(host, anonymous or options.get("authenticate") is not None or server.auth is not None)
+    endpoint = server.asgi(**options)
+    listener = bind_socket(host, port)
+    web_server = UvicornServer(create_uvicorn_config(endpoint, server.limits), lambda _: None, endpoint.close)
+    return web_server, web_server.serve([listener])
+
+
+def _get_inherited_socket() -> socket.socket | None:
+    """The socket of the process that starts this one anew, where there is one."""
+    file_descriptor = os.environ.get("DOVETAIL_LISTENER")
+    return socket.socket(fileno=int(file_descriptor)) if file_descriptor else None
+
+
+def _check_exposure(host: str, is_allowed: bool) -> None:
+    from dovetail.protocol.http_checks import LOOPBACK
+
+    if host not in LOOPBACK and not is_allowed:
+        raise ValueError(
+            f"on {host} anyone who reaches this machine could call the server: give it auth=, or pass anonymous=True "
+            "if that is meant"
+        )
+
+
+def _check_shared_storage(server: Server, fallback: Any) -> None:
+    """Refuse an authorization server whose keys and clients each worker would have for itself."""
+    from dovetail.oauth.guard.guard import create_guard
+
+    guard = create_guard(server.auth) if server.auth is not None else None
+    if getattr(fallback, "alone", False) is True or (guard is not None and guard.alone):
+        raise ValueError(
+            "several workers cannot share an authorization server that keeps everything in memory: give it a file, "
+            "AuthorizationServer(store=..., secret=...), or pass workers=1"
+        )
+
+
+def _run_worker(
+    server: Server, listener: Any, ssl: dict[str, Any], options: dict[str, Any], announce: Callable[[], None]
+) -> None:
+    from dovetail.server.loop_watchdog import LoopWatchdog
+    from dovetail.transports.http_server.uvicorn_server import UvicornServer, create_uvicorn_config
+
+    def on_stop(times: int) -> None:
+        watchdog.exit_within(server.limits.hard_stop if times == 1 else _SECOND_SIGNAL_GRACE_S, _STUCK_EXIT_CODE)
+
+    async def serve() -> None:
+        watchdog.start()
+        web = UvicornServer(config, on_stop, endpoint.close, on_start=server.start, on_ready=announce)
+        await web.serve([listener])
+        watchdog.exit_within(_EXIT_GRACE_S, 0)
+
+    endpoint = server.asgi(**options)
+    config = create_uvicorn_config(endpoint, server.limits, **ssl)
+    with LoopWatchdog() as watchdog:
+        _run_coroutine(serve())
+
+
+def _supervise(
+    server: Server,
+    listener: Any,
+    workers: int,
+    ssl: dict[str, Any],
+    options: dict[str, Any],
+    announce: Callable[[], None],
+) -> None:
+    """Run several processes on one socket and replace those that die, until a signal comes."""
+    import multiprocessing.connection  # only here: it would be a tenth of the start of a server on stdio
+
+    context = multiprocessing.get_context("fork")
+    parent_exit_fd, parent_alive_fd = os.pipe()  # the workers read it, and it ends with this process, however that dies
+    ready_read_fd, ready_write_fd = os.pipe()
+    stopping = False
+
+    def notify_ready() -> None:
+        os.write(ready_write_fd, b".")
+
+    def run_worker() -> None:
+        os.close(parent_alive_fd)  # or workers would keep each other alive
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, signal.SIG_DFL)  # the parent's handler is not for a worker that starts
+        _exit_with_parent(parent_exit_fd)
+        try:
+            _run_worker(server, listener, ssl, options, notify_ready)
+        except Exception as exc:
+            from dovetail.server.lifespan import print_failure
+
+            if not print_failure(exc):
+                raise
+            sys.exit(_STARTUP_FAILED_EXIT_CODE)
+
+    def start() -> Any:
+        process = context.Process(target=run_worker)
+        process.start()
+        return process
+
+    def replace(process: Any) -> Any:
+        if process.is_alive():
+            return process
+        process.join()
+        successor = start()
+        log.warning("worker %d %s; worker %d replaces it", process.pid, _describe_exit(process), successor.pid)
+        return successor
+
+    processes = [start() for _ in range(workers)]
+
+    def stop(*_: Any) -> None:
+        nonlocal stopping
+        stopping = True
+        for process in processes:
+            if process.is_alive():
+                process.terminate()
+
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, stop)
+    is_announced = False
+    while not stopping:
+        ready_objects = multiprocessing.connection.wait(
+            [ready_read_fd, *(process.sentinel for process in processes)], timeout=_RESPAWN_DELAY_S
+        )
+        if ready_read_fd in ready_objects:
+            os.read(ready_read_fd, 4096)
+            if not is_announced:
+                is_announced = True
+                announce()
+        if any(ready_object != ready_read_fd for ready_object in ready_objects):
+            time.sleep(_RESPAWN_DELAY_S)  # one that dies at once must not be replaced without end
+        if any(process.exitcode == _STARTUP_FAILED_EXIT_CODE for process in processes):
+            stop()  # the next one would not start either
+        if not stopping:
+            processes[:] = [replace(process) for process in processes]
+    stop()  # also one that was being started when the signal came
+    for process in processes:
+        process.join(server.limits.hard_stop + 1)
+    for descriptor in (parent_exit_fd, parent_alive_fd, ready_read_fd, ready_write_fd):
+        os.close(descriptor)
+    if any(process.exitcode == _STARTUP_FAILED_EXIT_CODE for process in processes):
+        sys.exit(_STARTUP_FAILED_EXIT_CODE)
+
+
+def _exit_with_parent(parent_exit_fd: int) -> None:
+    """Stop this worker when its parent exits, so that the port becomes free."""
+    import threading
+
+    def wait() -> None:
+        os.read(parent_exit_fd, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="dovetail-parent", daemon=True).start()
+
+
+def _describe_exit(process: Any) -> str:
+    code: int = process.exitcode
+    if code >= 0:
+        return f"ended with exit status {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def run_unix(server: Server, *, path: str, anonymous: bool = False) -> None:
+    """Serve newline-delimited messages on a Unix socket until a signal comes; nobody is authenticated here."""
+    _run_socket(server, anonymous, path=path)
+
+
+def run_tcp(server: Server, *, host: str = "127.0.0.1", port: int = 0, anonymous: bool = False) -> None:
+    """Serve newline-delimited messages on TCP until a signal comes.
+
+    Nobody is authenticated here: `anonymous=True` says that an address others can reach is meant.
+    """
+    _run_socket(server, anonymous, host=host, port=port)
+
+
+def _check_unauthenticated(server: Server, anonymous: bool) -> None:
+    if server.auth is not None and not anonymous:
+        raise ValueError(
+            "auth= guards a server over HTTP alone, on a socket nobody is asked: pass anonymous=True if that is meant"
+        )
+
+
+def _run_socket(server: Server, anonymous: bool, **options: Any) -> None:
+    from dovetail.server.loop_watchdog import LoopWatchdog
+
+    with LoopWatchdog() as watchdog:
+        _run_coroutine(_serve_socket(server, watchdog, anonymous, **options))
+
+
+async def _serve_socket(server: Server, watchdog: "LoopWatchdog | None", anonymous: bool, **options: Any) -> None:
+    from dovetail.transports.socket_server import serve_socket
+
+    # Checked here because `run` and `serve` both pass this point.
+    _check_unauthenticated(server, anonymous)
+    if "host" in options:
+        _check_exposure(options["host"], anonymous)
+
+    def on_signal() -> None:
+        if watchdog is not None:
+            watchdog.exit_within(server.limits.hard_stop, _STUCK_EXIT_CODE)
+
+    stop = asyncio.Event()
+    if watchdog is not None:
+        watchdog.start()
+    await server.start()
+    try:
+        async with serve_socket(server, **options) as listener:
+            socket_name = listener.sockets[0].getsockname()
+            address = socket_name if isinstance(socket_name, str) else f"{socket_name[0]}:{socket_name[1]}"
+            with _SignalHandlers(on_signal, stop.set):
+                sys.stderr.write(f"{server.name} is at {address}\n")
+                await stop.wait()
+            await server.stop()  # while those who wait for an answer are still there
+    finally:
+        await server.stop()
+    if watchdog is not None:
+        watchdog.exit_within(_EXIT_GRACE_S, 0)
+
+
+def _run_coroutine(coroutine: Any) -> Any:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(coroutine)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(coroutine)
+
+
+class _SignalHandlers:
+    """While it lasts, SIGINT and SIGTERM call `at_once`, even if the loop is blocked, and then `told` on the loop."""
+
+    def __init__(self, on_signal: Callable[[], None], on_loop: Callable[[], None]) -> None:
+        self._on_signal = on_signal
+        self._on_loop = on_loop
+        self._previous_handlers: dict[int, Any] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def __enter__(self) -> None:
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            with contextlib.suppress(ValueError):  # not the main thread: signals are somebody else's
+                self._previous_handlers[signum] = signal.signal(signum, self._handle_signal)
+
+    def _handle_signal(self, *_: Any) -> None:
+        self._on_signal()
+        self._loop.call_soon_threadsafe(self._on_loop)
+
+    def __exit__(self, *_: Any) -> None:
+        for signum, previous in self._previous_handlers.items():
+            signal.signal(signum, previous)

@@ -1,0 +1,1 @@
+"""Text, tables and questions on a terminal."""

@@ -1,0 +1,169 @@
+"""Questions of a server, answered at the terminal or by what the command line says; never waited for where nobody is.
+
+What the server says is shown escaped; a page is named in full and opened by nobody but the user.
+"""
+
+import json
+import math
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from dovetail.errors import Dismissed
+from dovetail.schemas.reader import NEVER_SCHEMA, as_object, get_list, get_types, resolve_schema
+from dovetail.terminal import output
+
+
+def parse_json(name: str, value: str) -> Any:
+    try:
+        return json.loads(value, parse_constant=_reject_number, parse_float=_parse_number)
+    except (ValueError, RecursionError) as exc:
+        raise click.UsageError(f"{name}: not JSON: {exc}") from None
+
+
+def _reject_number(literal: str) -> float:
+    raise ValueError(f"there is no number {literal}")
+
+
+_INTEGER_PATTERN = re.compile(r"[+-]?\d+", re.ASCII)
+_NUMBER_PATTERN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+
+def _parse_integer(literal: str) -> int:
+    return int(literal) if _INTEGER_PATTERN.fullmatch(literal) else int(_reject_number(literal))
+
+
+def _parse_number(literal: str) -> float:
+    """A number as JSON has them; Python knows more."""
+    number = float(literal) if _NUMBER_PATTERN.fullmatch(literal) else _reject_number(literal)
+    return number if math.isfinite(number) else _reject_number(literal)
+
+
+_TRUE_WORDS = ("true", "yes", "y", "1")
+_FALSE_WORDS = ("false", "no", "n", "0")
+
+
+def coerce(name: str, value: str, schema: Any, root: Mapping[str, Any] | None = None) -> Any:
+    """A word as the value its schema, a part of `root`, asks for; UsageError if it is none."""
+    root_schema = root if root is not None else {}
+    allowed_types = list_types(schema, root_schema)
+    if "string" in allowed_types or not allowed_types:
+        return value
+    if "null" in allowed_types and value in ("", "null"):
+        return None
+    if "boolean" in allowed_types and value.lower() in (*_TRUE_WORDS, *_FALSE_WORDS):
+        return value.lower() in _TRUE_WORDS
+    for type_name, parse in (("integer", _parse_integer), ("number", _parse_number)):
+        if type_name in allowed_types:
+            try:
+                return parse(value.strip())
+            except ValueError:
+                continue
+    if "array" in allowed_types and not value.lstrip().startswith("["):
+        item_schema = _get_item_schema(schema, root_schema)
+        return [coerce(name, part.strip(), item_schema, root_schema) for part in value.split(",")] if value else []
+    if allowed_types & {"array", "object"}:
+        return parse_json(name, value)
+    raise click.UsageError(f"{name} must be {' or '.join(sorted(allowed_types))}, not {value!r}")
+
+
+def _get_item_schema(schema: Any, root: Mapping[str, Any]) -> Any:
+    """The schema of what a list holds, also where a list is only one of several things."""
+    resolved_schema = resolve_schema(schema, root)
+    if "items" in resolved_schema:
+        return resolved_schema["items"]
+    alternatives = [resolve_schema(alternative, root) for alternative in _list_alternatives(resolved_schema)]
+    return next((alternative["items"] for alternative in alternatives if "items" in alternative), {})
+
+
+def _list_alternatives(schema: Mapping[str, Any]) -> list[Any]:
+    """What a schema lets one choose from, but for what nothing fits."""
+    return [
+        alternative
+        for alternative in (*get_list(schema, "anyOf"), *get_list(schema, "oneOf"))
+        if as_object(alternative) != NEVER_SCHEMA
+    ]
+
+
+def list_types(schema: Any, root: Mapping[str, Any] | None = None, depth: int = 16) -> set[str]:
+    """The types a schema, a part of `root`, takes; none if it takes any."""
+    root_schema = root if root is not None else {}
+    resolved_schema = resolve_schema(schema, root_schema)
+    type_names = {*get_types(resolved_schema)}
+    for alternative in _list_alternatives(resolved_schema) if depth and not type_names else ():
+        if not (inner_types := list_types(alternative, root_schema, depth - 1)):
+            return set()
+        type_names |= inner_types
+    values = [*get_list(resolved_schema, "enum"), *([resolved_schema["const"]] if "const" in resolved_schema else ())]
+    if not type_names and values:
+        names = {str: "string", bool: "boolean", int: "integer", float: "number"}
+        type_names = {names.get(type(value), "string") for value in values}
+    return type_names
+
+
+def read_line(prompt: str) -> str:
+    sys.stderr.write(prompt)
+    sys.stderr.flush()
+    typed = sys.stdin.readline()
+    if not typed:
+        raise Dismissed
+    return typed.strip()
+
+
+def ask_field(name: str, schema: Mapping[str, Any], is_required: bool) -> Any:
+    """One answer that fits; None where nothing need be said."""
+    label = output.escape_line(str(schema.get("title") or name))
+    if schema.get("description"):
+        output.print_note("  " + output.escape_line(str(schema["description"])))
+    choices = list_choices(schema)
+    if choices:
+        output.print_note("  one of: " + ", ".join(output.escape_line(choice) for choice in choices))
+    default = schema.get("default")
+    suffix = (
+        f" [{output.escape_line(_format_value(default))}]"
+        if default is not None
+        else ""
+        if is_required
+        else " (may be empty)"
+    )
+    while True:
+        typed = read_line(f"{label}{suffix}: ")
+        if not typed and default is not None:
+            return default
+        if not typed and not is_required:
+            return None
+        if not typed and "string" not in list_types(schema):
+            output.print_note("  an answer is needed")
+            continue
+        try:
+            return parse_answer(name, typed, schema)
+        except click.UsageError as exc:
+            output.print_note("  " + exc.message)
+
+
+def parse_answer(name: str, typed: str, schema: Mapping[str, Any]) -> Any:
+    """A value of the kind that is asked for, and of the choices if there are any."""
+    value, choices = coerce(name, typed, schema), list_choices(schema)
+    for item in value if isinstance(value, list) else [value]:
+        if choices and _format_value(item) not in choices:
+            allowed = ", ".join(output.escape_line(choice) for choice in choices)
+            raise click.UsageError(f"{output.escape_line(name)} must be one of {allowed}, not {_format_value(item)!r}")
+    return value
+
+
+def list_choices(schema: Mapping[str, Any]) -> list[str]:
+    item_schema = as_object(schema["items"]) if schema.get("items") else schema
+    alternatives = [
+        as_object(alternative) for alternative in (get_list(item_schema, "oneOf") or get_list(item_schema, "anyOf"))
+    ]
+    constants = [alternative["const"] for alternative in alternatives if "const" in alternative]
+    return [_format_value(choice) for choice in (get_list(item_schema, "enum") or constants)]
+
+
+def _format_value(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,170 @@
+"""Text of servers made safe for a terminal, and what is printed: tables for people, one JSON document for programs.
+
+Nothing a server says reaches a terminal unescaped: no control, no escape sequence, no mark that reorders or hides. What
+a tool or a resource holds goes into a file or a pipe as it is.
+"""
+
+import json
+import os
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import click
+
+from dovetail.protocol import safe_text
+from dovetail.protocol.safe_text import escape_text
+
+_MAX_CELL_CHARS: Final = 300  # more of a name or a line helps nobody, and would push the other columns away
+
+
+def escape_line(text: str) -> str:
+    """A text that must stay on one line, as a name in a table."""
+    return safe_text.escape_line(text, _MAX_CELL_CHARS)
+
+
+def escape_full_line(text: str) -> str:
+    """A text on one line, never cut: an address somebody has to copy."""
+    return safe_text.escape_line(text)
+
+
+def escape_for_stdout(text: str) -> str:
+    """What a tool or a resource holds, for stdout: safe for a terminal, and for a file or a pipe as it is."""
+    return escape_text(text) if sys.stdout.isatty() else text
+
+
+def is_interactive() -> bool:
+    """Whether a person is there to be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+# For programs
+
+
+def format_json(value: Any) -> str:
+    """One JSON document; spelled so that nothing in it acts on a terminal."""
+    return _dump_json(value, indent=2)
+
+
+def format_json_line(value: Any) -> str:
+    """One JSON document on one line, for what comes piece by piece."""
+    return _dump_json(value, indent=None)
+
+
+def _dump_json(value: Any, indent: int | None) -> str:
+    from dovetail.wire.codec import to_plain
+
+    text = json.dumps(to_plain(value), indent=indent, ensure_ascii=not _is_stdout_utf8(), default=str)
+    return safe_text.UNSAFE_CHARS.sub(lambda match: json.dumps(match[0])[1:-1], text)
+
+
+def _is_stdout_utf8() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+
+
+# For people
+
+
+def style(text: str, *, err: bool = False, **styles: Any) -> str:
+    """Text with a colour where somebody can see it and did not ask for none."""
+    stream = sys.stderr if err else sys.stdout
+    return click.style(text, **styles) if stream.isatty() and "NO_COLOR" not in os.environ else text
+
+
+def get_text_width(text: str) -> int:
+    """How many columns a text takes in a terminal."""
+    return sum(
+        2 if unicodedata.east_asian_width(char) in "WF" else 0 if unicodedata.combining(char) else 1 for char in text
+    )
+
+
+def format_table(rows: Iterable[Sequence[str]], headers: Sequence[str]) -> str:
+    """Columns; on a terminal the last one is cut to the room there is."""
+    cells = [[escape_line(cell) for cell in row] for row in rows]
+    if not cells:
+        return ""
+    widths = [max(get_text_width(row[column]) for row in [[*headers], *cells]) for column in range(len(headers))]
+    last_width = max(20, get_terminal_width() - sum(widths[:-1]) - 2 * (len(widths) - 1))
+    return "\n".join(
+        [
+            style(_format_row(headers, widths, last_width), bold=True),
+            *(_format_row(row, widths, last_width) for row in cells),
+        ]
+    )
+
+
+def _format_row(cells: Sequence[str], widths: Sequence[int], last_width: int) -> str:
+    *leading, last = cells
+    padded = [
+        cell + " " * (column_width - get_text_width(cell)) for cell, column_width in zip(leading, widths, strict=False)
+    ]
+    last = last if get_text_width(last) <= last_width or not sys.stdout.isatty() else last[: last_width - 1] + "…"
+    return "  ".join([*padded, last]).rstrip()
+
+
+def get_terminal_width() -> int:
+    """Columns of the terminal."""
+    import shutil
+
+    return shutil.get_terminal_size((100, 24)).columns
+
+
+def print_error(text: str) -> None:
+    """What went wrong, on stderr."""
+    click.echo(style("error: ", err=True, fg="red", bold=True) + escape_text(text), err=True)
+
+
+def refuse_overwriting(file: str, force: bool) -> None:
+    """UsageError if a file is there that nobody said may be written over; what is no plain file keeps nothing."""
+    if os.path.isfile(file) and not force:
+        raise click.UsageError(f"{file} is there already; --force writes over it")
+
+
+def get_stderr_target() -> Any:
+    """Where a child's stderr goes that is shown as it comes: escaped on a terminal, else as it is."""
+    return print_note if sys.stderr.isatty() else "inherit"
+
+
+def write_content(text: str) -> None:
+    """What a tool or a resource holds, to stdout: into a file or a pipe as it is, and nothing more."""
+    if sys.stdout.isatty():
+        click.echo(escape_text(text))
+    else:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def print_note(text: str) -> None:
+    """A remark, on stderr."""
+    click.echo(style(escape_text(text), err=True, dim=True), err=True)
+
+
+_BAR_CHARS = 24
+
+
+class ProgressBar:
+    """A bar on stderr; nothing at all where nobody looks."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._is_drawn = False
+
+    def draw(self, done: float, total: float | None = None, message: str | None = None) -> None:
+        """Draw how far it is."""
+        if not self._is_terminal:
+            return
+        filled = int(_BAR_CHARS * min(1.0, max(0.0, done / total))) if total else 0
+        bar = f"[{'#' * filled}{'.' * (_BAR_CHARS - filled)}] " if total else ""
+        progress = f"{done:g} of {total:g}" if total else f"{done:g}"
+        status = f"{bar}{progress} {escape_line(message or '')}".rstrip()
+        sys.stderr.write(f"\r\x1b[K{status[: get_terminal_width() - 1]}")
+        sys.stderr.flush()
+        self._is_drawn = True
+
+    def clear(self) -> None:
+        """Leave the line as it was."""
+        if self._is_drawn:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._is_drawn = False

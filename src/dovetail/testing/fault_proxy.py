@@ -1,0 +1,488 @@
+"""What stands between a client and a server to make faults happen: a proxy of sockets, of pipes, or of calls in memory.
+
+Each takes what a client would connect to and gives what it is to connect to instead.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlsplit, urlunsplit
+
+from dovetail.client.targets import ResolvedTarget
+from dovetail.errors import Disconnected
+from dovetail.protocol.recording_format import Receiver
+from dovetail.testing.faults import Fault, Faults, corrupt_message
+from dovetail.transports.memory import MemoryClient
+
+_HEAD_END = b"\r\n\r\n"
+
+
+class Piece(NamedTuple):
+    """Bytes to pass on, and the message that is complete with them."""
+
+    data: bytes
+    message: bytes | None = None
+
+
+class MessageSplitter(Protocol):
+    """Cuts one direction of a connection."""
+
+    buffer: bytes  # what is not complete
+
+    def feed(self, data: bytes) -> Iterator[Piece]:
+        """The pieces that are complete with these bytes."""
+        ...
+
+
+class LineMessageSplitter:
+    """Newline-delimited messages."""
+
+    def __init__(self) -> None:
+        self.buffer = b""
+
+    def feed(self, data: bytes) -> Iterator[Piece]:
+        """One piece for every line."""
+        *lines, self.buffer = (self.buffer + data).split(b"\n")
+        for line in lines:
+            yield Piece(line + b"\n", line)
+
+
+class HTTPMessageSplitter:
+    """Requests or replies: a body is a message, and so is every event of a stream."""
+
+    def __init__(self) -> None:
+        self.buffer = b""
+        self._body = b""  # of a chunked message, as far as it has come
+        self._is_chunked = self._is_stream = self._is_endless = False
+
+    def feed(self, data: bytes) -> Iterator[Piece]:
+        """One piece for every message with its head; the head of a stream alone, then one for every event."""
+        self.buffer += data
+        while (piece := self._next()) is not None:
+            yield piece
+
+    def _next(self) -> Piece | None:
+        if self._is_endless:
+            return self._take(len(self.buffer)) if self.buffer else None
+        return self._read_chunk() if self._is_chunked else self._read_message()
+
+    def _take(self, size: int, message: bytes | None = None) -> Piece:
+        data, self.buffer = self.buffer[:size], self.buffer[size:]
+        return Piece(data, message or None)
+
+    def _read_message(self) -> Piece | None:
+        end = self.buffer.find(_HEAD_END)
+        if end < 0:
+            return None
+        start = end + len(_HEAD_END)
+        first, *lines = self.buffer[:end].split(b"\r\n")
+        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines)}
+        self._is_stream = b"event-stream" in headers.get(b"content-type", b"")
+        if headers.get(b"transfer-encoding", b"").lower() == b"chunked":
+            self._is_chunked, self._body = True, b""
+            return self._take(start)
+        if b"content-length" not in headers and first.startswith(b"HTTP/") and first.split()[1] not in (b"204", b"304"):
+            self._is_endless = True
+            return self._take(start)
+        size = start + int(headers.get(b"content-length", b"0"))
+        return self._take(size, self.buffer[start:size]) if len(self.buffer) >= size else None
+
+    def _read_chunk(self) -> Piece | None:
+        """Chunks are written anew: one for an event, one for a whole body."""
+        event = self._read_event()
+        if event is not None:
+            return event
+        line, separator, rest = self.buffer.partition(b"\r\n")
+        size = int(line, 16) if separator else 0
+        if not separator or len(rest) < size + 2:
+            return None
+        self._body += rest[:size]
+        self.buffer = rest[size + 2 :]
+        if size:
+            return Piece(b"")
+        self._is_chunked = False
+        body, self._body = self._body, b""
+        return Piece((_encode_chunk(body) if body else b"") + b"0\r\n\r\n", None if self._is_stream else body or None)
+
+    def _read_event(self) -> Piece | None:
+        event, separator, rest = self._body.partition(b"\n\n")
+        if not self._is_stream or not separator:
+            return None
+        self._body = rest
+        data = [line[5:].lstrip() for line in event.split(b"\n") if line.startswith(b"data:")]
+        return Piece(_encode_chunk(event + separator), b"\n".join(data) or None)
+
+
+def _encode_chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+_RELAY_SCRIPT = Path(__file__).with_name("stdio_relay.py")
+_CHUNK_BYTES = 65536
+_STREAM_LIMIT_BYTES = 1 << 30  # readers are only asked for what is there
+
+
+class Backend(Protocol):
+    """A server that can be taken away and put back where it was."""
+
+    async def stop(self) -> None:
+        """Take it away, without a word to its clients."""
+        ...
+
+    async def start(self) -> None:
+        """Put it back."""
+        ...
+
+
+class ConnectionCut(Exception):
+    """The connection is not to go on."""
+
+
+@asynccontextmanager
+async def insert_faults(faults: Faults, target: Any, backend: Backend | None) -> AsyncGenerator[Any]:
+    """Stand before a target; what to connect to instead. What went wrong in a fault itself is raised in the end."""
+    try:
+        async with _open_proxy(faults, target, backend) as proxied_target:
+            yield proxied_target
+    except Exception:
+        faults.tell()
+        raise
+    faults.tell()
+
+
+@asynccontextmanager
+async def _open_proxy(faults: Faults, target: Any, backend: Backend | None) -> AsyncGenerator[Any]:
+    if callable(getattr(target, "link", None)):
+        yield ResolvedTarget(str(target.name), None, lambda: FaultyMemoryClient(target, faults))
+    elif isinstance(target, str) and target.startswith(("http://", "unix:", "tcp:")):
+        proxy = SocketProxy(faults, target, backend)
+        try:
+            yield await proxy.open()
+        finally:
+            await proxy.close()
+    elif isinstance(target, Sequence) and not isinstance(target, str):
+        with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
+            proxy = PipeProxy(faults, os.path.join(folder, "relay"))
+            try:
+                yield proxy.open([str(argument) for argument in target])
+            finally:
+                await proxy.close()
+    else:
+        raise TypeError(f"faults can be put before a Server, a command, or a plain address, not {target!r}")
+
+
+async def apply_faults(faults: Faults, to: Receiver, piece: Piece, kill: Callable[[Fault], Awaitable[None]]) -> bytes:
+    """What becomes of a piece on its way; Cut if it goes no further, as where a fault itself goes wrong."""
+    if piece.message is None:
+        return piece.data
+    try:
+        return await _apply_due_faults(faults, to, piece.data, piece.message, kill)
+    except ConnectionCut:
+        raise
+    except Exception as exc:
+        faults.failed(exc)
+        raise ConnectionCut from exc
+
+
+async def _apply_due_faults(
+    faults: Faults, to: Receiver, data: bytes, message: bytes, kill: Callable[[Fault], Awaitable[None]]
+) -> bytes:
+    for fault in faults.due(to, message):
+        match fault.action:
+            case "delay":
+                await asyncio.sleep(fault.seconds)
+            case "corrupt":
+                data = corrupt_message(data, message)
+            case "drop":
+                raise ConnectionCut
+            case "kill":
+                await kill(fault)
+                raise ConnectionCut
+    return data
+
+
+class StreamPair(NamedTuple):
+    """One end of a connection, as streams."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
+class ProxiedConnection:
+    """One connection, passed on piece by piece in both directions."""
+
+    def __init__(
+        self,
+        faults: Faults,
+        create_splitter: Callable[[], MessageSplitter],
+        client_side: StreamPair,
+        server_side: StreamPair,
+        kill: Callable[[Fault], Awaitable[None]],
+    ) -> None:
+        self._faults = faults
+        self._create_splitter = create_splitter
+        self._client_side, self._server_side = client_side, server_side
+        self._kill = kill
+
+    async def run(self) -> None:
+        """Until both ends are closed, or it is cut."""
+        loop = asyncio.get_running_loop()
+        tasks = [
+            loop.create_task(self._forward(self._client_side.reader, self._server_side.writer, "server")),
+            loop.create_task(self._forward(self._server_side.reader, self._client_side.writer, "client")),
+        ]
+        try:
+            await asyncio.wait(tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            self.abort()
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to: Receiver) -> None:
+        splitter = self._create_splitter()
+        try:
+            while data := await reader.read(_CHUNK_BYTES):
+                for piece in splitter.feed(data):
+                    writer.write(await apply_faults(self._faults, to, piece, self._kill))
+                await writer.drain()
+            writer.write(splitter.buffer)
+            writer.close()
+        except (ConnectionCut, OSError):
+            self.abort()
+
+    def abort(self) -> None:
+        """End it without another word."""
+        for side in (self._client_side, self._server_side):
+            if not side.writer.is_closing():
+                side.writer.transport.abort()
+
+
+# Sockets
+
+
+class SocketProxy:
+    """Listens where the client connects, and connects where the server listens."""
+
+    def __init__(self, faults: Faults, target: str, backend: Backend | None) -> None:
+        self._faults = faults
+        self._target = target
+        self._backend = backend
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._path: str | None = None
+        self._port = 0
+        self._create_splitter: Callable[[], MessageSplitter] = (
+            HTTPMessageSplitter if target.startswith("http:") else LineMessageSplitter
+        )
+        self._listener: asyncio.Server | None = None
+        self._connections: dict[asyncio.Task[None], ProxiedConnection | None] = {}
+
+    async def open(self) -> str:
+        """Begin to listen; the address for the client."""
+        if self._target.startswith("unix:"):
+            self._folder = tempfile.TemporaryDirectory(prefix="dovetail-")
+            self._path = os.path.join(self._folder.name, "socket")
+        await self._listen()
+        if self._path is not None:
+            return f"unix:{self._path}"
+        return urlunsplit(urlsplit(self._target)._replace(netloc=f"127.0.0.1:{self._port}"))
+
+    async def _listen(self) -> None:
+        if self._path is not None:
+            self._listener = await asyncio.start_unix_server(self._accept, self._path)
+        else:
+            self._listener = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
+            self._port = self._listener.sockets[0].getsockname()[1]
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(self._proxy_connection(StreamPair(reader, writer)))
+        self._connections[task] = None
+        task.add_done_callback(self._connections.pop)
+
+    async def _proxy_connection(self, client_side: StreamPair) -> None:
+        try:
+            server_side = await self._connect_server()
+        except OSError:
+            client_side.writer.transport.abort()
+            return
+        connection = ProxiedConnection(self._faults, self._create_splitter, client_side, server_side, self._kill)
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections[task] = connection
+        await connection.run()
+
+    async def _connect_server(self) -> StreamPair:
+        if self._path is not None:
+            return StreamPair(
+                *await asyncio.open_unix_connection(self._target.removeprefix("unix:").removeprefix("//"))
+            )
+        parts = urlsplit(self._target)
+        return StreamPair(*await asyncio.open_connection(parts.hostname, parts.port or 80))
+
+    async def _kill(self, fault: Fault) -> None:
+        if self._backend is None:
+            raise RuntimeError("only a server that the test started itself can be killed")
+        if not fault.restart:
+            self._stop_listening()
+        await self._backend.stop()
+        if fault.restart:
+            # It is back before its clients see that it was gone: when they may try again is not left to luck.
+            await self._backend.start()
+            self._abort_connections()
+
+    def _stop_listening(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        self._abort_connections()
+
+    def _abort_connections(self) -> None:
+        for connection in self._connections.values():
+            if connection is not None:
+                connection.abort()
+
+    async def close(self) -> None:
+        """Stop listening, and cut what goes on."""
+        self._stop_listening()
+        tasks = [*self._connections]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        if self._folder is not None:
+            self._folder.cleanup()
+
+
+# Pipes
+
+
+class PipeProxy:
+    """Has a relay started in the server's place, which starts the server and sends the ends of all pipes here."""
+
+    def __init__(self, faults: Faults, path: str) -> None:
+        self._faults = faults
+        self._path = path
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def open(self, command: list[str]) -> list[str]:
+        """Wait for relays; the command for the client."""
+        self._listener.bind(self._path)
+        self._listener.listen()
+        self._listener.setblocking(False)
+        self._spawn(self._accept())
+        return [sys.executable, "-I", "-S", str(_RELAY_SCRIPT), self._path, *command]
+
+    def _spawn(self, coroutine: Any) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            connection, _ = await loop.sock_accept(self._listener)
+            self._spawn(self._serve(connection))
+
+    async def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            await _wait_readable(connection)
+            pid_text, descriptors, _, _ = socket.recv_fds(connection, 64, 4)
+        pid = int(pid_text)
+        source, sink, server_in, server_out = descriptors
+        client_side = await _open_pipes(source, sink)
+        server_side = await _open_pipes(server_out, server_in)
+
+        async def kill(_: Fault) -> None:
+            os.kill(pid, signal.SIGKILL)
+
+        await ProxiedConnection(self._faults, LineMessageSplitter, client_side, server_side, kill).run()
+
+    async def close(self) -> None:
+        """Take no more relays, and cut what goes on."""
+        tasks = [*self._tasks]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._listener.close()
+
+
+async def _wait_readable(connection: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    loop.add_reader(connection, ready.set_result, None)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(connection)
+
+
+async def _open_pipes(source: int, sink: int) -> StreamPair:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=_STREAM_LIMIT_BYTES)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(source, "rb", 0))
+    transport, protocol = await loop.connect_write_pipe(_WriteOnlyProtocol, os.fdopen(sink, "wb", 0))
+    return StreamPair(reader, asyncio.StreamWriter(transport, protocol, None, loop))
+
+
+class _WriteOnlyProtocol(asyncio.streams.FlowControlMixin):
+    """A pipe that is only written to."""
+
+    async def _get_close_waiter(self, stream: asyncio.StreamWriter) -> None:
+        return None
+
+
+# Memory
+
+
+class FaultyMemoryClient(MemoryClient):
+    """A connection in memory on which messages wait their turn, so that faults can happen to them."""
+
+    def __init__(self, server: Any, faults: Faults) -> None:
+        super().__init__(server.link, server.start, server.stop)
+        self._faults = faults
+        self._queues: dict[Receiver, asyncio.Queue[bytes]] = {"server": asyncio.Queue(), "client": asyncio.Queue()}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def connect(self) -> None:
+        """Make the server's end, with something before it."""
+        await super().connect()
+        receivers: dict[Receiver, Callable[[bytes], None]] = {
+            "server": super().write,
+            "client": super().receive_message,
+        }
+        self._tasks += [self._loop.create_task(self._deliver(to, receiver)) for to, receiver in receivers.items()]
+
+    async def _deliver(self, to: Receiver, receiver: Callable[[bytes], None]) -> None:
+        while True:
+            data = await self._queues[to].get()
+            try:
+                receiver(await apply_faults(self._faults, to, Piece(data, data), self._kill))
+            except ConnectionCut:
+                self.end(Disconnected("the connection was lost"))
+                await self.disconnect()
+                return
+
+    async def _kill(self, _: Fault) -> None:
+        return
+
+    def write(self, data: bytes) -> None:
+        """Hand a message on."""
+        self._queues["server"].put_nowait(data)
+
+    def receive_message(self, data: bytes) -> None:
+        """Take a message of the server's."""
+        self._queues["client"].put_nowait(data)
+
+    async def disconnect(self) -> None:
+        """Let go of the server's end."""
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+        await super().disconnect()

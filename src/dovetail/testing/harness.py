@@ -1,0 +1,272 @@
+"""A client joined to a server for one test: over any transport, in any revision, with faults on the way if wanted.
+
+The transports are the real ones: uvicorn on a loopback socket, a process with its pipes, sockets in a folder of their
+own. Nothing outlives the context.
+"""
+
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from importlib import import_module
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import uvicorn
+
+from dovetail.auth.asgi_guard import create_asgi_guard
+from dovetail.client import sync_client
+from dovetail.client.targets import Client
+from dovetail.recording.trace import RecordedEndpoint
+from dovetail.server.runners import Server
+from dovetail.testing.fault_proxy import insert_faults
+from dovetail.testing.faults import Faults
+from dovetail.transports.http_server.endpoint import Endpoint
+from dovetail.transports.http_server.uvicorn_server import bind_socket, create_uvicorn_config
+from dovetail.transports.socket_server import serve_socket
+
+Transport: TypeAlias = Literal["memory", "stdio", "http", "sse", "unix", "tcp"]
+
+_STOP_TIMEOUT_S: Final = 2.0
+
+# Finds the server again in a process of its own: by the name of its module, else by the file it is in.
+_SERVER_SCRIPT: Final = """
+import sys
+name, path, variable, *sys.path[:] = sys.argv[1:]
+import importlib, importlib.util
+try:
+    module = importlib.import_module(name)
+    server = getattr(module, variable)
+except (ImportError, AttributeError):
+    spec = importlib.util.spec_from_file_location("dovetail_served", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["dovetail_served"] = module
+    spec.loader.exec_module(module)
+    server = getattr(module, variable)
+server.run()
+"""
+
+
+@asynccontextmanager
+async def connect(
+    server: Any,
+    *,
+    transport: Transport = "memory",
+    revision: str | None = None,
+    faults: Faults | None = None,
+    principal: str | None = None,
+    **options: Any,
+) -> AsyncGenerator[Client]:
+    """A client connected to a server while the context lasts; `options` are those of `Client`.
+
+    server: a Server, "module:name" of one, or any target of a client, which is then used as it is.
+    principal: who the caller is, in memory: a Principal(...) or a name. Over HTTP the server's `auth` asks for that.
+    """
+    target_server = server if principal is None else _with_principal(resolve_server(server), transport, principal)
+    async with serve(target_server, transport=transport, faults=faults) as target:
+        if revision is None and transport == "sse":
+            options.setdefault("era", "handshake")
+        if isinstance(resolved := resolve_server(server), Server):
+            options.setdefault("name", resolved.name)
+        async with Client(target, revision=revision, **options) as client:
+            yield client
+
+
+@contextmanager
+def connect_sync(
+    server: Any,
+    *,
+    transport: Transport = "memory",
+    revision: str | None = None,
+    faults: Faults | None = None,
+    principal: str | None = None,
+    **options: Any,
+) -> Generator[sync_client.SyncClient]:
+    """As `connect`, for tests that do not await."""
+    context = connect(server, transport=transport, revision=revision, faults=faults, principal=principal, **options)
+    client = sync_client.run_blocking(_enter(context))
+    try:
+        yield sync_client.SyncClient(client)
+    finally:
+        sync_client.run_blocking(_leave(context))
+
+
+async def _enter(context: Any) -> Any:
+    return await context.__aenter__()
+
+
+async def _leave(context: Any) -> None:
+    await context.__aexit__(None, None, None)
+
+
+@asynccontextmanager
+async def serve(server: Any, *, transport: Transport = "memory", faults: Faults | None = None) -> AsyncGenerator[Any]:
+    """Serve while the context lasts; what a client is to connect to: a URL, a command, an address, the server."""
+    if transport not in get_args(Transport):
+        raise ValueError(f"transport must be one of {', '.join(get_args(Transport))}, not {transport!r}")
+    resolved = resolve_server(server)
+    async with AsyncExitStack() as stack:
+        target, backend = resolved, None
+        if isinstance(resolved, ServerWithPrincipal):
+            await stack.enter_async_context(_run_lifespan(resolved.server))
+        elif isinstance(resolved, Server):
+            target, backend = await stack.enter_async_context(_start_server(resolved, transport))
+        if faults is not None:
+            target = await stack.enter_async_context(insert_faults(faults, target, backend))
+        yield target
+
+
+def resolve_server(server: Any) -> Any:
+    """The server that "module:name" names; anything else is what it is."""
+    if isinstance(server, str) and ":" in server and "/" not in server and "\\" not in server:
+        module, _, name = server.partition(":")
+        return getattr(import_module(module), name)
+    return server
+
+
+class ServerWithPrincipal:
+    """A server in memory whose caller is known to be somebody."""
+
+    def __init__(self, server: Server, principal: str) -> None:
+        self.server = server
+        self.name = server.name
+        self.start = server.start
+        self.stop = server.stop
+        self._principal = principal
+
+    def link(self, write: Callable[[bytes], None]) -> Any:
+        """The server's end of a connection."""
+        return self.server.link(write, principal=self._principal)
+
+
+def _with_principal(server: Any, transport: str, principal: str) -> ServerWithPrincipal:
+    if transport != "memory" or not isinstance(server, Server):
+        raise ValueError(
+            "principal= is for a Server in memory: over HTTP give the server auth=StaticTokens(...), and the client "
+            "auth=Bearer(...)"
+        )
+    return ServerWithPrincipal(server, principal)
+
+
+@asynccontextmanager
+async def _start_server(server: Server, transport: Transport) -> AsyncGenerator[tuple[Any, Any]]:
+    if transport == "stdio":
+        yield _build_command(server), None
+        return
+    async with _run_lifespan(server):
+        if transport == "memory":
+            yield server, None
+            return
+        backend = HTTPBackend(server) if transport in ("http", "sse") else SocketBackend(server, transport)
+        await backend.start()
+        try:
+            yield backend.address + ("/sse" if transport == "sse" else "/mcp" if transport == "http" else ""), backend
+        finally:
+            await backend.stop()
+            backend.close()
+
+
+@asynccontextmanager
+async def _run_lifespan(server: Server) -> AsyncGenerator[None]:
+    """A started server. It may be served several times at once; its lifespan ends with the last."""
+    user = object()
+    await server.start(user)
+    try:
+        yield
+    finally:
+        await server.stop(user)
+
+
+class HTTPBackend:
+    """A server behind uvicorn on a loopback port, in this loop."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._listener = bind_socket("127.0.0.1", 0)
+        self._port: int = self._listener.getsockname()[1]
+        self._uvicorn: uvicorn.Server | None = None
+
+    @property
+    def address(self) -> str:
+        """The origin."""
+        return f"http://127.0.0.1:{self._port}"
+
+    async def start(self) -> None:
+        """Listen, at the same place as before."""
+        if self._listener.fileno() < 0:
+            self._listener = bind_socket("127.0.0.1", self._port)
+        auth = self._server.auth
+        guard = None if auth is None else create_asgi_guard(auth, "/mcp", None, (), self._server.needed_scopes)
+        endpoint = Endpoint(self._server, guard=guard)
+        recorded = None if self._server.tap is None else RecordedEndpoint(endpoint, endpoint, self._server.tap)
+        config = create_uvicorn_config(recorded or endpoint, self._server.limits)
+        config.load()
+        # Its own `serve` would wait for signals, which are the test runner's.
+        self._uvicorn = uvicorn.Server(config)
+        self._uvicorn.lifespan = config.lifespan_class(config)
+        await self._uvicorn.startup([self._listener])
+
+    async def stop(self) -> None:
+        """End everything at once."""
+        uvicorn_server, self._uvicorn = self._uvicorn, None
+        if uvicorn_server is None:
+            return
+        for listener in uvicorn_server.servers:
+            listener.close()
+        self._listener.close()
+        for connection in tuple(uvicorn_server.server_state.connections):
+            connection.transport.abort()
+        if uvicorn_server.server_state.tasks:
+            await asyncio.wait(uvicorn_server.server_state.tasks, timeout=_STOP_TIMEOUT_S)
+        await uvicorn_server.lifespan.shutdown()
+
+    def close(self) -> None:
+        """Nothing is left to close."""
+        self._listener.close()
+
+
+class SocketBackend:
+    """A server on a Unix socket or a TCP port, in this loop."""
+
+    def __init__(self, server: Server, transport: str) -> None:
+        self._server = server
+        self._folder = tempfile.TemporaryDirectory(prefix="dovetail-") if transport == "unix" else None
+        self._path = None if self._folder is None else os.path.join(self._folder.name, "socket")
+        self._port = 0
+        self._exit_stack = AsyncExitStack()
+
+    @property
+    def address(self) -> str:
+        """Where it is."""
+        return f"unix:{self._path}" if self._path is not None else f"tcp://127.0.0.1:{self._port}"
+
+    async def start(self) -> None:
+        """Listen, at the same place as before."""
+        options: dict[str, Any] = {"path": self._path} if self._path is not None else {"port": self._port}
+        listener = await self._exit_stack.enter_async_context(serve_socket(self._server, **options))
+        if self._path is None:
+            self._port = listener.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """End everything at once."""
+        await self._exit_stack.aclose()
+
+    def close(self) -> None:
+        """Remove the folder."""
+        if self._folder is not None:
+            self._folder.cleanup()
+
+
+def _build_command(server: Server) -> list[str]:
+    """How to start the server in a process of its own."""
+    for module in tuple(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if path is None:
+            continue
+        for name, value in tuple(vars(module).items()):
+            if value is server:
+                return [sys.executable, "-u", "-c", _SERVER_SCRIPT, module.__name__, path, name, *sys.path]
+    raise ValueError(
+        f"{server.name!r} cannot be found by another process: over stdio a server must be a variable of a module"
+    )

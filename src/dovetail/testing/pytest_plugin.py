@@ -1,0 +1,149 @@
+"""What pytest loads: fixtures for connected clients, the marker `mcp`, and the option that writes cassettes.
+
+Depends on no plugin for asynchronous tests: `mcp_client` makes a context for whichever loop the test has, and
+`mcp_sync_client` needs none.
+"""
+
+import inspect
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import pytest
+
+if TYPE_CHECKING:
+    from dovetail.client.sync_client import SyncClient
+    from dovetail.client.targets import Client
+    from dovetail.testing.faults import Faults
+
+_MARKER_HELP = (
+    "mcp(server, transport, revision, **options): what mcp_client and mcp_sync_client connect to, and how; with a list "
+    "of transports or revisions the test runs for each"
+)
+_LIST_OPTIONS = ("transport", "revision")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --mcp-record."""
+    group = parser.getgroup("dovetail", "Model Context Protocol")
+    group.addoption("--mcp-record", action="store_true", help="write the cassettes instead of comparing with them")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Announce the marker."""
+    config.addinivalue_line("markers", _MARKER_HELP)
+    if config.getoption("--mcp-record"):
+        os.environ["DOVETAIL_RECORD"] = "1"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test runs once for each transport and revision its marker lists."""
+    if "mcp_setting" not in metafunc.fixturenames:
+        return
+    options = _read_markers(metafunc.definition)
+    lists = {name: options[name] for name in _LIST_OPTIONS if isinstance(options.get(name), list | tuple)}
+    if lists:
+        settings = [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
+        names = ["-".join(map(str, setting.values())) for setting in settings]
+        metafunc.parametrize("mcp_setting", settings, indirect=True, ids=names)
+
+
+def _read_markers(item: Any) -> dict[str, Any]:
+    """What the markers say; the nearest wins."""
+    merged: dict[str, Any] = {}
+    for marker in item.iter_markers("mcp"):
+        _check_marker(marker, item)
+        options = dict(marker.kwargs)
+        if marker.args:
+            options["server"] = marker.args[0]
+        merged = options | merged
+    return merged
+
+
+def _check_marker(marker: pytest.Mark, item: Any) -> None:
+    """Refuse a marker that says what nobody would read."""
+    from dovetail.client.option_checks import suggest_match
+    from dovetail.client.targets import Client
+    from dovetail.testing.harness import Transport, connect
+
+    location = f"@pytest.mark.mcp of {item.nodeid}"
+    if len(marker.args) > 1:
+        raise pytest.UsageError(f"{location} takes one server without a name, not {len(marker.args)}")
+    parameters = {**inspect.signature(connect).parameters, **inspect.signature(Client.__init__).parameters}
+    for option in marker.kwargs:
+        if option not in parameters.keys() - {"self", "target", "options"}:
+            raise pytest.UsageError(f"{location} has an unknown option {option}={suggest_match(option, parameters)}")
+    transport = marker.kwargs.get("transport", ())
+    for name in [transport] if isinstance(transport, str) else transport:
+        if name not in get_args(Transport):
+            transports = get_args(Transport)
+            raise pytest.UsageError(
+                f"{location}: transport is one of {', '.join(transports)}, "
+                f"not {name!r}{suggest_match(name, transports)}"
+            )
+
+
+@pytest.fixture
+def mcp_setting(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The marker's arguments for this test, of a list the one whose turn it is."""
+    return _read_markers(request.node) | getattr(request, "param", {})
+
+
+@pytest.fixture
+def mcp_server() -> Any:
+    """The server to connect to, where the marker names none: define a fixture of this name."""
+    raise pytest.UsageError("name a server: @pytest.mark.mcp(server=...), or a fixture called mcp_server")
+
+
+@pytest.fixture
+def mcp_faults() -> "Faults":
+    """Faults on the way between the client and the server of this test."""
+    from dovetail.testing.faults import Faults
+
+    return Faults()
+
+
+@pytest.fixture
+def mcp_client(
+    request: pytest.FixtureRequest, mcp_setting: dict[str, Any]
+) -> "Callable[..., AbstractAsyncContextManager[Client]]":
+    """Connects: `async with mcp_client() as client`, with other options than the marker's if given."""
+    from dovetail.testing.harness import connect
+
+    def connect_client(server: Any = None, **options: Any) -> "AbstractAsyncContextManager[Client]":
+        return connect(**_merge_options(request, mcp_setting, server, options))
+
+    return connect_client
+
+
+@pytest.fixture
+def mcp_sync_client(request: pytest.FixtureRequest, mcp_setting: dict[str, Any]) -> "Iterator[SyncClient]":
+    """A connected client for tests that do not await."""
+    from dovetail.testing.harness import connect_sync
+
+    with connect_sync(**_merge_options(request, mcp_setting, None, {})) as client:
+        yield client
+
+
+@pytest.fixture
+def mcp_cassette(request: pytest.FixtureRequest) -> Path:
+    """The file of this test's cassette: `cassettes/` beside the test's own file."""
+    name = re.sub(r"[^\w.-]+", "-", request.node.name).strip("-")
+    return Path(str(request.path)).parent / "cassettes" / f"{request.path.stem}.{name}.jsonl"
+
+
+def _merge_options(
+    request: pytest.FixtureRequest, setting: dict[str, Any], server: Any, options: dict[str, Any]
+) -> Any:
+    merged = {**setting, **options}
+    if server is not None:
+        merged["server"] = server
+    if "server" not in merged:
+        merged["server"] = request.getfixturevalue("mcp_server")
+    if "mcp_faults" in request.fixturenames:
+        merged.setdefault("faults", request.getfixturevalue("mcp_faults"))
+    return merged

@@ -1,0 +1,74 @@
+"""Scripted: a model that says what it was told to, for tests of agents and of servers that sample."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from dovetail.errors import ModelError
+from dovetail.protocol.language_model import Reply, Usage
+from dovetail.wire.base import Struct, replace
+from dovetail.wire.content import TextContent, ToolUseContent
+from dovetail.wire.sampling import SamplingMessage
+from dovetail.wire.tools import Tool
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """What a scripted model was asked."""
+
+    messages: list[SamplingMessage]
+    tools: list[Tool]
+    options: dict[str, Any]
+
+
+ScriptedReply: TypeAlias = str | ToolUseContent | Reply | Sequence[str | ToolUseContent] | Callable[[Asked], Any]
+
+
+def use(tool: str, **arguments: Any) -> ToolUseContent:
+    """A line that calls a tool, by "server.tool" or the name a model sees; its id is given when it is said."""
+    return ToolUseContent(id="", name=tool, input=arguments)
+
+
+class Scripted:
+    """Says its lines one after another; what it was asked is in `asked`.
+
+    A line is a text, a call made by `use`, several of these, a whole `Reply`, or a function of what was asked that
+    returns one of them. usage: what each took. price: dollars for a million tokens, in and out; nothing, unless `usage`
+    does not say what it cost.
+    """
+
+    def __init__(
+        self,
+        *lines: ScriptedReply,
+        name: str = "scripted",
+        usage: Usage | None = None,
+        price: tuple[float, float] | None = None,
+    ) -> None:
+        self.asked: list[Asked] = []
+        self._replies = [*lines]
+        self._name = name
+        self._usage = usage or Usage(input=1, output=1, usd=0.0)
+        self.price = price or (None if self._usage.usd is None else (0.0, 0.0))
+
+    async def reply(self, messages: Sequence[SamplingMessage], tools: Sequence[Tool] = (), **options: Any) -> Reply:
+        """The next line."""
+        self.asked.append(Asked(messages=[*messages], tools=[*tools], options=options))
+        if not self._replies:
+            raise ModelError("the scripted model has no line left")
+        scripted_reply: Any = self._replies.pop(0)
+        return self._build_reply(scripted_reply(self.asked[-1]) if callable(scripted_reply) else scripted_reply)
+
+    def _build_reply(self, scripted_reply: Any) -> Reply:
+        if isinstance(scripted_reply, Reply):
+            return scripted_reply
+        parts = scripted_reply if isinstance(scripted_reply, list | tuple) else [scripted_reply]
+        content = [self._build_block(part, index) for index, part in enumerate(parts)]
+        has_calls = any(isinstance(block, ToolUseContent) for block in content)
+        return Reply(
+            content=content, model=self._name, stop_reason="toolUse" if has_calls else "endTurn", usage=self._usage
+        )
+
+    def _build_block(self, part: Any, index: int) -> Any:
+        if isinstance(part, str):
+            return TextContent(text=part)
+        if isinstance(part, ToolUseContent) and not part.id:
+            return replace(part, id=f"call-{len(self.asked)}-{index}")
+        return part

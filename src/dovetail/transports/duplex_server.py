@@ -1,0 +1,371 @@
+"""Duplex: a server's end of one two-way connection, both eras on it at once. What it speaks over is somebody else's.
+
+Give it whole messages with `receive` and a function that takes bytes to send; that is all a transport of your own
+needs. Requests run side by side, each at once up to where it waits, answered as they finish; every message that comes
+in is answered or understood to need no answer, never dropped.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from dovetail.errors import Busy, Disconnected, InternalError, InvalidRequest, ParseError, PeerError, ProtocolError
+from dovetail.protocol import downgrade, handshake, stateless
+from dovetail.protocol.exchange import Exchange, Service, check_meta_size
+from dovetail.protocol.handshake import PendingRequests
+from dovetail.protocol.principal import Principal, as_principal
+from dovetail.protocol.recording_format import Recorder
+from dovetail.transports.eager_tasks import EagerTaskStarter
+from dovetail.wire import jsonrpc
+from dovetail.wire.base import replace
+from dovetail.wire.codec import decode
+from dovetail.wire.jsonrpc import RequestId
+from dovetail.wire.meta import PROTOCOL_VERSION
+from dovetail.wire.revisions import DRAFT
+
+
+def wrap_with_recorder(
+    receive: Callable[[bytes], None], write: Callable[[bytes], None], recorder: Recorder
+) -> tuple[Any, Any]:
+    """Both directions of a server's connection, noted."""
+
+    def record_received(data: bytes) -> None:
+        recorder("server", data, ())
+        receive(data)
+
+    def record_written(data: bytes) -> None:
+        recorder("client", data, ())
+        write(data)
+
+    return record_received, record_written
+
+
+log = logging.getLogger("dovetail")
+
+Write = Callable[[bytes], None]
+Drain = Callable[[], Coroutine[Any, Any, None]]
+
+
+class DuplexServer:
+    """One connection, from its first message to its last."""
+
+    def __init__(
+        self,
+        service: Service,
+        write: Write,
+        *,
+        drain: Drain | None = None,
+        principal: str | None = None,
+        on_shutdown: Callable[[], None] | None = None,
+    ) -> None:
+        self._service = service
+        self._limits = service.limits
+        self._write = write
+        self._drain = drain
+        self._principal = as_principal(principal)
+        self.origin = principal  # whose share of the server its calls are
+        self._on_shutdown = on_shutdown
+        self._stateless_protocol = stateless.StatelessProtocol(
+            service.implementation, service.revisions, service.limits.result
+        )
+        self._session: handshake.HandshakeState | None = None
+        self._session_mark = os.urandom(8).hex()
+        self._client_requests: PendingRequests[asyncio.Future[Any]] = PendingRequests()
+        self._running: dict[RequestId, tuple[Exchange, Write]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._starter = EagerTaskStarter()
+        self._stop_listening: Callable[[], None] | None = None
+        self._pending_changes: dict[tuple[str, str | None], None] = {}
+        self._notify_task: asyncio.Task[None] | None = None
+        self._is_input_closed = False  # no more answers to our questions will come
+        self._is_closed = False  # nobody reads any more
+        if service.tap is not None:
+            self.receive, self._write = wrap_with_recorder(self.receive, self._write, service.tap)
+
+    @property
+    def running_count(self) -> int:
+        """How many requests are being worked on."""
+        return len(self._running)
+
+    @property
+    def open_questions(self) -> int:
+        """How many questions wait for the client's answer."""
+        return self._client_requests.open_questions
+
+    def set_principal(self, principal: Principal | None) -> None:
+        """Who sends the next messages: the same one as before, with what they may do by now."""
+        if principal is not self._principal:
+            self._principal = principal
+            if self._session is not None:
+                self._session.caller = replace(self._session.caller, principal=principal)
+
+    def receive(self, data: bytes) -> None:
+        """Take one message, as bytes."""
+        if self._is_input_closed:
+            return
+        try:
+            message = decode(data)
+        except ParseError as exc:
+            self._write(jsonrpc.encode_protocol_error(None, exc))
+            return
+        if type(message) is list:
+            self._handle_batch(message, len(data))
+        else:
+            self._handle_message(message, self._write, len(data))
+
+    def send_refusal(self, exc: ProtocolError) -> None:
+        """Answer something that never became a message."""
+        self._write(jsonrpc.encode_protocol_error(None, exc))
+
+    async def close(self, grace: float = 0.0) -> None:
+        """The other side says no more: answer what finishes within the grace, then stop the rest."""
+        self._is_input_closed = True
+        self._starter.close()
+        if self._stop_listening is not None:
+            self._stop_listening()
+        if self._notify_task is not None:
+            self._notify_task.cancel()
+        for future in self._client_requests.drain():
+            if not future.done():
+                future.set_exception(Disconnected("The client closed the connection"))
+        for exchange, _ in tuple(self._running.values()):
+            if exchange.method == "subscriptions/listen":
+                exchange.end("gone")  # it would only end with its listener
+        tasks = [exchange.task for exchange, _ in self._running.values()]
+        if tasks and grace:
+            await asyncio.wait(tasks, timeout=grace)
+        self._is_closed = True
+        for exchange, _ in tuple(self._running.values()):
+            exchange.end("gone")
+        if tasks:
+            await asyncio.wait(tasks, timeout=1.0)
+        self._running.clear()  # those stopped before they had begun are still there
+
+    # One message
+
+    def _handle_message(self, message: Any, reply: Write, size: int) -> bool:
+        """Act on a message; whether a reply will follow later."""
+        try:
+            kind = jsonrpc.classify(message)
+            if kind == "request":
+                return self._handle_request(message, reply, size)
+            if kind == "notice":
+                self._handle_notification(message)
+            else:
+                self._handle_response(message)
+        except ProtocolError as exc:
+            reply(self._refuse_unadmitted(jsonrpc.read_id(message), exc))
+        return False
+
+    def _handle_request(self, message: dict[str, Any], reply: Write, size: int) -> bool:
+        if self._stateless_protocol.is_served and stateless.is_stateless_message(message):
+            exchange = self._stateless_protocol.admit(message, None, self._principal)
+            exchange.caller.session = self._session_mark
+        elif message["method"] == handshake.INITIALIZE and self._session is None:
+            self._initialize(message, reply)
+            return False
+        else:
+            session = self._session or _default_session(message)
+            exchange = session.admit(message)
+            exchange.ask = self._ask_client
+            session_result = session.handle_session_request(exchange, self._service)
+            if session_result is not None:
+                reply(handshake.seal(exchange, session_result, self._limits.result))
+                if exchange.method == "shutdown" and self._on_shutdown is not None:
+                    self._on_shutdown()
+                return False
+        exchange.origin = self.origin
+        exchange.size = size
+        if size > self._limits.meta:
+            check_meta_size(exchange, self._limits.meta)
+        self._start(exchange, reply)
+        return True
+
+    def _initialize(self, message: dict[str, Any], reply: Write) -> None:
+        self._session, response = handshake.open_session(message, self._service, self._principal)
+        reply(response)
+
+    def _start(self, exchange: Exchange, reply: Write) -> None:
+        if exchange.id in self._running:
+            code = downgrade.DRAFT_DUPLICATE_ID if self._is_draft(exchange) else InvalidRequest.code
+            reply(jsonrpc.encode_error(exchange.id, code, "Invalid request: this id is in use by a request in flight"))
+            self._settle_batch(reply)
+            return
+        if len(self._running) >= self._limits.calls_per_connection:
+            raise Busy(
+                f"More than {self._limits.calls_per_connection} requests are in flight on this connection", own=True
+            )
+        exchange.emit = self._emit
+        self._running[exchange.id] = (exchange, reply)
+        exchange.task = self._starter.start(self._run(exchange, reply))
+
+    async def _run(self, exchange: Exchange, reply: Write) -> None:
+        response: bytes | None = None
+        try:
+            response = self._seal(exchange, await self._service.handle(exchange))
+        except ProtocolError as exc:
+            response = self._refuse(exchange, exc)
+        except asyncio.CancelledError:
+            if exchange.verdict is None and not self._is_closed:  # the work cancelled itself; its caller still waits
+                response = self._refuse(exchange, InternalError("The call was cancelled by the server"))
+        except Exception as exc:
+            log.error("the result of %s could not be sent: %s", exchange.method, type(exc).__name__)
+            response = self._refuse(exchange, InternalError("The result could not be encoded"))
+        self._finish(exchange, reply, response)
+
+    def _finish(self, exchange: Exchange, reply: Write, response: bytes | None) -> None:
+        entry = self._running.get(exchange.id)
+        if entry is None or entry[0] is not exchange:
+            return  # cancelled meanwhile: whoever did it has settled it
+        del self._running[exchange.id]
+        if response is not None and not self._is_closed:
+            reply(response)
+        if reply is not self._write:
+            self._settle_batch(reply)
+
+    def _seal(self, exchange: Exchange, result: Any) -> bytes:
+        if exchange.caller.stateless:
+            return self._stateless_protocol.seal(exchange, result)
+        return handshake.seal(exchange, result, self._limits.result)
+
+    def _refuse(self, exchange: Exchange, exc: ProtocolError) -> bytes:
+        if exchange.caller.stateless:
+            return self._stateless_protocol.refuse(exchange.id, exc)
+        return handshake.refuse(exchange.caller.revision, exchange.id, exc)
+
+    def _refuse_unadmitted(self, id: RequestId | None, exc: ProtocolError) -> bytes:
+        if self._session is None:
+            return jsonrpc.encode_protocol_error(id, exc)
+        return handshake.refuse(self._session.caller.revision, id, exc)
+
+    def _is_draft(self, exchange: Exchange) -> bool:
+        return exchange.caller.revision == DRAFT
+
+    async def _emit(self, data: bytes) -> None:
+        self._write(data)
+        if self._drain is not None:
+            await self._drain()
+
+    # Notices and responses
+
+    def _handle_notification(self, message: dict[str, Any]) -> None:
+        match message["method"]:
+            case "notifications/cancelled":
+                params: Any = message.get("params") or {}
+                self._cancel(params.get("requestId"))
+            case "notifications/initialized":
+                if self._session is not None and not self._session.is_ready:
+                    self._session.is_ready = True
+                    self._stop_listening = self._service.listen(self)
+            case _:
+                pass  # unknown notices are to be ignored
+
+    def _cancel(self, id: Any) -> None:
+        """Stop a request; it gets no answer, except in the draft dialect. spec: cancellation#behavior-requirements"""
+        entry = self._running.pop(id, None) if type(id) in (int, str) else None
+        if entry is None:
+            return
+        exchange, reply = entry
+        exchange.end("cancelled")
+        if self._is_draft(exchange):
+            reply(jsonrpc.encode_error(exchange.id, downgrade.DRAFT_CANCELLED, "Request cancelled"))
+        self._settle_batch(reply)
+
+    def _handle_response(self, message: dict[str, Any]) -> None:
+        answered = self._client_requests.match_response(message)
+        if answered is None:
+            return
+        future, answer = answered
+        if future.done():
+            return
+        if isinstance(answer, PeerError):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+    async def _ask_client(self, method: str, params: dict[str, Any]) -> Any:
+        if self._is_input_closed:
+            raise Disconnected("The client closed the connection")
+        future: asyncio.Future[Any] = self._loop.create_future()
+        id, data = self._client_requests.create_request(future, method, params)
+        try:
+            await self._emit(data)
+            return await future
+        finally:
+            if self._client_requests.discard(id) and not self._is_closed:
+                self._write(jsonrpc.encode_notification("notifications/cancelled", {"requestId": id}))
+
+    # Changes: a handshake session hears of them on the connection itself
+
+    def is_subscribed(self, method: str, uri: str | None) -> bool:
+        """Whether a change is for this connection."""
+        return self._session is not None and self._session.is_subscribed(method, uri)
+
+    def deliver(self, method: str, uri: str | None) -> None:
+        """Tell the client of a change; those it has not yet had time for are told once each."""
+        for subscribed_uri in self._session.get_subscribed_uris(uri) if self._session is not None else ():
+            self._pending_changes[method, subscribed_uri] = None
+        if self._notify_task is None or self._notify_task.done():
+            self._notify_task = self._loop.create_task(self._send_changes())
+
+    async def _send_changes(self) -> None:
+        if self._drain is not None:
+            await self._drain()
+        changes, self._pending_changes = self._pending_changes, {}
+        for method, uri in changes if not self._is_closed else ():
+            self._write(jsonrpc.encode_notification(method, None if uri is None else {"uri": uri}))
+
+    # Batches
+
+    def _handle_batch(self, messages: list[Any], size: int) -> None:
+        """Several messages at once. spec: handshake/basic#batching"""
+        if self._session is None or not self._session.allows_batches or not messages:
+            self._write(
+                self._refuse_unadmitted(None, InvalidRequest("Invalid request: batches are not part of this revision"))
+            )
+            return
+        if len(messages) > self._limits.calls_per_connection:
+            self._write(
+                self._refuse_unadmitted(None, InvalidRequest("Invalid request: too many messages in one batch"))
+            )
+            return
+        batch = _Batch(self._write)
+        for message in messages:
+            batch.open_count += 1
+            if not self._handle_message(message, batch, size):
+                batch.settle()
+        batch.settle()
+
+    def _settle_batch(self, reply: Write) -> None:
+        """A request ended without a reply: a batch must not wait for it."""
+        if isinstance(reply, _Batch):
+            reply.settle()
+
+
+def _default_session(message: dict[str, Any]) -> handshake.HandshakeState:
+    """Before the handshake only `ping` is served. spec: handshake/lifecycle#initialization"""
+    if message["method"] != "ping":
+        raise InvalidRequest(
+            "Invalid request: open the session with initialize first, or name a revision in _meta as "
+            f"{PROTOCOL_VERSION}"
+        )
+    return handshake.create_implicit_session(None)
+
+
+class _Batch:
+    """Collects the replies to one batch and sends them as one array when the last is there."""
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self._replies: list[bytes] = []
+        self.open_count = 1
+
+    def __call__(self, data: bytes) -> None:
+        self._replies.append(data)
+
+    def settle(self) -> None:
+        self.open_count -= 1
+        if self.open_count == 0 and self._replies:
+            self._write(b"[" + b",".join(self._replies) + b"]")

@@ -1,0 +1,490 @@
+"""One HTTP/1.1 connection of a client: bytes out, a reply in, one request at a time.
+
+It knows no pool, no proxy and no TLS; whoever opened the connection hears when a reply is complete and when the
+connection is lost.
+"""
+
+import asyncio
+import select
+import sys
+import zlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from io import BytesIO
+from typing import Self, cast
+
+import httptools
+
+from dovetail.errors import TransportError
+from dovetail.protocol.limits import FetchLimits
+
+_STEP_BYTES = 64 * 1024  # of decompressed bytes at a time
+
+
+class ResponseTooLarge(TransportError):
+    """The reply is larger than its limit."""
+
+
+class InvalidHTTPResponse(TransportError):
+    """What came back is not a well-formed HTTP/1.1 reply."""
+
+
+class Decompressor:
+    """Undoes gzip or deflate in steps of bounded size, and refuses what grows out of proportion."""
+
+    __slots__ = ("_has_more", "_input_bytes", "_is_gzip", "_limits", "_output_bytes", "_stream", "_tail")
+
+    def __init__(self, *, is_gzip: bool, limits: FetchLimits) -> None:
+        self._is_gzip = is_gzip
+        self._limits = limits
+        self._stream: zlib._Decompress | None = None  # pyright: ignore[reportPrivateUsage]
+        self._tail = b""
+        self._has_more = False
+        self._input_bytes = 0
+        self._output_bytes = 0
+
+    def feed(self, piece: bytes) -> None:
+        """The next piece of what was received; `take` has said before that it needs one."""
+        if self._stream is None:
+            # Some senders leave the zlib frame away from deflate. Its first byte ends in 8, which a bare stream's,
+            # padded with zeros, never does.
+            self._stream = zlib.decompressobj(31 if self._is_gzip else 15 if piece[0] & 15 == 8 else -15)
+        self._tail = piece
+        self._has_more = True
+        self._input_bytes += len(piece)
+
+    def read(self) -> bytes:
+        """The next piece of the body, or nothing if more has to be given."""
+        stream = self._stream
+        if stream is None:
+            return b""
+        piece = b""
+        while self._has_more and not piece:
+            try:
+                piece = stream.decompress(self._tail, _STEP_BYTES)
+            except zlib.error:
+                raise InvalidHTTPResponse("The compressed body of the reply is damaged") from None
+            self._tail = stream.unconsumed_tail
+            self._has_more = bool(self._tail) or len(piece) == _STEP_BYTES
+            if stream.unused_data:
+                raise InvalidHTTPResponse("The compressed body of the reply has something behind its end")
+        self._output_bytes += len(piece)
+        if self._output_bytes > self._limits.ratio_check_bytes and self._output_bytes > self._limits.max_ratio * (
+            self._input_bytes - len(self._tail)
+        ):
+            raise ResponseTooLarge(f"The compressed reply grows more than {self._limits.max_ratio} times")
+        return piece
+
+    def check_end(self) -> None:
+        """The body is complete; so must be the stream. An empty body is nobody's stream."""
+        if self._stream is not None and not self._stream.eof:
+            raise InvalidHTTPResponse("The compressed body of the reply is cut off")
+
+
+_PIECE_OVERHEAD_BYTES = 64  # what a queued piece of a body weighs beside its bytes
+
+_LINGER_S = 0.5  # for the end of a reply nobody wants more of
+
+
+class ConnectionBroken(TransportError):
+    """The connection died. `sent`: something of the request may have left; `head`: the head of the reply had come."""
+
+    def __init__(self, message: str, *, sent: bool, has_head: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
+        self.has_head = has_head
+
+
+class ClientResponse:
+    """A reply whose head has arrived. The body is read whole with `read`, or piece by piece by iterating."""
+
+    __slots__ = (
+        "_connection",
+        "_decompressor",
+        "_error",
+        "_is_complete",
+        "_limits",
+        "_loop",
+        "_queue",
+        "_queued_bytes",
+        "_waiter",
+        "headers",
+        "status",
+        "url",
+    )  # fmt: skip
+
+    def __init__(self, url: str, connection: "HTTP1Connection", loop: asyncio.AbstractEventLoop) -> None:
+        self.url = url
+        self.status = 0
+        self.headers: dict[bytes, bytes] = {}
+        self._connection: HTTP1Connection | None = connection
+        self._limits = connection.limits
+        self._loop = loop
+        self._queue: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._is_complete = False
+        self._error: TransportError | None = None
+        self._decompressor: Decompressor | None = None
+        # Who waits: first for the head, then for a piece of the body.
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def read(self) -> bytes:
+        """The whole body.
+
+        Raises:
+            TooLarge: it is larger than the limit.
+            Broken, BadReply: it did not come to its end.
+        """
+        if self._decompressor is None:
+            declared = int(self.headers.get(b"content-length", 0))
+            if declared > self._limits.max_body_bytes and not self._is_complete:
+                raise self._abort_with(
+                    ResponseTooLarge(f"The reply is longer than {self._limits.max_body_bytes} bytes: {declared}")
+                )
+            if self._is_complete and len(self._queue) == 1 and len(self._queue[0]) <= self._limits.max_body_bytes:
+                return self._take_piece()
+        body = BytesIO()
+        async for piece in self:
+            if body.tell() + len(piece) > self._limits.max_body_bytes:
+                raise self._abort_with(
+                    ResponseTooLarge(f"The reply is longer than {self._limits.max_body_bytes} bytes")
+                )
+            body.write(piece)
+        return body.getvalue()
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body in pieces as they come, decompressed; the sum is not limited."""
+        return self
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not (piece := self._next_piece()):
+            if self._error is not None:
+                raise self._error
+            if self._is_complete:
+                raise StopAsyncIteration
+            await self.wait()
+        return piece
+
+    def close(self) -> None:
+        """Want no more. If the body is not complete, the connection is dropped, which cancels the request."""
+        if self._connection is not None:
+            self._connection.drop("was closed by this side")
+        self._queue.clear()
+        self._queued_bytes = 0
+
+    def release(self) -> None:
+        """Want no more, but keep the connection if the rest comes at once, as the end of a stream does."""
+        if self._connection is not None:
+            self._loop.call_later(_LINGER_S, self.close)
+
+    # What the connection and whoever sends call.
+
+    async def wait(self) -> None:
+        """Until something happened: the head, a piece, the end, a fault. Cancelling this cancels the request."""
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        finally:
+            self._waiter = None
+
+    def start(self, status: int) -> None:
+        """The head is complete."""
+        self.status = status
+        encoding = self.headers.get(b"content-encoding", b"identity").lower()
+        if encoding in (b"gzip", b"x-gzip", b"deflate"):
+            self._decompressor = Decompressor(is_gzip=encoding != b"deflate", limits=self._limits)
+        elif encoding not in (b"identity", b""):
+            raise InvalidHTTPResponse("The reply is encoded in a way that was not asked for")
+        self._wake()
+
+    def add_piece(self, piece: bytes) -> bool:
+        """A piece of the body; says whether that is enough for now."""
+        self._queue.append(piece)
+        self._queued_bytes += len(piece) + _PIECE_OVERHEAD_BYTES
+        self._wake()
+        return self._queued_bytes > self._limits.max_queued_bytes
+
+    def complete(self) -> None:
+        """The body is complete."""
+        self._connection = None
+        self._is_complete = True
+        self._wake()
+
+    def fail(self, error: TransportError) -> None:
+        """The rest will not come."""
+        self._connection = None
+        self._error = error
+        self._wake()
+
+    @property
+    def error(self) -> TransportError | None:
+        return self._error
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _take_piece(self) -> bytes:
+        piece = self._queue.popleft()
+        self._queued_bytes -= len(piece) + _PIECE_OVERHEAD_BYTES
+        if self._connection is not None and self._queued_bytes <= self._limits.max_queued_bytes // 2:
+            self._connection.resume()
+        return piece
+
+    def _next_piece(self) -> bytes:
+        decompressor = self._decompressor
+        if decompressor is None:
+            return self._take_piece() if self._queue else b""
+        try:
+            while not (piece := decompressor.read()) and self._queue:
+                decompressor.feed(self._take_piece())
+            if not piece and self._is_complete:
+                decompressor.check_end()
+        except TransportError as fault:
+            raise self._abort_with(fault) from None
+        return piece
+
+    def _abort_with(self, error: TransportError) -> TransportError:
+        self.close()
+        self._is_complete = False
+        self._error = error
+        return error
+
+
+class HTTP1Connection(asyncio.Protocol):
+    """One connection. `done` is called when a reply is complete, with whether another request may follow."""
+
+    __slots__ = (
+        "_bytes_since_progress",
+        "_error",
+        "_has_no_body",
+        "_has_unread_data",
+        "_header_bytes",
+        "_header_count",
+        "_is_closed",
+        "_is_corrupt",
+        "_is_paused",
+        "_is_reusable",
+        "_loop",
+        "_on_done",
+        "_on_lost",
+        "_parser",
+        "_reads_until_eof",
+        "_response",
+        "_transport",
+        "idle_since",
+        "limits",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: FetchLimits,
+        on_done: Callable[["HTTP1Connection", bool], None],
+        on_lost: Callable[["HTTP1Connection"], None],
+    ) -> None:
+        self.limits = limits
+        self.idle_since = 0.0
+        self._loop = loop
+        self._on_done = on_done
+        self._on_lost = on_lost
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._has_unread_data: Callable[[], bool] = bool
+        self._response: ClientResponse | None = None
+        self._is_closed = False
+        self._is_paused = False
+        self._is_corrupt = False
+        self._error: TransportError | None = None
+        self._has_no_body = False
+        self._reads_until_eof = False
+        self._is_reusable = False
+        self._header_bytes = 0
+        self._header_count = 0
+        self._bytes_since_progress = 0
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        assert self._transport is not None
+        return self._transport
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether a quiet connection has ended or said something unasked, also if the loop has yet to tell us."""
+        return self._is_closed or self.transport.is_closing() or self._has_unread_data()
+
+    async def send(self, request: bytes, url: str, *, has_no_body: bool = False) -> ClientResponse:
+        """Write a request in one piece and wait for the head of the reply. `bodiless`: a body cannot follow it."""
+        if self._is_closed or self.transport.is_closing():
+            self.abort()
+            raise ConnectionBroken("The connection was closed before the request", sent=False, has_head=False)
+        self._response = response = ClientResponse(url, self, self._loop)
+        self._has_no_body = has_no_body
+        self._header_bytes = self._header_count = self._bytes_since_progress = 0
+        self.transport.write(request)
+        while not response.status:
+            await response.wait()
+            if response.error is not None and not response.status:
+                raise response.error
+        return response
+
+    def abort(self) -> None:
+        """Close without another word."""
+        self._is_closed = True
+        self._response = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def drop(self, reason: str) -> None:
+        """Close, and let whoever waits for a reply know how that came."""
+        if self._response is not None:
+            has_head = self._response.status > 0
+            moment = "in the middle of the reply" if has_head else "before it replied"
+            self._fail(ConnectionBroken(f"The connection {reason} {moment}", sent=True, has_head=has_head))
+        else:
+            self.abort()
+
+    def resume(self) -> None:
+        """Read on."""
+        if self._is_paused:
+            self._is_paused = False
+            if not self.transport.is_closing():
+                self.transport.resume_reading()
+
+    # asyncio calls these.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._has_unread_data = _create_poller(transport.get_extra_info("socket").fileno())
+
+    def data_received(self, data: bytes) -> None:
+        if self._response is None or self._parser is None:
+            self.abort()
+            return
+        self._bytes_since_progress += len(data)
+        error_found = None
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._is_corrupt = True
+            error_found = self._error or InvalidHTTPResponse(f"The reply is not well-formed HTTP: {error}")
+        if self._bytes_since_progress > self.limits.max_header_block_bytes and error_found is None:
+            error_found = ResponseTooLarge(
+                f"The reply has more than {self.limits.max_header_block_bytes} bytes of headers"
+            )
+        if not self._response:
+            # Complete. What came behind it, if anything did, nobody asked for.
+            self._finish()
+        elif error_found is not None:
+            self._fail(error_found)
+
+    def eof_received(self) -> None:
+        if self._response is not None and self._reads_until_eof:
+            self._complete()
+            self._finish()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_closed = True
+        self._parser = None  # which refers to this object
+        self.drop("was lost" if exc is not None else "was closed by the server")
+        self._on_lost(self)
+
+    # The parser calls these.
+
+    def on_message_begin(self) -> None:
+        if self._response is None:
+            self._is_corrupt = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        response = self._response
+        if response is None or response.status:
+            return  # a trailer
+        self._header_bytes += len(name) + len(value) + 4
+        self._header_count += 1
+        if self._header_bytes > self.limits.max_header_block_bytes:
+            self._reject(
+                ResponseTooLarge(f"The reply has more than {self.limits.max_header_block_bytes} bytes of headers")
+            )
+        if self._header_count > self.limits.max_headers:
+            self._reject(ResponseTooLarge(f"The reply has more than {self.limits.max_headers} headers"))
+        name = name.lower()
+        existing = response.headers.get(name)
+        response.headers[name] = value if existing is None else existing + b", " + value
+
+    def on_headers_complete(self) -> None:
+        response, parser = self._response, self._parser
+        if response is None or parser is None:
+            return
+        status = parser.get_status_code()
+        if not parser.get_http_version().startswith("1.") or status < 100 or status == 101:
+            self._reject(InvalidHTTPResponse("The reply is not HTTP/1.1"))
+        if status < 200:
+            response.headers.clear()
+            return
+        encoding = response.headers.get(b"transfer-encoding")
+        if encoding is not None and encoding.lower() != b"chunked":
+            self._reject(InvalidHTTPResponse("The reply has a transfer encoding that is not chunked"))
+        self._is_reusable = parser.should_keep_alive()
+        self._reads_until_eof = encoding is None and b"content-length" not in response.headers
+        try:
+            response.start(status)
+        except InvalidHTTPResponse as fault:
+            self._reject(fault)
+        self._bytes_since_progress = 0
+        if self._has_no_body:
+            self._is_reusable = False
+            self._complete()
+
+    def on_body(self, piece: bytes) -> None:
+        self._bytes_since_progress = 0
+        if self._response is None:
+            self._is_corrupt = True
+        elif self._response.add_piece(piece) and not self._is_paused:
+            self._is_paused = True
+            self.transport.pause_reading()
+
+    def on_message_complete(self) -> None:
+        if self._response is not None and self._response.status:
+            self._complete()
+
+    def _complete(self) -> None:
+        response, self._response = self._response, None
+        if response is not None:
+            response.complete()
+
+    def _finish(self) -> None:
+        self.resume()
+        if self._is_corrupt:
+            self.abort()
+        self._on_done(self, self._is_reusable and not self._is_closed and not self.transport.get_write_buffer_size())
+
+    def _fail(self, error: TransportError) -> None:
+        response = self._response
+        self.abort()
+        if response is not None:
+            response.fail(error)
+
+    def _reject(self, error: TransportError) -> None:
+        self._error = error
+        raise error
+
+
+if sys.platform == "win32":
+
+    def _create_poller(fd: int) -> Callable[[], bool]:
+        """A function that says, without waiting, whether there is something to read from this socket."""
+        return lambda: bool(select.select([fd], [], [], 0)[0])
+
+else:
+
+    def _create_poller(fd: int) -> Callable[[], bool]:
+        """A function that says, without waiting, whether there is something to read from this socket."""
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        return lambda: bool(poll.poll(0))

@@ -1,0 +1,408 @@
+"""The HTTP/1.1 client: requests over connections that are kept, given back and reused. Knows neither MCP nor JSON.
+
+A request is written at most once, and only to a connection that shows no sign of an end: whoever catches an error knows
+whether anything of it may have left. Redirects are the caller's to follow.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import socket
+import ssl
+from collections import deque
+from collections.abc import Sequence
+from ipaddress import IPv6Address
+from typing import NamedTuple
+from urllib.parse import quote, urlsplit
+
+from dovetail.errors import TransportError
+from dovetail.protocol.limits import FetchLimits
+from dovetail.transports.http_client import proxy_settings
+from dovetail.transports.http_client.dialer import AddressFilter, dial
+from dovetail.transports.http_client.http1_connection import (
+    ClientResponse,
+    ConnectionBroken,
+    HTTP1Connection,
+    InvalidHTTPResponse,
+    ResponseTooLarge,
+)
+from dovetail.transports.http_client.proxy_settings import Proxy
+
+__all__ = [
+    "ClientResponse",
+    "ConnectionBroken",
+    "FetchLimits",
+    "HTTPClient",
+    "HostUnreachable",
+    "InvalidHTTPResponse",
+    "ResponseTooLarge",
+]
+
+_TOKEN_PATTERN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_HOST_PATTERN = re.compile(r"[a-z0-9_.-]+")
+_FORBIDDEN_PATTERN = re.compile(r"[\x00-\x20\x7f]")
+# A second opinion on these could make one request look like two, or tell the target what is for the proxy.
+RESERVED_HEADERS = {
+    b"accept-encoding", b"connection", b"content-length", b"expect", b"host", b"proxy-authorization", b"te", b"trailer",
+    b"transfer-encoding", b"upgrade",
+}  # fmt: skip
+_MAX_CACHED_ROUTES = 256  # routes, and names of headers
+
+
+class HostUnreachable(TransportError):
+    """No connection came about, so nothing was sent; `why` says it in a sentence."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Origin(NamedTuple):
+    """Where connections lead: those to the same origin are interchangeable."""
+
+    scheme: str
+    host: str
+    port: int
+    proxy: Proxy | None
+
+    @property
+    def address(self) -> str:
+        """Host and port, as CONNECT and messages name them."""
+        return f"{_format_host(self.host)}:{self.port}"
+
+
+class Route(NamedTuple):
+    """What is the same for all requests of a method to a URL."""
+
+    origin: Origin
+    head: bytes
+
+
+class HTTPClient:
+    """Sends requests. Belongs to the loop it is first used on; close it to close its connections."""
+
+    def __init__(
+        self,
+        *,
+        tls: ssl.SSLContext | None = None,
+        proxy: str | None = None,
+        trust_env: bool = True,
+        connect_timeout: float = 10.0,
+        idle_timeout: float = 4.0,  # below the five seconds after which uvicorn and Node close a quiet connection
+        limits: FetchLimits | None = None,
+        address_filter: AddressFilter
+        | None = None,  # which addresses may be connected to; a proxy is the user's own choice
+    ) -> None:
+        self._tls = tls
+        self._address_filter = address_filter
+        self._proxy = proxy_settings.parse_proxy(proxy) if proxy else None
+        self._trust_env = trust_env
+        self._connect_timeout = connect_timeout
+        self._idle_timeout = idle_timeout
+        self._limits = limits or FetchLimits()
+        self._routes: dict[tuple[str, str], Route] = {}
+        self._valid_header_names: set[bytes] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._idle_connections: dict[Origin, list[HTTP1Connection]] = {}
+        self._origins: dict[HTTP1Connection, Origin] = {}
+        self._opening_count = 0
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+        self._all_closed: asyncio.Future[None] | None = None
+
+    async def fetch(
+        self, method: str, url: str, headers: Sequence[tuple[bytes, bytes]], body: bytes = b""
+    ) -> ClientResponse:
+        """Send a request and return as soon as the head of the reply is there. Cancelling drops the connection.
+
+        Raises:
+            Unreachable: no connection; nothing was sent.
+            Broken: the connection died; `sent` says whether anything may have been sent.
+            TooLarge, BadReply: the reply is not one to be read.
+        """
+        route = self._routes.get((method, url)) or self._build_route(method, url)
+        header_lines = self._encode_headers(headers)
+        if body or method not in ("GET", "HEAD", "DELETE", "OPTIONS"):
+            header_lines += b"content-length: %d\r\n" % len(body)
+        connection = self._take_idle_connection(route.origin) or await self._get_connection(route.origin)
+        return await connection.send(
+            b"".join((route.head, header_lines, b"\r\n", body)), url, has_no_body=method == "HEAD"
+        )
+
+    async def close(self) -> None:
+        """Close every connection; requests in flight fail."""
+        self._is_closed = True
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+            self._sweep_timer = None
+        for connection in tuple(self._origins):
+            connection.drop("was closed by this side")
+        while self._waiters:
+            self._wake_waiter()
+        if self._origins:
+            self._all_closed = self._all_closed or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._all_closed)
+
+    # The request.
+
+    def _build_route(self, method: str, url: str) -> Route:
+        if not _TOKEN_PATTERN.fullmatch(method.encode()):
+            raise ValueError("the method is not a word")
+        scheme, host, port, path = parse_url(url)
+        proxy = self._proxy or self._find_environment_proxy(scheme, host, port)
+        authority = _format_host(host.partition("%")[0])
+        if port != (443 if scheme == "https" else 80):
+            authority += f":{port}"
+        head = f"{method} {path} HTTP/1.1\r\nhost: {authority}\r\naccept-encoding: gzip, deflate\r\n".encode()
+        if proxy is not None and scheme == "http":
+            head = head.replace(b" ", f" http://{authority}".encode(), 1)
+            if proxy.authorization:
+                head += b"proxy-authorization: " + proxy.authorization + b"\r\n"
+        route = Route(Origin(scheme, host, port, proxy), head)
+        if len(self._routes) >= _MAX_CACHED_ROUTES:
+            self._routes.clear()
+        self._routes[method, url] = route
+        return route
+
+    def _find_environment_proxy(self, scheme: str, host: str, port: int) -> Proxy | None:
+        proxy_url = proxy_settings.find_proxy_url(scheme, host, port, os.environ) if self._trust_env else ""
+        try:
+            return proxy_settings.parse_proxy(proxy_url) if proxy_url else None
+        except ValueError as unfit:
+            raise HostUnreachable(f"The proxy that the environment names for {host} cannot be used: {unfit}") from None
+
+    def _encode_headers(self, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+        lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+        if not lines.count(b"\r") == lines.count(b"\n") == len(headers) or b"\0" in lines:
+            raise ValueError("a header has a line break or a NUL in it")
+        for name, _ in headers:
+            if name not in self._valid_header_names:
+                self._check_header_name(name)
+        return lines
+
+    def _check_header_name(self, name: bytes) -> None:
+        if not _TOKEN_PATTERN.fullmatch(name):
+            raise ValueError("the name of a header is not a word")
+        if name.lower() in RESERVED_HEADERS:
+            raise ValueError(f"the client writes the header {name.decode()} itself")
+        if len(self._valid_header_names) < _MAX_CACHED_ROUTES:
+            self._valid_header_names.add(name)
+
+    # The connections.
+
+    def _take_idle_connection(self, origin: Origin) -> HTTP1Connection | None:
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            if self._loop is not None:
+                raise RuntimeError("this client belongs to another event loop")
+            self._loop = loop
+        idle = self._idle_connections.get(origin)
+        oldest = loop.time() - self._idle_timeout
+        while idle:
+            connection = idle.pop()
+            if connection.idle_since > oldest and not connection.is_dead:
+                return connection
+            connection.abort()
+        return None
+
+    async def _get_connection(self, origin: Origin) -> HTTP1Connection:
+        assert self._loop is not None
+        is_first = True
+        while not self._is_closed:
+            if len(self._origins) + self._opening_count < self._limits.max_connections:
+                return await self._open_connection(origin)
+            self._close_one_idle()
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            # Who was woken and found someone quicker does not go to the end of the line again.
+            self._waiters.append(waiter) if is_first else self._waiters.appendleft(waiter)
+            is_first = False
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.cancelled():
+                    with contextlib.suppress(ValueError):  # whoever wakes the next takes it out, too
+                        self._waiters.remove(waiter)
+                else:
+                    self._wake_waiter()
+                raise
+            if connection := self._take_idle_connection(origin):
+                return connection
+        raise HostUnreachable("The client is closed")
+
+    async def _open_connection(self, origin: Origin) -> HTTP1Connection:
+        assert self._loop is not None
+        connection = HTTP1Connection(self._loop, self._limits, self._release, self._forget)
+        # Loading the certificates of this machine, once, takes time that is not the server's.
+        tls = self._get_tls_context() if origin.scheme == "https" else None
+        timeout = asyncio.timeout(self._connect_timeout)
+        self._opening_count += 1
+        try:
+            async with timeout:
+                await self._connect(origin, connection, tls)
+        except OSError as fault:
+            if timeout.expired():
+                raise HostUnreachable(f"No connection to {origin.address} in {self._connect_timeout:g} s") from None
+            raise HostUnreachable(_describe_failure(origin, fault)) from fault
+        finally:
+            self._opening_count -= 1
+            if connection not in self._origins:
+                self._wake_waiter()
+        if self._is_closed:
+            connection.abort()
+            raise HostUnreachable("The client is closed")
+        return connection
+
+    async def _connect(self, origin: Origin, connection: HTTP1Connection, tls: ssl.SSLContext | None) -> None:
+        loop, proxy = asyncio.get_running_loop(), origin.proxy
+        # TLS knows host names without the zone of a link-local address and without the dot of the root.
+        server_name = origin.host.partition("%")[0].rstrip(".") if tls else None
+        sock = (
+            await dial(proxy.host, proxy.port) if proxy else await dial(origin.host, origin.port, self._address_filter)
+        )
+        if proxy is None or tls is None:
+            await loop.create_connection(lambda: connection, sock=sock, ssl=tls, server_hostname=server_name)
+        else:
+            tunnel = await self._open_tunnel(sock, origin, proxy)
+            try:
+                transport = await loop.start_tls(tunnel.transport, connection, tls, server_hostname=server_name)
+                if transport is None:
+                    raise ConnectionResetError("it was closed at once")
+            except BaseException:
+                tunnel.abort()
+                raise
+            connection.connection_made(transport)
+        if connection.transport.is_closing():
+            raise ConnectionResetError("it was closed at once")
+        self._origins[connection] = origin
+
+    async def _open_tunnel(self, sock: socket.socket, origin: Origin, proxy: Proxy) -> HTTP1Connection:
+        loop, target = asyncio.get_running_loop(), origin.address
+        request = f"CONNECT {target} HTTP/1.1\r\nhost: {target}\r\n".encode()
+        if proxy.authorization:
+            request += b"proxy-authorization: " + proxy.authorization + b"\r\n"
+        tunnel = HTTP1Connection(loop, self._limits, lambda connection, reusable: None, lambda connection: None)
+        await loop.create_connection(lambda: tunnel, sock=sock)
+        proxy_name = f"the proxy {_format_host(proxy.host)}:{proxy.port}"
+        try:
+            response = await tunnel.send(request + b"\r\n", target, has_no_body=True)
+        except TransportError as fault:
+            tunnel.abort()
+            raise HostUnreachable(f"No connection to {target}: {proxy_name} gave no answer ({fault})") from None
+        if not 200 <= response.status < 300:
+            tunnel.abort()
+            raise HostUnreachable(f"No connection to {target}: {proxy_name} answered {response.status}")
+        # The target speaks second in TLS: what is here already did not come from it.
+        if tunnel.is_dead:
+            tunnel.abort()
+            raise HostUnreachable(
+                f"No connection to {target}: {proxy_name} closed the tunnel or spoke in the target's place"
+            )
+        return tunnel
+
+    def _get_tls_context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+            self._tls.set_alpn_protocols(["http/1.1"])
+        return self._tls
+
+    def _release(self, connection: HTTP1Connection, is_reusable: bool) -> None:
+        if not is_reusable or self._is_closed:
+            connection.abort()
+            return
+        assert self._loop is not None
+        connection.idle_since = self._loop.time()
+        self._idle_connections.setdefault(self._origins[connection], []).append(connection)
+        if self._sweep_timer is None:
+            self._sweep_timer = self._loop.call_later(self._idle_timeout, self._close_expired)
+        if self._waiters:
+            self._wake_waiter()
+
+    def _forget(self, connection: HTTP1Connection) -> None:
+        origin = self._origins.pop(connection, None)
+        if origin is not None:
+            idle = self._idle_connections.get(origin, [])
+            if connection in idle:
+                idle.remove(connection)
+            if not idle:
+                self._idle_connections.pop(origin, None)
+        self._wake_waiter()
+        if self._all_closed is not None and not self._origins and not self._all_closed.done():
+            self._all_closed.set_result(None)
+
+    def _wake_waiter(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def _close_one_idle(self) -> None:
+        for idle in self._idle_connections.values():
+            if idle:
+                idle.pop(0).abort()
+                return
+
+    def _close_expired(self) -> None:
+        """Close what has been idle too long; come again when the next one will be."""
+        assert self._loop is not None
+        self._sweep_timer = None
+        oldest = self._loop.time() - self._idle_timeout
+        for idle in self._idle_connections.values():
+            while idle and idle[0].idle_since <= oldest:
+                idle.pop(0).abort()
+        oldest_idle_since = min((idle[0].idle_since for idle in self._idle_connections.values() if idle), default=None)
+        if oldest_idle_since is not None:
+            self._sweep_timer = self._loop.call_at(oldest_idle_since + self._idle_timeout, self._close_expired)
+
+
+def parse_url(url: str) -> tuple[str, str, int, str]:
+    """Scheme, host, port and path of a URL; refused where two readers could disagree about it."""
+    if _FORBIDDEN_PATTERN.search(url):
+        raise ValueError("the URL has a space or a control character in it")
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https"):
+        raise ValueError("the URL begins neither with http:// nor with https://")
+    if "@" in parts.netloc:
+        raise ValueError("the URL holds a user name or a password; give them as a header or by auth")
+    port = parts.port if parts.port is not None else 443 if parts.scheme == "https" else 80
+    path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._")
+    if parts.query:
+        path += "?" + quote(parts.query, safe="/?%:@!$&'()*+,;=~-._[]")
+    return parts.scheme, _parse_host(parts.hostname or ""), port, path
+
+
+def _parse_host(host: str) -> str:
+    if ":" in host:
+        literal = host.replace("%25", "%")
+        IPv6Address(literal)
+        return literal
+    try:
+        name = host.encode("idna").decode().lower()
+    except UnicodeError:
+        name = ""
+    if not _HOST_PATTERN.fullmatch(name):
+        raise ValueError("the URL has no host, or one that no machine can have")
+    return name
+
+
+def _format_host(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _describe_failure(origin: Origin, error: OSError) -> str:
+    address = origin.address
+    if origin.proxy is not None:
+        address += f" by the proxy {_format_host(origin.proxy.host)}:{origin.proxy.port}"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"The certificate of {address} is not trusted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"No TLS connection to {address}: {(error.reason or str(error)).replace('_', ' ').lower()}"
+    if isinstance(error, socket.gaierror):
+        return f"No connection to {address}: the name is unknown ({error.strerror})"
+    if isinstance(error, ConnectionRefusedError):
+        return f"No connection to {address}: it was refused"
+    if isinstance(error, ConnectionError) and origin.scheme == "https":
+        return f"No TLS connection to {address}: it was closed during the handshake"
+    return f"No connection to {address}: {error.strerror or error}"

@@ -1,0 +1,137 @@
+"""A client's end of the deprecated HTTP+SSE transport of 2024: a stream to read, an address to post to.
+
+Quarantined in this file: when that revision dies, it is deleted.
+"""
+
+import asyncio
+import contextlib
+from typing import Any
+
+from dovetail.errors import Disconnected, MCPError, NotMCP, ResultError, TransportError
+from dovetail.protocol.client_transport import EncodedRequest, Headers, MessageReceiver
+from dovetail.protocol.http_checks import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, parse_media_type
+from dovetail.protocol.limits import ClientLimits, Timeouts
+from dovetail.protocol.sse import EventTooLarge, SSEParser
+from dovetail.transports.duplex_client import DuplexClient
+from dovetail.transports.http_client.http1_connection import ClientResponse
+from dovetail.transports.http_client.remote_server import RemoteServer, read_refusal
+from dovetail.wire.raw_message import RawMessage
+
+
+class SSE2024Client(DuplexClient):
+    """One server, by its stream and the address the stream names."""
+
+    def __init__(self, url: str, limits: ClientLimits, timeouts: Timeouts, **options: Any) -> None:
+        super().__init__()
+        self._limits = limits
+        self._connect_timeout = timeouts.connect
+        self._options: dict[str, Any] = {
+            "max_response_bytes": limits.answer,
+            "connect_timeout": timeouts.connect,
+            **options,
+        }
+        self._stream_remote = RemoteServer(url, **self._options)
+        self._post_remote: RemoteServer | None = None
+        self._read_task: asyncio.Task[None] | None = None
+        self._post_tasks: set[asyncio.Task[None]] = set()
+        self._post_address: asyncio.Future[str] = self._loop.create_future()
+
+    async def open(self, receiver: MessageReceiver) -> None:
+        """Open the stream and wait for the address."""
+        self._receiver = self._stream_remote.receiver = receiver
+        response = await self._stream_remote.send("GET", [(b"accept", SSE_MEDIA_TYPE)])
+        if response.status >= 300:
+            refused_message = await read_refusal(response, self._stream_remote.url)
+            response.close()
+            raise (
+                refused_message
+                if isinstance(refused_message, MCPError)
+                else NotMCP("the server refuses to open a stream")
+            )
+        if parse_media_type(response.headers.get(b"content-type")) != SSE_MEDIA_TYPE:
+            response.close()
+            raise NotMCP("what is there is no stream of events")
+        self._read_task = self._loop.create_task(self._read_stream(response))
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                address = await asyncio.shield(self._post_address)
+        except TimeoutError:
+            raise NotMCP("the stream does not name an address to post to") from None
+        self._post_remote = RemoteServer(self._stream_remote.resolve_endpoint(address, response.url), **self._options)
+
+    async def _read_stream(self, response: ClientResponse) -> None:
+        parser = SSEParser(self._limits.answer)
+        error = Disconnected("the server ended the stream")
+        try:
+            async for chunk in response:
+                for event in parser.feed(chunk):
+                    if event.event == "endpoint":
+                        if not self._post_address.done():
+                            self._post_address.set_result(event.data)
+                    elif event.event == "message":
+                        self.receive_message(event.data.encode())
+        except EventTooLarge as exc:
+            error = Disconnected(f"the server sent something too large: {exc}")
+        except TransportError:
+            error = Disconnected("the stream was lost")
+        finally:
+            response.close()
+            if not self._post_address.done():
+                self._post_address.set_exception(NotMCP("the stream ended without naming an address to post to"))
+                self._post_address.exception()
+            self.end(error)
+
+    async def exchange(self, request: EncodedRequest) -> RawMessage:
+        """Post a request; its response comes on the stream."""
+        if self._end_error is not None:
+            error = Disconnected("the stream is gone")
+            error.sent = False
+            raise error
+        future: asyncio.Future[RawMessage] = self._loop.create_future()
+        self._pending[request.id] = future, request
+        try:
+            await self._post(request.body)
+            return await future
+        finally:
+            self._pending.pop(request.id, None)
+            if future.done() and not future.cancelled():
+                future.exception()
+
+    async def send_message(self, body: bytes, headers: Headers = ()) -> None:
+        """Post a notification or an answer."""
+        await self._post(body)
+
+    def write(self, data: bytes) -> None:
+        """Post without waiting."""
+        task = self._loop.create_task(self._post_quietly(data))
+        self._post_tasks.add(task)
+        task.add_done_callback(self._post_tasks.discard)
+
+    async def _post_quietly(self, data: bytes) -> None:
+        with contextlib.suppress(MCPError):
+            await self._post(data)
+
+    async def _post(self, data: bytes) -> None:
+        assert self._post_remote is not None
+        response = await self._post_remote.send("POST", [(b"content-type", JSON_MEDIA_TYPE)], data)
+        try:
+            if response.status >= 300:
+                refused_message = await read_refusal(response, self._post_remote.url)
+                if isinstance(refused_message, MCPError):
+                    raise refused_message
+                raise ResultError(
+                    f"the server refused the message: {refused_message.error.message if refused_message.error else ''}"
+                )
+        finally:
+            response.close()
+
+    async def disconnect(self) -> None:
+        """Close the stream and every connection."""
+        tasks = [task for task in (self._read_task, *self._post_tasks) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        if self._post_remote is not None:
+            await self._post_remote.close()
+        await self._stream_remote.close()

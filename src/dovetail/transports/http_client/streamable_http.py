@@ -1,0 +1,425 @@
+"""A client's end of Streamable HTTP, both eras: every message is a POST, its reply JSON or an event stream.
+
+In the handshake era it also keeps the session, a stream for what the server says unasked, and takes up broken streams
+where they ended. What a status or a page means is told in words a user can act on.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import re
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final
+
+from dovetail.errors import CannotConnect, Disconnected, MCPError, NotMCP, ParseError, ResultError, TransportError, clip
+from dovetail.protocol.backoff import compute_backoff
+from dovetail.protocol.client_messages import create_error
+from dovetail.protocol.client_transport import ClientTransport, EncodedRequest, Headers, MessageReceiver
+from dovetail.protocol.http_checks import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, parse_media_type
+from dovetail.protocol.limits import ClientLimits, Timeouts
+from dovetail.protocol.negotiation import DISCOVER, INITIALIZE
+from dovetail.protocol.sse import EventTooLarge, SSEParser
+from dovetail.protocol.stateless import VERSION_HEADER
+from dovetail.transports.duplex_client import build_response_error
+from dovetail.transports.http_client.http1_connection import ClientResponse, ConnectionBroken
+from dovetail.transports.http_client.remote_server import RemoteServer, convert_error, read_body, read_refusal
+from dovetail.wire.raw_message import RawMessage, find_answered_ids, read_messages
+
+log = logging.getLogger("dovetail")
+
+SESSION_HEADER: Final = b"mcp-session-id"
+LAST_EVENT_HEADER: Final = b"last-event-id"
+
+_ACCEPT_JSON_OR_SSE: Final = (b"accept", b"application/json, text/event-stream")
+_ACCEPT_SSE: Final = (b"accept", SSE_MEDIA_TYPE)
+_CONTENT_TYPE_JSON: Final = (b"content-type", JSON_MEDIA_TYPE)
+# How transports say that a session is gone, seen with 400; an answer to the request itself has another id or code.
+_SESSION_GONE_PATTERN: Final = re.compile(
+    r"(?:bad request: *)?(?:(?:no valid|invalid|unknown|missing) (?:mcp-)?session\b|"
+    r"(?:mcp-)?session(?:[ -]id)?(?: header)?(?: is)? (?:not found|required|unknown|invalid|missing|expired))",
+    re.IGNORECASE,
+)
+_SESSION_GONE_CODES: Final = frozenset({-32000, -32001, -32600})
+_UNRELATED_IDS: Final = (None, "server-error")  # ids of an error that answers no request
+# What says "not now" rather than "there is no such stream".
+_RETRYABLE_STATUS_CODES: Final = frozenset({408, 425, 429})
+_PATH_HINT: Final = "is the path right? MCP servers are often at /mcp"
+
+
+class StreamableHTTPClient:
+    """One server at one URL."""
+
+    has_headers = True
+
+    def __init__(self, url: str, limits: ClientLimits, timeouts: Timeouts, **options: Any) -> None:
+        self._limits = limits
+        self._create_fallback = lambda: _create_sse_2024_client(url, limits, timeouts, options)
+        self._remote = RemoteServer(url, max_response_bytes=limits.answer, connect_timeout=timeouts.connect, **options)
+        self._receiver: MessageReceiver | None = None
+        self._revision: str | None = None
+        self._session: bytes | None = None
+        self._session_headers: list[tuple[bytes, bytes]] = []  # what every request of a handshake session carries
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._end_error: TransportError | None = None
+        self._listen_timeout = timeouts.probe
+        self._close_timeout = timeouts.close
+        self._listen_settled = asyncio.Event()  # the stream for what the server says unasked is open, or never will be
+        self._has_no_stream = False  # it never will be
+        self._unsolicited_count = 0  # messages that came on it
+
+    async def open(self, receiver: MessageReceiver) -> None:
+        """Nothing to reach yet: the first request does that."""
+        self._receiver = self._remote.receiver = receiver
+
+    def get_diagnostics(self, since: float | None = None) -> dict[str, Any]:
+        """Nothing is known beyond what each reply says."""
+        return {}
+
+    def suggest_fix(self) -> str | None:
+        """Each reply brings its own."""
+        return None
+
+    def create_fallback(self) -> ClientTransport | None:
+        """The same URL by the transport of 2024."""
+        return self._create_fallback()
+
+    # Requests
+
+    async def exchange(self, request: EncodedRequest) -> RawMessage:
+        """Send a request and follow its reply to the response."""
+        headers = [
+            _ACCEPT_JSON_OR_SSE,
+            _CONTENT_TYPE_JSON,
+            *(request.headers if request.is_stateless else self._session_headers),
+        ]
+        response = await self._remote.send("POST", headers, request.body)
+        try:
+            return await self._read_response(response, request)
+        except BaseException:
+            response.close()
+            raise
+
+    async def _read_response(self, response: ClientResponse, request: EncodedRequest) -> RawMessage:
+        if response.status >= 300:
+            return await self._handle_refusal(response, request)
+        content_type = parse_media_type(response.headers.get(b"content-type"))
+        if request.method == "initialize":
+            self._session = response.headers.get(SESSION_HEADER)
+            self._session_headers = [(SESSION_HEADER, self._session)] if self._session else []
+        if content_type == SSE_MEDIA_TYPE:
+            return await self._follow_stream(response, request)
+        data = await self._read_body(response)
+        if content_type != JSON_MEDIA_TYPE:
+            raise NotMCP(f"the answer is {_describe_content(content_type, data)}, not JSON").at(
+                status=response.status, hint=_PATH_HINT
+            )
+        try:
+            message = self._dispatch(read_messages(data), request)
+        except ParseError as exc:
+            if request.id in find_answered_ids(data):
+                raise build_response_error(data, str(exc)).at(status=response.status) from None
+            reason = f"not JSON: {exc}" if data else "empty, not JSON"
+            raise NotMCP(f"the answer is {reason}").at(status=response.status, hint=_PATH_HINT) from None
+        if message is None and request.method in (DISCOVER, INITIALIZE):
+            excerpt = clip(data[:400].decode("utf-8", "replace"), 200)
+            reason = f"the answer is JSON, but no message of this protocol: {excerpt!r}"
+            raise NotMCP(reason).at(status=response.status, hint=_PATH_HINT)
+        if message is None:
+            raise ResultError("the reply does not contain the answer to the request").at(status=response.status)
+        return message
+
+    async def _handle_refusal(self, response: ClientResponse, request: EncodedRequest) -> RawMessage:
+        refused_message = await read_refusal(response, self._remote.url)
+        if (
+            self._session is not None
+            and not request.is_stateless
+            and _is_session_gone(response.status, refused_message)
+        ):
+            self._end_session("the server no longer knows the session")
+            raise _unsent_error("the server no longer knows the session")
+        if isinstance(refused_message, MCPError):
+            raise refused_message
+        if refused_message.error is None:
+            return refused_message
+        raise create_error(self._revision, request.method, refused_message.error).at(status=response.status)
+
+    async def _read_body(self, response: ClientResponse) -> bytes:
+        return await read_body(response, self._remote.url)
+
+    def _dispatch(self, messages: list[RawMessage], request: EncodedRequest | None) -> RawMessage | None:
+        """The answer among these messages; the rest goes to the inbox."""
+        answer = None
+        for message in messages:
+            if message.is_response:
+                if request is not None and message.id in (request.id, None):
+                    answer = message
+                elif request is not None and message.id == str(request.id):
+                    raise build_response_error(message.encode(), f"its id is the text {message.id!r}")
+            elif message.method is None and request is not None and message.id == request.id:
+                raise build_response_error(message.encode(), "it holds neither a result nor an error")
+            elif self._receiver is not None:
+                if request is not None:
+                    self._receiver.record_activity(request.id)
+                else:
+                    self._unsolicited_count += 1
+                self._receiver.receive(message, None if request is None else request.id)
+        return answer
+
+    # Event streams
+
+    async def _follow_stream(self, response: ClientResponse, request: EncodedRequest) -> RawMessage:
+        """The response on an event stream; in the handshake era a broken one is taken up again where it ended."""
+        parser = SSEParser(self._limits.answer)
+        failed_attempts = 0
+        try:
+            while True:
+                last_event_id = parser.last_event_id
+                answer = await self._read_until_response(response, parser, request)
+                if answer is not None:
+                    return answer
+                failed_attempts = 0 if parser.last_event_id != last_event_id else failed_attempts + 1
+                if request.is_stateless or parser.last_event_id is None or failed_attempts > self._limits.reconnects:
+                    raise Disconnected("the server ended the stream before the answer")
+                response.close()
+                await asyncio.sleep(self._get_reconnect_delay(parser.retry, failed_attempts))
+                response = await self._open_stream(parser.last_event_id)
+                parser = _continue_parser(parser)
+        finally:
+            response.release()
+
+    async def _read_until_response(
+        self, response: ClientResponse, parser: SSEParser, request: EncodedRequest | None
+    ) -> RawMessage | None:
+        try:
+            async for chunk in response:
+                for event in parser.feed(chunk):
+                    if event.event == "message" and event.data:
+                        answer = self._dispatch(self._parse_messages(event.data, request), request)
+                        if answer is not None:
+                            return answer
+        except EventTooLarge as exc:
+            raise ResultError(f"the answer is too large: {exc}").at(hint="raise ClientLimits(answer=...)") from None
+        except TransportError as exc:
+            if not isinstance(exc, ConnectionBroken):
+                raise convert_error(exc, self._remote.url) from None
+            if request is not None and (request.is_stateless or parser.last_event_id is None):
+                raise Disconnected("the connection was lost before the answer came") from None
+        return None
+
+    def _parse_messages(self, data: str, request: EncodedRequest | None) -> list[RawMessage]:
+        try:
+            return read_messages(data)
+        except ParseError as exc:
+            if self._receiver is not None:
+                self._receiver.record_invalid_message(data[:400])
+            if request is not None and request.id in find_answered_ids(text := data.encode()):
+                raise build_response_error(text, str(exc)) from None
+            return []
+
+    async def _open_stream(self, last_event_id: str | None) -> ClientResponse:
+        headers = [_ACCEPT_SSE, *self._session_headers]
+        if last_event_id is not None:
+            headers.append((LAST_EVENT_HEADER, last_event_id.encode()))
+        response = await self._remote.send("GET", headers)
+        if response.status >= 300 or parse_media_type(response.headers.get(b"content-type")) != SSE_MEDIA_TYPE:
+            status = response.status
+            response.close()
+            raise Disconnected(f"the stream could not be taken up again: status {status}").at(status=status)
+        return response
+
+    def _get_reconnect_delay(self, retry_ms: int | None, failed_attempts: int) -> float:
+        """How long to wait before a stream is opened again: never less than our own minimum."""
+        limits = self._limits
+        delay = max(
+            compute_backoff(limits.reconnect_after, failed_attempts, limits.reconnect_most), (retry_ms or 0) / 1000
+        )
+        return min(delay, limits.reconnect_most) * random.uniform(1.0, 1.2)
+
+    async def _listen(self) -> None:
+        """What a handshake server says unasked, for as long as the session lasts.
+
+        spec: handshake/transports#listening-for-messages-from-the-server
+        """
+        parser = SSEParser(self._limits.answer)
+        loop = asyncio.get_running_loop()
+        failed_attempts = 0
+        was_opened = False
+        while self._end_error is None:
+            last_event_id, unsolicited_count, started_at = parser.last_event_id, self._unsolicited_count, loop.time()
+            cause: MCPError = Disconnected("the server ended it")
+            try:
+                await self._listen_once(parser, was_opened)
+                was_opened = True
+            except MCPError as exc:
+                cause = exc
+                if self._should_stop_listening(exc, was_opened):
+                    return
+            finally:
+                self._listen_settled.set()
+            # A stream that lasted is no vain attempt: proxies end quiet ones every few minutes.
+            was_stable = loop.time() - started_at >= self._limits.reconnect_most
+            has_received = parser.last_event_id != last_event_id or self._unsolicited_count != unsolicited_count
+            failed_attempts = 0 if was_stable or has_received else failed_attempts + 1
+            if failed_attempts == self._limits.reconnects + 1 and self._should_give_up(cause):
+                return
+            await asyncio.sleep(self._get_reconnect_delay(parser.retry, failed_attempts))
+            parser = _continue_parser(parser)
+
+    async def _listen_once(self, parser: SSEParser, is_repeated: bool) -> None:
+        """One stretch of the stream; without an id to go on from, nobody knows what was said before it."""
+        response = await self._open_stream(parser.last_event_id)
+        self._listen_settled.set()
+        try:
+            if is_repeated and parser.last_event_id is None and self._receiver is not None:
+                self._receiver.record_gap()
+            await self._read_until_response(response, parser, None)
+        finally:
+            response.close()
+
+    def _should_stop_listening(self, exc: MCPError, was_opened: bool) -> bool:
+        """Whether the stream need not be asked for again."""
+        if exc.status == 404 and self._session is not None and was_opened:
+            self._end_session("the server no longer knows the session")
+            return True
+        self._has_no_stream = (
+            not was_opened and exc.status is not None and exc.status < 500 and exc.status not in _RETRYABLE_STATUS_CODES
+        )
+        return self._has_no_stream  # it offers no such stream
+
+    def _should_give_up(self, cause: MCPError) -> bool:
+        """After many vain attempts: a server that is away is lost, one that is there is asked again, seldom."""
+        if isinstance(cause, CannotConnect):
+            self._end_session("the server cannot be reached any more")
+            return True
+        max_delay = self._limits.reconnect_most
+        log.warning(
+            "%s: the stream of what the server says unasked does not last (%s); it is opened again every %g s",
+            self._remote.address,
+            cause.args[0],
+            max_delay,
+        )
+        return False
+
+    # Everything else
+
+    async def send_message(self, body: bytes, headers: Headers = ()) -> None:
+        """Send a notification or an answer."""
+        response = await self._remote.send(
+            "POST", [_ACCEPT_JSON_OR_SSE, _CONTENT_TYPE_JSON, *self._session_headers, *headers], body
+        )
+        try:
+            if response.status >= 300:
+                refused_message = await read_refusal(response, self._remote.url)
+                if isinstance(refused_message, MCPError):
+                    raise refused_message
+                log.warning(
+                    "a notification was refused: %s",
+                    clip(refused_message.error.message if refused_message.error else ""),
+                )
+            else:
+                await self._read_body(response)
+        finally:
+            response.close()
+
+    def cancel(self, request: EncodedRequest, reason: str) -> bytes | None:
+        """A stateless request is cancelled by closing its reply, which is done; a session must be told."""
+        if request.is_stateless or request.method == "initialize" or self._end_error is not None:
+            return None
+        notice = request.encode_cancellation(reason)
+        self._spawn(self._send_quietly(notice))
+        return notice
+
+    async def complete_handshake(self, revision: str) -> None:
+        """From now on this revision is spoken."""
+        self._revision = revision
+        self._session_headers.append((VERSION_HEADER, revision.encode()))
+        self._spawn(self._listen())
+
+    async def wait_until_listening(self) -> bool:
+        """Wait for the stream of what is said unasked; some servers are silent until they have something to say."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._listen_timeout):
+                await self._listen_settled.wait()
+        return not self._has_no_stream
+
+    async def close(self) -> None:
+        """End the session and close every connection."""
+        try:
+            if self._end_error is None:
+                self._end_error = Disconnected("the client was closed")
+                if self._session is not None:
+                    with contextlib.suppress(MCPError, TimeoutError):
+                        async with asyncio.timeout(self._close_timeout):
+                            (await self._remote.send("DELETE", [_ACCEPT_JSON_OR_SSE, *self._session_headers])).close()
+        finally:  # also when whoever closes it does not wait for the server
+            for task in tuple(self._tasks):
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+            await self._remote.close()
+
+    def _end_session(self, reason: str) -> None:
+        if self._end_error is None:
+            self._end_error = Disconnected(reason)
+            if self._receiver is not None:
+                self._receiver.handle_connection_lost(self._end_error)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _send_quietly(self, body: bytes) -> None:
+        with contextlib.suppress(MCPError):
+            await self.send_message(body)
+
+
+def _is_session_gone(status: int, refused_message: RawMessage | MCPError) -> bool:
+    """Whether a refusal says that the session is gone, so that nothing of the request was done.
+
+    404 says so; servers have been seen to say 400 and tell it in words, which are believed only of an error that is no
+    answer to the request: that one may have run. spec: handshake/transports#session-management
+    """
+    if status != 400 or not isinstance(refused_message, RawMessage) or refused_message.error is None:
+        return status == 404
+    error = refused_message.error
+    return (
+        refused_message.id in _UNRELATED_IDS
+        and error.code in _SESSION_GONE_CODES
+        and _SESSION_GONE_PATTERN.match(error.message) is not None
+    )
+
+
+def _unsent_error(reason: str) -> Disconnected:
+    error = Disconnected(reason)
+    error.sent = False
+    return error
+
+
+def _continue_parser(parser: SSEParser) -> SSEParser:
+    """A parser for the next stretch of the same stream: it remembers where the last one ended."""
+    continued = SSEParser(parser.max_event_bytes)
+    continued.last_event_id = parser.last_event_id
+    continued.retry = parser.retry
+    return continued
+
+
+def _describe_content(content_type: bytes, data: bytes) -> str:
+    if b"html" in content_type:
+        return "a web page"
+    return (
+        "empty"
+        if not data
+        else f"of type {clip(content_type.decode('latin-1'))}"
+        if content_type
+        else "of no named type"
+    )
+
+
+def _create_sse_2024_client(
+    url: str, limits: ClientLimits, timeouts: Timeouts, options: Mapping[str, Any]
+) -> ClientTransport:
+    from dovetail.transports.http_client.sse_2024_client import SSE2024Client
+
+    return SSE2024Client(url, limits, timeouts, **options)

@@ -1,0 +1,1 @@
+"""MCP over HTTP, the server's end."""

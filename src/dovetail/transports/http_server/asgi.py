@@ -1,0 +1,76 @@
+"""Beside: one server's paths in front of another ASGI application, for those that cannot mount."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from dovetail.transports.http_server.endpoint import Endpoint
+
+App = Callable[[Any, Any, Any], Any]
+
+_LIFESPAN_ENDED: Final = "over"  # not of ASGI: the application has left its lifespan, and nothing more comes of it
+
+
+@asynccontextmanager
+async def run_lifespan(app: App) -> AsyncGenerator[None]:
+    """The application's own lifespan; one that knows none is left alone."""
+    requests: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    replies: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
+    task = loop.create_task(_run_quietly(app(scope, requests.get, replies.put), replies))
+    try:
+        await requests.put({"type": "lifespan.startup"})
+        reply = await replies.get()
+        if reply["type"] == "lifespan.startup.failed":
+            raise RuntimeError(f"the application could not start: {reply.get('message', '')}")
+        yield
+        if reply["type"] != _LIFESPAN_ENDED:
+            await requests.put({"type": "lifespan.shutdown"})
+            await replies.get()
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def _run_quietly(coroutine: Any, replies: asyncio.Queue[dict[str, Any]]) -> None:
+    try:
+        await coroutine
+    except Exception:  # it knows no lifespan
+        pass
+    finally:
+        replies.put_nowait({"type": _LIFESPAN_ENDED})
+
+
+class FallbackRouter:
+    """What the server serves goes to it, everything else to the other application; both are started and stopped."""
+
+    def __init__(self, endpoint: Endpoint, fallback: Any) -> None:
+        self._endpoint = endpoint
+        self._fallback = fallback
+        self.close = endpoint.close
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """ASGI."""
+        if scope["type"] == "lifespan":
+            await self._handle_lifespan(scope, receive, send)
+        elif scope["type"] == "http" and self._endpoint.handles_path(scope):
+            await self._endpoint(scope, receive, send)
+        else:
+            await self._fallback(scope, receive, send)
+
+    async def _handle_lifespan(self, scope: Any, receive: Any, send: Any) -> None:
+        """That all is stopped is said when the other is too: nobody waits for what is done after that."""
+        shutdown_messages: list[Any] = []
+
+        async def hold_shutdown(message: Any) -> None:
+            if message["type"].startswith("lifespan.shutdown."):
+                shutdown_messages.append(message)
+            else:
+                await send(message)
+
+        async with run_lifespan(self._fallback):
+            await self._endpoint(scope, receive, hold_shutdown)
+        for message in shutdown_messages:
+            await send(message)

@@ -1,0 +1,462 @@
+"""The HTTP endpoint as a plain ASGI application: every POST is an exchange, both eras on one path.
+
+Screens each request (host, origin, type, size), chooses the era, runs the exchange in the request's own task and
+sends the answer. Handshake sessions are `sessions`' business, the 2024 transport is `sse_2024`'s.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import TypeVar
+
+from dovetail.errors import Denied, InternalError, InvalidRequest, ParseError, ProtocolError
+from dovetail.protocol import stateless
+from dovetail.protocol.exchange import Exchange, Service, check_meta_size
+from dovetail.protocol.http_checks import (
+    JSON_MEDIA_TYPE,
+    LOOPBACK,
+    HostFilter,
+    Refusal,
+    collect_headers,
+    get_http_status,
+    parse_accept,
+    parse_media_type,
+)
+from dovetail.protocol.principal import as_principal
+from dovetail.protocol.stats import EndpointStats
+from dovetail.transports.eager_tasks import SuspendNotifier
+from dovetail.transports.http_server.handshake_session_manager import HandshakeSessionManager
+from dovetail.transports.http_server.http_request import (
+    EndpointGuard,
+    EndpointRequest,
+    Headers,
+    Receive,
+    ResponseMode,
+    Scope,
+    Send,
+)
+from dovetail.transports.http_server.http_response import (
+    ResponseWriter,
+    SilentResponses,
+    create_silent_responses,
+    send_body,
+    send_json,
+)
+from dovetail.transports.http_server.sse_2024_server import SSE2024Server
+from dovetail.transports.spool import MemoryBudget, Spool, create_spool
+from dovetail.wire import jsonrpc
+from dovetail.wire.codec import decode
+from dovetail.wire.revisions import STATELESS_REVISIONS
+
+log = logging.getLogger("dovetail")
+
+Authenticate = Callable[[Mapping[bytes, bytes]], Awaitable[str | None]]  # a Principal is a str
+
+_STATELESS_VERSIONS = frozenset(version.encode() for version in STATELESS_REVISIONS)
+_EXPOSED_HEADERS = b"mcp-session-id, mcp-protocol-version, www-authenticate, dpop-nonce, retry-after"
+_ALLOWED_HEADERS = (
+    b"content-type, accept, authorization, dpop, last-event-id, mcp-session-id, mcp-protocol-version, mcp-method, "
+    b"mcp-name"
+)
+_DOCUMENT_HEADERS = ((b"content-type", b"application/json"), (b"cache-control", b"public, max-age=300"))
+
+P = TypeVar("P")
+
+
+class Endpoint:
+    """One server behind one path."""
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        path: str = "/mcp",
+        public_url: str | None = None,
+        allowed_hosts: Collection[str] = (),
+        allowed_origins: Collection[str] = (),
+        cors_origins: Collection[str] = (),
+        response_mode: ResponseMode | str = "auto",
+        sessions: bool = True,
+        health: bool = False,
+        http_sse: bool = True,
+        authenticate: Authenticate | None = None,
+        guard: EndpointGuard | None = None,
+        on_start: Callable[[], Awaitable[None]] | None = None,
+        on_stop: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._service = service
+        self._limits = service.limits
+        self._budget = MemoryBudget(service.limits.waiting_bytes)
+        self._path = "/" + path.strip("/")
+        if response_mode not in ("auto", "json", "sse"):
+            raise ValueError(f"responses must be 'auto', 'json' or 'sse', not {response_mode!r}")
+        if authenticate is not None and not inspect.iscoroutinefunction(authenticate):
+            raise TypeError("authenticate must be a coroutine function: async def authenticate(headers)")
+        if authenticate is not None and guard is not None:
+            raise ValueError("the server has auth=, so authenticate= would decide the same a second time: pass one")
+        cors_origins, allowed_origins = _as_collection(cors_origins), _as_collection(allowed_origins)
+        self._gate = HostFilter(_as_collection(allowed_hosts), (*allowed_origins, *cors_origins), public_url)
+        self._cors_origins = frozenset(origin.lower().rstrip("/") for origin in cors_origins)
+        self._response_mode: ResponseMode = response_mode
+        self._health = health
+        self._authenticate = authenticate
+        self._guard = guard
+        self._on_start = on_start
+        self._on_stop = on_stop
+        self._stateless_protocol = stateless.StatelessProtocol(
+            service.implementation, service.revisions, service.limits.result
+        )
+        self._silent_responses = create_silent_responses(service.limits.keep_alive)
+        self._sessions = HandshakeSessionManager(service, self._budget, self._silent_responses, is_stateful=sessions)
+        self._sse_2024 = SSE2024Server(service, self._path) if http_sse and self._sessions.is_stateful else None
+        self.is_ready = True
+
+    def is_mcp_path(self, scope: Scope) -> bool:
+        """Whether a request is for the one path of both eras."""
+        return _get_relative_path(scope) == self._path
+
+    def handles_path(self, scope: Scope) -> bool:
+        """Whether a request is for this server, by its path."""
+        path = _get_relative_path(scope)
+        is_sse_2024 = self._sse_2024 is not None and self._sse_2024.handles_path(path)
+        is_document = self._guard is not None and self._guard.has_document(path, scope)
+        return self.is_mcp_path(scope) or is_sse_2024 or is_document or (self._health and path in ("/live", "/ready"))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] != "http":
+            await self._handle_non_http(scope, receive, send)
+            return
+        cors_headers: Headers = []
+        try:
+            headers = collect_headers(scope["headers"])
+            if self._cors_origins:
+                cors_headers = self._build_cors_headers(headers)
+            path = _get_relative_path(scope)
+            if self._health and path in ("/live", "/ready"):
+                await self._send_health(path, send)
+                return
+            if not self.is_ready:
+                raise Refusal(503, "The server is shutting down", [(b"retry-after", b"1"), (b"connection", b"close")])
+            server = scope.get("server")
+            self._gate.check(headers, server[0] if server else None)
+            request = EndpointRequest(scope, receive, send, headers, cors_headers, _get_client_address(scope))
+            if request.method == "OPTIONS" and cors_headers:
+                await send_body(send, 204, cors_headers + _build_preflight_headers(headers), b"")
+                return
+            if self._guard is not None:
+                document = self._guard.get_document(path, request)
+                if document is not None:
+                    await send_body(send, 200, [*_DOCUMENT_HEADERS, *cors_headers], document)
+                    return
+                request.principal = await self._resolve_caller(self._guard.authenticate(path, request))
+            elif self._authenticate is not None:
+                request.principal = as_principal(await self._resolve_caller(self._authenticate(headers)))
+            await self._route(path, request)
+        except Refusal as refusal:
+            body = jsonrpc.encode_error(None, InvalidRequest.code, refusal.message)
+            await send_json(send, refusal.status, body, refusal.headers + cors_headers)
+
+    def _route(self, path: str, request: EndpointRequest) -> Awaitable[None]:
+        """What to await for this path and method. Not a coroutine: that would be one more on every road."""
+        if path != self._path:
+            if self._sse_2024 is not None and self._sse_2024.handles_path(path):
+                return self._serve_sse_2024(path, request, self._sse_2024)
+            root = request.scope.get("root_path") or ""
+            raise Refusal(404, f"Nothing is here; the server is at {root}{self._path}")
+        method = request.method
+        if method == "POST":
+            return self._handle_post(request)
+        if method == "GET" and self._sessions.is_stateful:
+            return self._sessions.handle_get(request)
+        if method == "DELETE" and self._sessions.is_stateful:
+            return self._sessions.handle_delete(request)
+        allow = b"POST, GET, DELETE" if self._sessions.is_stateful else b"POST"
+        raise Refusal(405, f"{method} is not served here", [(b"allow", allow)])
+
+    async def _serve_sse_2024(self, path: str, request: EndpointRequest, server: SSE2024Server) -> None:
+        await server.wait_for_room(path, request)
+        await server.handle(path, request, await self._read_sse_2024_body(request))
+
+    async def _resolve_caller(self, pending: Awaitable[P]) -> P:
+        try:
+            return await pending
+        except Denied as denied:
+            challenge: Headers = [(b"www-authenticate", denied.challenge.encode())] if denied.challenge else []
+            if denied.nonce is not None:
+                challenge.append((b"dpop-nonce", denied.nonce.encode()))
+            raise Refusal(denied.status or 401, str(denied), challenge) from None
+        except Exception as exc:
+            log.error("authenticate failed: %s", type(exc).__name__, exc_info=exc)
+            raise Refusal(500, "The caller could not be identified; the server's log says why") from None
+
+    # POST
+
+    async def _handle_post(self, request: EndpointRequest) -> None:
+        request.response_mode = self._choose_mode(request.headers)
+        body = await self._read_body(request)
+        try:
+            message = request.message = decode(body)
+        except ParseError as exc:
+            await send_json(request.send, 400, jsonrpc.encode_protocol_error(None, exc), request.cors_headers)
+            return
+        request.size = len(body)
+        del body  # a large one is not kept while it is worked on
+        if self._stateless_protocol.is_served and (
+            request.headers.get(stateless.VERSION_HEADER) in _STATELESS_VERSIONS
+            or (type(message) is dict and stateless.is_stateless_message(message))
+        ):
+            await self._handle_stateless(request)
+        else:
+            await self._sessions.handle_post(request)
+
+    async def _handle_stateless(self, request: EndpointRequest) -> None:
+        message = request.message
+        if (
+            request.response_mode == "json"
+            and type(message) is dict
+            and message.get("method") == "subscriptions/listen"
+        ):
+            if not parse_accept(request.headers.get(b"accept"))[1]:
+                raise Refusal(406, "A subscription is a stream: Accept must take text/event-stream")
+            request.response_mode = "auto"
+        writer = ResponseWriter(
+            request.send, request.response_mode, request.cors_headers, self._limits.keep_alive, self._budget
+        )
+        try:
+            kind = jsonrpc.classify(message)
+            if kind == "notice":
+                await writer.send_accepted()
+                return
+            if kind != "request":
+                raise InvalidRequest("Invalid request: answers travel in inputResponses, not as responses")
+            exchange = self._stateless_protocol.admit(message, request.headers, request.principal)
+            if request.size > self._limits.meta:
+                check_meta_size(exchange, self._limits.meta)
+        except ProtocolError as exc:
+            await self._refuse(request, writer, jsonrpc.read_id(message), exc)
+            return
+        exchange.emit = writer.emit
+        exchange.origin = request.principal or request.client_address
+        exchange.size = request.size
+        watcher = _DisconnectWatcher(exchange, request.receive, writer, self._silent_responses)
+        try:
+            try:
+                # Nothing here holds the result: a large one must not stay while the client reads it.
+                final_write = writer.finish(
+                    self._stateless_protocol.seal(
+                        exchange, await SuspendNotifier(self._service.handle(exchange), watcher.start)
+                    )
+                )
+            except ProtocolError as exc:
+                final_write = self._refuse(request, writer, exchange.id, exc)
+            except Exception as exc:
+                log.error("the result of %s could not be sent: %s", exchange.method, type(exc).__name__)
+                final_write = self._refuse(
+                    request, writer, exchange.id, InternalError("The result could not be encoded")
+                )
+            finally:
+                watcher.stop()
+            await final_write
+        except asyncio.CancelledError:
+            writer.abandon()
+            if exchange.verdict != "gone":
+                raise
+            exchange.task.uncancel()
+
+    def _refuse(
+        self, request: EndpointRequest, writer: ResponseWriter, id: jsonrpc.RequestId | None, exc: ProtocolError
+    ) -> Awaitable[None]:
+        return writer.finish(
+            self._stateless_protocol.refuse(id, exc),
+            get_http_status(exc),
+            request.build_error_headers(exc, is_stateless=True),
+        )
+
+    def _choose_mode(self, headers: Mapping[bytes, bytes]) -> ResponseMode:
+        """How the answer may look: what the server is set to, narrowed by what the client takes."""
+        content_type = headers.get(b"content-type")
+        if content_type != JSON_MEDIA_TYPE and parse_media_type(content_type) != JSON_MEDIA_TYPE:
+            raise Refusal(415, "Content-Type must be application/json")
+        accepts_json, accepts_sse = parse_accept(headers.get(b"accept"))
+        if accepts_json and accepts_sse:
+            return self._response_mode
+        if not accepts_json and not accepts_sse:
+            raise Refusal(406, "Accept must take application/json and text/event-stream")
+        return "json" if accepts_json else "sse"
+
+    async def _read_body(self, request: EndpointRequest) -> bytes:
+        limit = self._limits.body
+        length = request.headers.get(b"content-length")
+        if length is not None and (not length.isdigit() or len(length) > 12 or int(length) > limit):
+            # The connection stays: closed while the client still sends, it would be reset and the answer lost with it.
+            raise Refusal(413, f"The body may be at most {limit} bytes")
+        message = await request.receive()
+        body = message.get("body", b"")
+        if message.get("more_body"):
+            spool = create_spool(body, self._budget)
+            del message, body
+            body = await self._read_remaining(spool, request.receive)
+        if len(body) > limit:
+            raise Refusal(413, f"The body may be at most {limit} bytes")
+        return body
+
+    async def _read_remaining(self, spool: Spool, receive: Receive) -> bytes:
+        """A body that comes in pieces, within the time it may take."""
+        has_more = True
+        try:
+            async with asyncio.timeout(self._limits.body_time):
+                while has_more and spool.size <= self._limits.body:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise Refusal(400, "The connection closed before the body was complete")
+                    spool.append(message.get("body", b""))
+                    has_more = message.get("more_body", False)
+                    del message  # what waits is the spool's to keep
+            return spool.read()
+        except TimeoutError:
+            raise Refusal(
+                408, f"The body took longer than {self._limits.body_time:g} s", [(b"connection", b"close")]
+            ) from None
+        finally:
+            spool.close()
+
+    async def _read_sse_2024_body(self, request: EndpointRequest) -> bytes:
+        if request.method != "POST":
+            return b""
+        if parse_media_type(request.headers.get(b"content-type")) != JSON_MEDIA_TYPE:
+            raise Refusal(415, "Content-Type must be application/json")
+        return await self._read_body(request)
+
+    # Around it
+
+    def _build_cors_headers(self, headers: Mapping[bytes, bytes]) -> Headers:
+        origin = headers.get(b"origin")
+        if origin is None:
+            return []
+        name = origin.decode("latin-1").lower()
+        if name not in self._cors_origins and "*" not in self._cors_origins:
+            return []
+        return [
+            (b"access-control-allow-origin", origin),
+            (b"access-control-expose-headers", _EXPOSED_HEADERS),
+            (b"vary", b"origin"),
+        ]
+
+    async def _send_health(self, path: str, send: Send) -> None:
+        is_healthy = path == "/live" or self.is_ready
+        await send_body(
+            send, 200 if is_healthy else 503, [(b"content-type", b"text/plain")], b"ok" if is_healthy else b"no"
+        )
+
+    async def _handle_non_http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] != "lifespan":
+            return
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                try:
+                    self.is_ready = True
+                    if self._on_start is not None:
+                        await self._on_start()
+                except Exception as exc:
+                    await send({"type": "lifespan.startup.failed", "message": str(exc)})
+                    return
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await self.close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    def stats(self) -> EndpointStats:
+        """Return what is open now."""
+        sessions, old = self._sessions, self._sse_2024
+        connections = 0 if old is None else old.connections
+        return EndpointStats(
+            sessions=len(sessions) + connections,
+            streams=sessions.streams + connections,
+            buffered_bytes=self._budget.used_bytes,
+            replay_bytes=sessions.replay_bytes,
+        )
+
+    async def close(self) -> None:
+        """Stop taking work, end what is open."""
+        if not self.is_ready:
+            return
+        self.is_ready = False
+        if self._on_stop is not None:
+            await self._on_stop()
+        await self._sessions.close()
+        if self._sse_2024 is not None:
+            await self._sse_2024.close()
+
+
+class _DisconnectWatcher:
+    """Looks whether the client is still there, once the work has begun to wait. spec: cancellation
+
+    From then on the reply also counts as silent.
+    """
+
+    __slots__ = ("_exchange", "_receive", "_silent_responses", "_task", "_writer")
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        receive: Receive,
+        writer: ResponseWriter,
+        silent_responses: Mapping[ResponseMode, SilentResponses],
+    ) -> None:
+        self._exchange = exchange
+        self._receive = receive
+        self._writer = writer
+        self._silent_responses = silent_responses
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._writer.watch_silence(self._silent_responses)
+        self._task = asyncio.get_running_loop().create_task(self._watch_disconnect())
+        if self._exchange.task is None:
+            self._exchange.task = asyncio.current_task()
+
+    async def _watch_disconnect(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._exchange.end("gone")
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+def _as_collection(names: Collection[str]) -> Collection[str]:
+    return (names,) if isinstance(names, str) else names
+
+
+def _get_relative_path(scope: Scope) -> str:
+    """The path below wherever the application is mounted, without a slash at its end."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path") or ""
+    if root and path.startswith(root):
+        path = path[len(root) :]
+    return "/" + path.strip("/")
+
+
+def _get_client_address(scope: Scope) -> str | None:
+    """The client's address, where it says anything: on loopback everyone looks the same."""
+    client = scope.get("client")
+    return None if client is None or client[0] in LOOPBACK else client[0]
+
+
+def _build_preflight_headers(headers: Mapping[bytes, bytes]) -> Headers:
+    requested = headers.get(b"access-control-request-headers", b"").lower()
+    params = [name for header in requested.split(b",") if (name := header.strip()).startswith(b"mcp-param-")]
+    return [
+        (b"access-control-allow-methods", b"POST, GET, DELETE, OPTIONS"),
+        (b"access-control-allow-headers", b", ".join([_ALLOWED_HEADERS, *params])),
+        (b"access-control-max-age", b"600"),
+    ]

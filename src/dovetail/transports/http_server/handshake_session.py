@@ -1,0 +1,188 @@
+"""Session: one handshake client over Streamable HTTP, from `initialize` to its end.
+
+Holds who the client is, what runs for it, its streams and the questions put to it. Small while idle: whatever a
+session may never need is made when it first does.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from dovetail.errors import Disconnected, PeerError
+from dovetail.protocol import handshake as legacy
+from dovetail.protocol.exchange import Exchange, Service
+from dovetail.protocol.handshake import PendingRequests
+from dovetail.transports.http_server.event_log import EventLog, EventStream
+from dovetail.wire import jsonrpc
+from dovetail.wire.revisions import NEWEST_HANDSHAKE_REVISION, is_older
+
+STANDALONE_STREAM: Final = "0"  # the stream of what the server says unasked
+
+
+class HandshakeSession:
+    """One client's session."""
+
+    __slots__ = (
+        "_client_requests",
+        "_next_stream",
+        "_request_streams",
+        "_stop_listening",
+        "_streams",
+        "address",
+        "created_at",
+        "handshake",
+        "has_priming_events",
+        "id",
+        "is_closed",
+        "last_used_at",
+        "loop",
+        "pending_changes",
+        "running_exchanges",
+    )
+
+    def __init__(
+        self, id: str, handshake: legacy.HandshakeState, address: str | None, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.id = id
+        self.handshake = handshake
+        # Whether streams begin with an event that only hands out an id: older clients trip over it.
+        self.has_priming_events = not is_older(handshake.caller.revision, NEWEST_HANDSHAKE_REVISION)
+        self.address = address
+        self.loop = loop  # the one it was opened in
+        self.created_at = self.last_used_at = loop.time()
+        self.is_closed = False
+        self.running_exchanges: set[Exchange] | None = None
+        self.pending_changes: dict[tuple[str, str | None], None] | None = None
+        self._client_requests: PendingRequests[asyncio.Future[Any]] | None = None
+        self._request_streams: dict[asyncio.Future[Any], EventStream] | None = (
+            None  # open questions and where they were put
+        )
+        self._streams: dict[str, EventStream] | None = None
+        self._next_stream = 1
+        self._stop_listening: Callable[[], None] | None = None
+
+    @property
+    def revision(self) -> str:
+        """The revision agreed on."""
+        return self.handshake.caller.revision
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call is at work and no stream is read. A call that waits for an answer is not at work."""
+        is_working = self.running_exchanges and any(not exchange.questions for exchange in self.running_exchanges)
+        return not is_working and all(stream.reader is None for stream in (self._streams or {}).values())
+
+    @property
+    def streams_read(self) -> int:
+        """How many of its streams a client reads."""
+        return sum(stream.reader is not None for stream in tuple((self._streams or {}).values()))
+
+    def mark_ready(self, service: Service) -> None:
+        """The client has finished opening."""
+        if not self.handshake.is_ready:
+            self.handshake.is_ready = True
+            self._stop_listening = service.listen(self)
+
+    # Changes
+
+    def is_subscribed(self, method: str, uri: str | None) -> bool:
+        """Whether a change is for this session."""
+        return self.handshake.is_subscribed(method, uri)
+
+    def deliver(self, method: str, uri: str | None) -> None:
+        """Put a change on the GET stream, or keep it, each kind once, until there is one."""
+        stream = (self._streams or {}).get(STANDALONE_STREAM)
+        for subscribed_uri in self.handshake.get_subscribed_uris(uri):
+            if stream is None or stream.reader is None:
+                self.pending_changes = self.pending_changes or {}
+                self.pending_changes[method, subscribed_uri] = None
+            else:
+                stream.append(encode_change(method, subscribed_uri))
+
+    # Streams
+
+    def get_stream(self, name: str) -> EventStream | None:
+        """A stream of this session by its name."""
+        return (self._streams or {}).get(name)
+
+    def open_stream(self, event_log: EventLog, name: str | None = None) -> EventStream:
+        """A new stream."""
+        if name is None:
+            name = str(self._next_stream)
+            self._next_stream += 1
+        if self._streams is None:
+            self._streams = {}
+        stream = self._streams[name] = EventStream(name, event_log, self._streams)
+        return stream
+
+    def store_response(self, event_log: EventLog, data: bytes) -> bytes:
+        """Keep a message as a stream of its own, complete from the start; what is sent of it."""
+        return self.open_stream(event_log).store_complete(data, has_priming_event=self.has_priming_events)
+
+    def drop_old_streams(self, now: float, max_age: float) -> None:
+        """Let go of streams that ended long enough ago."""
+        streams = self._streams or {}
+        for name in [name for name, stream in streams.items() if stream.ended_at and now - stream.ended_at > max_age]:
+            streams.pop(name).clear()
+
+    # Asking
+
+    async def ask_client(
+        self, stream: EventStream, emit: Callable[[bytes], Awaitable[None]], method: str, params: dict[str, Any]
+    ) -> Any:
+        """Ask the client on a reply's stream; its answer comes in a POST of its own."""
+        self._client_requests = self._client_requests or PendingRequests()
+        self._request_streams = self._request_streams or {}
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        id, data = self._client_requests.create_request(future, method, params)
+        self._request_streams[future] = stream
+        try:
+            await emit(data)
+            return await future
+        finally:
+            del self._request_streams[future]
+            if self._client_requests.discard(id) and not self.is_closed:
+                await emit(jsonrpc.encode_notification("notifications/cancelled", {"requestId": id}))
+
+    def end_unread_requests(self, now: float, max_age: float) -> None:
+        """End the questions whose stream nobody has read for so long that it can no longer be resumed."""
+        for future, stream in (self._request_streams or {}).items():
+            if stream.unread_since is not None and now - stream.unread_since > max_age and not future.done():
+                future.set_exception(Disconnected("The client left before it answered"))
+
+    def handle_response(self, message: dict[str, Any]) -> None:
+        """A response came in."""
+        pending = self._client_requests.match_response(message) if self._client_requests is not None else None
+        if pending is None or pending[0].done():
+            return
+        future, answer = pending
+        if isinstance(answer, PeerError):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+    def cancel(self, id: Any) -> None:
+        """Stop the requests of this id."""
+        for exchange in tuple(self.running_exchanges or ()):
+            if exchange.id == id and type(exchange.id) is type(id):
+                exchange.end("cancelled")
+
+    def close(self) -> None:
+        """End everything."""
+        self.is_closed = True
+        if self._stop_listening is not None:
+            self._stop_listening()
+        for future in self._client_requests.drain() if self._client_requests is not None else ():
+            if not future.done():
+                future.set_exception(Disconnected("The session ended"))
+        for exchange in tuple(self.running_exchanges or ()):
+            exchange.end("cancelled")
+        for stream in tuple((self._streams or {}).values()):  # one that ends may be forgotten
+            stream.finish()
+            if stream.reader is None:
+                stream.clear()  # nobody can ask for it any more
+
+
+def encode_change(method: str, uri: str | None) -> bytes:
+    """The notice of a change."""
+    return jsonrpc.encode_notification(method, None if uri is None else {"uri": uri})

@@ -1,0 +1,171 @@
+"""The deprecated pair of the first revision: a GET whose event stream carries everything the server says, and a POST
+address, named in its first event, for everything the client says. All of it is here and nowhere else.
+
+spec: handshake/transports#http-with-sse
+"""
+
+import asyncio
+import secrets
+from collections import deque
+from urllib.parse import parse_qs
+
+from dovetail.protocol import sse
+from dovetail.protocol.exchange import Service
+from dovetail.protocol.http_checks import Refusal
+from dovetail.protocol.principal import Principal
+from dovetail.transports.duplex_server import DuplexServer
+from dovetail.transports.http_server.http_request import EndpointRequest, Receive, Send
+from dovetail.transports.http_server.http_response import STREAM_HEADERS, send_body
+
+_MAX_QUEUED_BYTES = 1024 * 1024  # bytes waiting for a reader, beyond which nothing more is taken from it
+
+
+class SSE2024Server:
+    """The two addresses, below the endpoint's path and beside it."""
+
+    def __init__(self, service: Service, path: str) -> None:
+        self._service = service
+        self._limits = service.limits
+        prefix = path.rstrip("/")
+        self._post_path_by_stream = {"/sse": "/messages", f"{prefix}/sse": f"{prefix}/messages"}
+        self._post_paths = frozenset(self._post_path_by_stream.values())
+        self._connections: dict[str, _SSEConnection] = {}
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._connections)
+
+    def handles_path(self, path: str) -> bool:
+        """Whether a path is one of ours."""
+        return path in self._post_path_by_stream or path in self._post_paths
+
+    async def wait_for_room(self, path: str, request: EndpointRequest) -> None:
+        """Before a message is read: know whose it is, and wait while more lies in its stream than a reader takes."""
+        if path in self._post_paths and request.method == "POST":
+            await self._find_connection(request).wait_for_room()
+
+    async def handle(self, path: str, request: EndpointRequest, body: bytes) -> None:
+        """One request to either address."""
+        if path in self._post_path_by_stream:
+            if request.method != "GET":
+                raise Refusal(405, "Open the stream with GET", [(b"allow", b"GET")])
+            root = request.scope.get("root_path") or ""
+            await self._open_stream(root + self._post_path_by_stream[path], request)
+        elif request.method != "POST":
+            raise Refusal(405, "Send messages with POST", [(b"allow", b"POST")])
+        else:
+            connection = self._find_connection(request)
+            connection.set_expiry(request.valid_for)
+            connection.duplex.set_principal(request.principal)
+            connection.duplex.receive(body)
+            await send_body(request.send, 202, request.cors_headers, b"")
+
+    async def _open_stream(self, address: str, request: EndpointRequest) -> None:
+        if len(self._connections) >= self._limits.sessions:
+            raise Refusal(503, "Too many sessions", [(b"retry-after", b"60")])
+        origin = request.principal or request.client_address
+        open_count = sum(other.duplex.origin == origin for other in self._connections.values())
+        if origin is not None and open_count >= self._limits.streams:
+            raise Refusal(429, "Too many streams", [(b"retry-after", b"5")])
+        connection, send = _SSEConnection(self._service, request.principal), request.send
+        connection.duplex.origin = origin
+        connection.set_expiry(request.valid_for)
+        id = secrets.token_urlsafe(24)
+        self._connections[id] = connection
+        try:
+            headers = [*STREAM_HEADERS, *request.cors_headers]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await _write(send, sse.encode_event(f"{address}?session_id={id}".encode(), name="endpoint"))
+            await connection.run(request.receive, send, self._limits.keep_alive)
+        finally:
+            del self._connections[id]
+            await connection.duplex.close()
+
+    def _find_connection(self, request: EndpointRequest) -> "_SSEConnection":
+        query = parse_qs(request.scope.get("query_string", b"").decode("latin-1"))
+        session_ids = query.get("session_id") or query.get("sessionId") or [""]
+        connection = self._connections.get(session_ids[0])
+        if connection is None or connection.principal != request.principal:
+            raise Refusal(404, "There is no such session; open a stream with GET")
+        return connection
+
+    async def close(self) -> None:
+        """End all streams."""
+        for connection in list(self._connections.values()):
+            connection.end()
+
+
+class _SSEConnection:
+    """One client: a Duplex that writes into an event stream."""
+
+    def __init__(self, service: Service, principal: Principal | None) -> None:
+        self.principal = principal
+        self.duplex = DuplexServer(
+            service, self._enqueue, drain=self.wait_for_room, principal=principal, on_shutdown=self.end
+        )
+        self._pending: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._wake = asyncio.Event()
+        self._sent = asyncio.Event()
+        self._is_ended = False
+        self._expiry_timer: asyncio.TimerHandle | None = None
+
+    def _enqueue(self, data: bytes) -> None:
+        self._pending.append(data)
+        self._queued_bytes += len(data)
+        self._wake.set()
+
+    async def wait_for_room(self) -> None:
+        """Wait until the reader has taken most of what waits for it."""
+        while self._queued_bytes > _MAX_QUEUED_BYTES and not self._is_ended:
+            self._sent.clear()
+            await self._sent.wait()
+
+    def set_expiry(self, seconds: float | None) -> None:
+        """End when the caller's newest proof does: each message may bring another."""
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+        self._expiry_timer = None if seconds is None else asyncio.get_running_loop().call_later(seconds, self.end)
+
+    def end(self) -> None:
+        """No more is to be sent."""
+        self.set_expiry(None)
+        self._is_ended = True
+        self._wake.set()
+        self._sent.set()
+
+    async def run(self, receive: Receive, send: Send, keep_alive: float) -> None:
+        """Send what is queued until the client leaves."""
+        watch_task = asyncio.get_running_loop().create_task(self._watch_disconnect(receive))
+        try:
+            while not self._is_ended or self._pending:
+                while self._pending:
+                    data = self._pending.popleft()
+                    await _write(send, sse.encode_event(data, name="message"))
+                    self._queued_bytes -= len(data)
+                    self._sent.set()
+                self._wake.clear()
+                if not self._is_ended:
+                    await self._wait(send, keep_alive)
+        finally:
+            self.end()
+            watch_task.cancel()
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _wait(self, send: Send, keep_alive: float) -> None:
+        try:
+            async with asyncio.timeout(keep_alive):
+                await self._wake.wait()
+        except TimeoutError:
+            await _write(send, sse.encode_comment())
+
+    async def _watch_disconnect(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._pending.clear()
+        self.end()
+
+
+async def _write(send: Send, data: bytes) -> None:
+    await send({"type": "http.response.body", "body": data, "more_body": True})

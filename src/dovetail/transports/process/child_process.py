@@ -1,0 +1,314 @@
+"""A child process that is a server: started, watched, stopped; bytes in, bytes out.
+
+It has a session of its own, so a Ctrl-C in the terminal is the host's alone, and so that a signal to its group reaches
+what it started too. Nothing of the group outlives `stop`, or this process. spec: stdio#shutdown
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import subprocess
+import sys
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+from dovetail.transports.pipes import open_reader, open_writer
+from dovetail.transports.process import process_group
+from dovetail.transports.process.command import (
+    Inherit,
+    build_environment,
+    check_command,
+    explain_start_error,
+    windows_command,
+)
+from dovetail.transports.process.process_group import ProcessGroup
+
+log = logging.getLogger("dovetail")
+
+Sink = Callable[[str], object] | TextIO
+
+_STDERR_BUFFER_BYTES = 65536
+_MAX_TAIL_LINES = 20
+_MAX_ARRIVALS = 256
+_MAX_LINE_BYTES = 16384
+_LINE_END = re.compile(rb"[\r\n]+")
+_DRAIN_TIMEOUT_S = 0.25  # for the last words of a process that is gone, if a stranger holds its pipe open
+
+
+class ChildProcess:
+    """A server process: what was started, what it wrote on stderr, how it ended."""
+
+    stdin: asyncio.WriteTransport
+
+    def __init__(self, process: subprocess.Popen[bytes], protocol: asyncio.Protocol, sink: Sink | None) -> None:
+        loop = asyncio.get_running_loop()
+        self.pid = process.pid
+        self._loop = loop
+        self._group = ProcessGroup(process)
+        self._exit_code: asyncio.Future[int] = loop.create_future()
+        self._group_gone: asyncio.Future[None] = loop.create_future()
+        self._input = _Input(protocol)
+        self._output = _Output(protocol, loop.create_future())
+        self._stderr = _Stderr(sink, loop.create_future())
+        self._timers: list[asyncio.TimerHandle] | None = None
+        self._kill_finalizer = weakref.finalize(self, self._group.kill)
+
+    @classmethod
+    async def start(
+        cls,
+        command: Sequence[str],
+        protocol: asyncio.Protocol,
+        *,
+        env: Mapping[str, str] | None = None,
+        inherit: Inherit = "minimal",
+        cwd: str | Path | None = None,
+        stderr: Sink | Literal["inherit"] | None = None,
+    ) -> "ChildProcess":
+        """Start a command; its stdout goes to the protocol, which also hears when to pause writing to `stdin`.
+
+        env: variables for the child, on top of those it inherits.
+        inherit: "minimal" passes what a program needs to run and nothing that could be a secret; "all" passes
+            everything; a list of names (patterns like "AWS_*" too) passes those besides the minimal ones.
+        stderr: a function called with each line, or a text stream, or "inherit" for this process's own stderr.
+        """
+        argv = check_command(command, cwd)
+        child_env = build_environment(env, inherit, os.environ)
+        process = _spawn(argv, child_env, cwd, None if stderr == "inherit" else subprocess.PIPE)
+        child = cls(process, protocol, None if stderr == "inherit" else stderr)
+        await child._connect(process)
+        return child
+
+    @property
+    def returncode(self) -> int | None:
+        """How it ended: the exit code, or minus the signal; None while it runs."""
+        return self._group.process.returncode
+
+    def stderr_tail(self, since: float | None = None) -> str:
+        """The last lines it wrote on stderr, or those of them that came since a time of the loop; safe to show."""
+        return self._stderr.tail(since)
+
+    async def wait_exited(self) -> int:
+        """Wait until the process has ended, and its last words on stderr are here; its return code."""
+        code = await asyncio.shield(self._exit_code)
+        await self._wait_closed(self._stderr.closed)
+        return code
+
+    async def stop(self) -> None:
+        """End it: close its stdin; after 2 s terminate, after 2 more kill it and all it started.
+
+        Once begun the stop goes on by itself, also when whoever waits here is cancelled.
+        """
+        self._begin_stop()
+        done, _ = await asyncio.wait((self._group_gone,), timeout=4 * process_group.GRACE_PERIOD_S)
+        if not done:
+            log.warning("process %d cannot be killed; it is left behind", self.pid)
+        await self._wait_closed(self._stderr.closed, self._output.closed)
+        self._release()
+
+    def kill(self) -> None:
+        """Kill it and all it started at once. A second call does nothing."""
+        self._kill_finalizer()
+
+    async def _connect(self, process: subprocess.Popen[bytes]) -> None:
+        # A pipe that is handed over belongs to its transport, also when opening that fails.
+        pipes = [pipe for pipe in (process.stderr, process.stdout, process.stdin) if pipe is not None]
+        try:
+            self._group.start_watching(
+                _create_resolver(self._loop, self._exit_code), _create_resolver(self._loop, self._group_gone)
+            )
+            self.stdin = self._input.transport = await open_writer(self._input, pipes.pop())
+            self._output.transport = await open_reader(self._output, pipes.pop())
+            if pipes:
+                self._stderr.transport = await open_reader(self._stderr, pipes.pop())
+            else:
+                self._stderr.connection_lost(None)
+        except BaseException:
+            self._kill_finalizer()
+            for pipe in pipes:
+                pipe.close()
+            self._release()
+            raise
+
+    def _begin_stop(self) -> None:
+        if self._timers is None:
+            self.stdin.close()
+            self._timers = [
+                self._loop.call_later(process_group.GRACE_PERIOD_S, self._group.terminate),
+                self._loop.call_later(2 * process_group.GRACE_PERIOD_S, self._group.kill),
+            ]
+            self._group_gone.add_done_callback(self._cancel_timers)
+
+    def _cancel_timers(self, _: object) -> None:
+        for timer in self._timers or ():
+            timer.cancel()
+
+    async def _wait_closed(self, *closed: asyncio.Future[None]) -> None:
+        await asyncio.wait(closed, timeout=_DRAIN_TIMEOUT_S)
+
+    def _release(self) -> None:
+        self._kill_finalizer.detach()
+        self._input.drop()
+        for transport in (self._output.transport, self._stderr.transport):
+            if transport is not None:
+                transport.close()
+
+
+def _spawn(
+    argv: list[str], child_env: dict[str, str], cwd: str | Path | None, stderr: int | None
+) -> subprocess.Popen[bytes]:
+    flags = 0
+    if sys.platform == "win32":
+        argv = windows_command(argv, child_env)
+        flags = subprocess.CREATE_NO_WINDOW
+    try:
+        return subprocess.Popen(
+            argv,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=child_env,
+            cwd=cwd,
+            start_new_session=True,
+            creationflags=flags,
+        )
+    except (OSError, ValueError) as error:
+        raise explain_start_error(error, argv, child_env) from error
+
+
+def _create_resolver(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any]) -> Callable[..., None]:
+    """A function for another thread that resolves a future of this loop."""
+
+    def resolve(value: Any = None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(settle, value)
+
+    def settle(value: Any) -> None:
+        if not future.done():
+            future.set_result(value)
+
+    return resolve
+
+
+class _Input(asyncio.Protocol):
+    """The child's stdin: tells the connection when to pause writing."""
+
+    transport: asyncio.WriteTransport | None = None
+
+    def __init__(self, protocol: asyncio.Protocol) -> None:
+        self._protocol = protocol
+        self._is_paused = False
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self._protocol.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        if self._is_paused:
+            self.resume_writing()  # whoever waits to write must learn that nobody reads
+
+    def drop(self) -> None:
+        """Forget what was not read; a transport that is closing already minds to be told again."""
+        pipe = self.transport
+        if pipe is not None and (pipe.get_write_buffer_size() or not pipe.is_closing()):
+            pipe.abort()
+
+
+class _Output(asyncio.Protocol):
+    """The child's stdout: everything goes to the connection; its end is noted."""
+
+    transport: asyncio.ReadTransport | None = None
+
+    def __init__(self, protocol: asyncio.Protocol, closed: asyncio.Future[None]) -> None:
+        self._protocol = protocol
+        self.closed = closed
+        self.connection_made = protocol.connection_made
+        self.data_received = protocol.data_received
+        self.eof_received = protocol.eof_received
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.closed.done():
+            self.closed.set_result(None)
+        self._protocol.connection_lost(exc)
+
+
+class _Stderr(asyncio.Protocol):
+    """The child's stderr: always read, the end of it kept, each line given to a sink if there is one."""
+
+    transport: asyncio.ReadTransport | None = None
+
+    def __init__(self, sink: Sink | None, closed: asyncio.Future[None]) -> None:
+        self.closed = closed
+        self._sink = sink
+        self._buffer = bytearray()
+        self._total_bytes = 0
+        self._arrivals: deque[tuple[float, int]] = deque(maxlen=_MAX_ARRIVALS)  # when, and after how many bytes
+        self._loop = closed.get_loop()
+        self._line = bytearray()
+        self._has_logged_failure = False
+
+    def data_received(self, data: bytes) -> None:
+        self._arrivals.append((self._loop.time(), self._total_bytes))
+        self._total_bytes += len(data)
+        self._buffer += data
+        if len(self._buffer) > 2 * _STDERR_BUFFER_BYTES:
+            del self._buffer[:-_STDERR_BUFFER_BYTES]
+        if self._sink is not None:
+            *complete_pieces, rest = _LINE_END.split(data)
+            for piece in complete_pieces:
+                self._extend_line(piece)
+                self._emit_line()
+            self._extend_line(rest)
+
+    def _extend_line(self, piece: bytes) -> None:
+        self._line += piece[: _MAX_LINE_BYTES - len(self._line)]
+
+    def _emit_line(self) -> None:
+        if not self._line:
+            return
+        text = self._line.decode("utf-8", "replace")
+        self._line.clear()
+        try:
+            if callable(self._sink):
+                self._sink(text)
+            elif self._sink is not None:
+                self._sink.write(text + "\n")
+        except Exception:
+            if not self._has_logged_failure:
+                self._has_logged_failure = True
+                log.exception("the sink for a server's stderr failed; further failures are not reported")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._sink is not None:
+            self._emit_line()
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def tail(self, since: float | None) -> str:
+        lines = _LINE_END.split(bytes(self._buffer[self._find_start(since) :]).strip(b"\r\n"))
+        return "\n".join(_printable(line.decode("utf-8", "replace")) for line in lines[-_MAX_TAIL_LINES:])
+
+    def _find_start(self, since: float | None) -> int:
+        """Where in the ring to begin: at the line in which the first byte since then stands."""
+        buffer_start = max(0, len(self._buffer) - _STDERR_BUFFER_BYTES)
+        if since is None:
+            return buffer_start
+        bytes_before = next((before for when, before in self._arrivals if when >= since), self._total_bytes)
+        offset = max(buffer_start, len(self._buffer) - (self._total_bytes - bytes_before))
+        return max(buffer_start, self._buffer.rfind(b"\n", 0, offset) + 1)
+
+
+def _printable(line: str) -> str:
+    return "".join(
+        char if char.isprintable() or char == "\t" else char.encode("unicode_escape").decode("ascii") for char in line
+    )

@@ -1,0 +1,73 @@
+"""A client's ends of newline-delimited connections: a process's standard streams, a Unix socket, a TCP address.
+
+Framing and flow only; what the lines mean is `talking`'s business. Time is linear in the bytes, however they are cut.
+"""
+
+import asyncio
+import os
+
+from dovetail.errors import CannotConnect
+from dovetail.transports.line_protocol import LineClient
+
+_CONNECT_HINT = "is the server running, and is that its address?"
+
+
+class SocketClient(LineClient):
+    """A server on a Unix socket or a TCP address."""
+
+    def __init__(
+        self,
+        max_line_bytes: int,
+        *,
+        path: str | None = None,
+        host: str = "",
+        port: int = 0,
+        connect_timeout: float = 10.0,
+        close_timeout: float = 5.0,
+    ) -> None:
+        super().__init__(max_line_bytes)
+        self._connect_timeout = connect_timeout
+        self._close_timeout = close_timeout
+        self._close_future: asyncio.Future[None] = self._loop.create_future()
+        self._path = path
+        self._host = host
+        self._port = port
+
+    async def connect(self) -> None:
+        """Reach the socket."""
+        address = self._path or f"{self._host}:{self._port}"
+        timeout = asyncio.timeout(self._connect_timeout)
+        try:
+            async with timeout:
+                await self._open_socket()
+        except OSError as exc:
+            if timeout.expired():
+                raise CannotConnect(f"no connection in {self._connect_timeout:g} s to {address}").at(
+                    hint=_CONNECT_HINT
+                ) from None
+            reason = os.strerror(exc.errno) if exc.errno and exc.errno > 0 else str(exc) or type(exc).__name__
+            raise CannotConnect(f"nothing listens at {address}: {reason}").at(hint=_CONNECT_HINT) from None
+
+    async def _open_socket(self) -> None:
+        if self._path is not None:
+            await self._loop.create_unix_connection(lambda: self, self._path)
+        else:
+            await self._loop.create_connection(lambda: self, self._host, self._port)
+
+    async def disconnect(self) -> None:
+        """Close the socket, when what was said last has left; not waiting long for a server that does not read."""
+        if self._out:
+            self._flush()
+        if self._writer is not None:
+            self._writer.close()
+            try:
+                await asyncio.wait([self._close_future], timeout=self._close_timeout)
+            finally:
+                if not self._close_future.done():
+                    self._writer.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is closed."""
+        super().connection_lost(exc)
+        if not self._close_future.done():
+            self._close_future.set_result(None)

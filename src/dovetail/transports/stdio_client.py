@@ -1,0 +1,102 @@
+"""A client's ends of newline-delimited connections: a process's standard streams, a Unix socket, a TCP address.
+
+Framing and flow only; what the lines mean is `talking`'s business. Time is linear in the bytes, however they are cut.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dovetail.errors import Disconnected
+from dovetail.transports.line_protocol import LineClient
+from dovetail.transports.process.child_process import ChildProcess
+from dovetail.transports.process.command import build_environment, suggest_fix
+
+# A process that closed its output is about to end: its exit code and last words say more than the closing did.
+_EXIT_WAIT_S = 0.5
+
+
+class StdioClient(LineClient):
+    """A server started as a process, spoken to over its standard streams. spec: stdio"""
+
+    def __init__(
+        self,
+        max_line_bytes: int,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        inherit: Any = "minimal",
+        cwd: str | Path | None = None,
+        stderr: Any = None,
+    ) -> None:
+        super().__init__(max_line_bytes)
+        self._command = command
+        self._env = env
+        self._inherit = inherit
+        self._cwd = cwd
+        self._stderr = stderr
+        self._child: ChildProcess | None = None
+        self._watch_task: asyncio.Task[None] | None = None
+
+    async def connect(self) -> None:
+        """Start the process."""
+        self._child = await ChildProcess.start(
+            self._command, self, env=self._env, inherit=self._inherit, cwd=self._cwd, stderr=self._stderr
+        )
+        self._writer = self._child.stdin
+        self._watch_task = self._loop.create_task(self._watch(self._child))
+
+    def eof_received(self) -> bool:
+        """It closed its output: how it ended is known in a moment."""
+        self.data_received(b"\n")
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Its output is over; a process that lives on without it is no server any more."""
+        if self._end_error is None:
+            self._loop.call_later(_EXIT_WAIT_S, self.end, Disconnected("the server closed its output"))
+        self._writable.set()
+
+    async def _watch(self, child: ChildProcess) -> None:
+        code = await child.wait_exited()
+        self.end(
+            Disconnected(f"the server's process ended {_describe_exit(code)}").at(
+                exit_code=code, stderr=child.stderr_tail()
+            )
+        )
+
+    def get_diagnostics(self, since: float | None = None) -> dict[str, Any]:
+        """What is known of the process; of what it said on stderr, what came since a time."""
+        child = self._child
+        return {} if child is None else {"exit_code": child.returncode, "stderr": child.stderr_tail(since) or None}
+
+    def suggest_fix(self) -> str | None:
+        """What its last words and its environment suggest."""
+        child = self._child
+        if child is None or child.returncode is None:
+            return None
+        parent_env = os.environ
+        return suggest_fix(
+            child.returncode, child.stderr_tail(), build_environment(self._env, self._inherit, parent_env), parent_env
+        )
+
+    async def disconnect(self) -> None:
+        """Close its input, then terminate, then kill it."""
+        if self._out:
+            self._flush()
+        if self._child is not None:
+            await self._child.stop()
+        if self._watch_task is not None:
+            self._watch_task.cancel()
+
+
+def _describe_exit(code: int) -> str:
+    if code >= 0:
+        return f"with exit code {code}"
+    try:
+        return f"by signal {-code} ({signal.Signals(-code).name})"
+    except ValueError:
+        return f"by signal {-code}"

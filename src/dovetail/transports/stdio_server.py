@@ -1,0 +1,132 @@
+"""This process's own standard streams as a connection.
+
+From the first moment nothing else can write to the client: descriptor 1 is moved away and points to stderr, so a
+print, a C library or a child process lands there; descriptor 0 reads as empty. spec: stdio
+"""
+
+import asyncio
+import os
+import stat
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from dovetail.protocol.exchange import Service
+from dovetail.transports.line_protocol import LineProtocol
+from dovetail.transports.pipes import prepare_pipe
+
+_PIPE_BYTES = 1024 * 1024
+
+
+@contextmanager
+def isolate_streams() -> Generator[tuple[int, int]]:
+    """Descriptors for the client's bytes in and out, out of everyone else's reach; put back at the end."""
+    source, sink = os.dup(0), os.dup(1)
+    stdin, stdout = sys.stdin, sys.stdout
+    devnull = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(devnull, 0)
+    os.close(devnull)
+    os.dup2(2, 1)
+    sys.stdout.flush()  # what was printed before goes where prints now go
+    sys.stdout = sys.stderr
+    try:
+        yield source, sink
+    finally:
+        sys.stdin, sys.stdout = stdin, stdout
+        os.dup2(source, 0)
+        os.dup2(sink, 1)
+        os.close(source)
+        os.close(sink)
+
+
+async def open_stdio(service: Service, source: int, sink: int) -> LineProtocol:
+    """A connection that reads one descriptor and writes another."""
+    protocol = LineProtocol(service)
+    await _attach_writer(protocol, sink)
+    await _attach_reader(protocol, source)
+    return protocol
+
+
+def _can_poll(descriptor: int) -> bool:
+    mode = os.fstat(descriptor).st_mode
+    return sys.platform != "win32" and (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode))
+
+
+async def _attach_reader(protocol: LineProtocol, descriptor: int) -> None:
+    if _can_poll(descriptor):
+        _enlarge_pipe(descriptor)
+        loop = asyncio.get_running_loop()
+        pipe = prepare_pipe(os.fdopen(os.dup(descriptor), "rb", 0), loop)
+        await loop.connect_read_pipe(lambda: protocol, pipe)
+    else:
+        # Files, terminals and Windows pipes cannot be polled.
+        loop = asyncio.get_running_loop()
+        threading.Thread(
+            target=_read_in_thread, args=(protocol, loop, descriptor), name="dovetail-stdin", daemon=True
+        ).start()
+
+
+def _read_in_thread(protocol: LineProtocol, loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
+    try:
+        while data := os.read(descriptor, 65536):
+            loop.call_soon_threadsafe(protocol.data_received, data)
+        loop.call_soon_threadsafe(protocol.eof_received)
+    except (OSError, RuntimeError):
+        pass  # closed under us: the process is ending
+
+
+async def _attach_writer(protocol: LineProtocol, descriptor: int) -> None:
+    if _can_poll(descriptor):
+        _enlarge_pipe(descriptor)
+        loop = asyncio.get_running_loop()
+        pipe = prepare_pipe(os.fdopen(os.dup(descriptor), "wb", 0), loop)
+        transport, _ = await loop.connect_write_pipe(lambda: _Backpressure(protocol), pipe)
+        protocol.set_writer(transport)
+    else:
+        protocol.set_writer(_BlockingWriter(descriptor))
+
+
+def _enlarge_pipe(descriptor: int) -> None:
+    """A larger pipe means fewer wake-ups for large messages; it is a wish, not a need."""
+    try:
+        import fcntl
+
+        fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    except (ImportError, AttributeError, OSError):
+        pass
+
+
+class _Backpressure(asyncio.Protocol):
+    """The writing pipe's events, told to the connection that reads the other one."""
+
+    def __init__(self, line_protocol: LineProtocol) -> None:
+        self._line_protocol = line_protocol
+
+    def pause_writing(self) -> None:
+        self._line_protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._line_protocol.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._line_protocol.is_lost = True
+        self._line_protocol.connection_lost(exc)
+
+
+class _BlockingWriter:
+    """A descriptor that cannot be polled: a file or a terminal, which takes what it is given."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        pass
