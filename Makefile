@@ -14,10 +14,10 @@ PYTEST := -q -rs -n logical --maxprocesses 4 --dist loadfile
 UNIT_PATHS := --ignore=tests/interop --ignore=tests/conformance
 UNIT_MARKS := not interop and not conformance and not soak
 # Unit tests that `make quick` leaves out, because they start many processes or check very many messages.
-SLOW := $(addprefix --ignore=tests/, cli reliability test_serve.py architecture/test_skips.py \
-  architecture/test_typing.py behaviour/test_stdio.py client/test_behaviour.py docs/test_examples.py docs/test_readme.py \
-  docs/test_transcripts.py host/models/test_makers.py host/test_chaos.py host/test_faults.py testing/test_plugin.py \
-  transports/test_guardian.py transports/test_process.py transports/test_reloading.py wire/test_official_schemas.py)
+SLOW := $(addprefix --ignore=tests/, cli reliability server/test_runners.py architecture/test_skips.py \
+  architecture/test_typing.py behaviour/test_stdio.py client/test_all_transports.py docs/test_examples.py docs/test_readme.py \
+  docs/test_transcripts.py agent/models/test_providers.py host/test_chaos.py host/test_broken_servers.py testing/test_pytest_plugin.py \
+  transports/test_reaper.py transports/test_child_process.py server/test_reloader.py wire/test_official_schemas.py)
 COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
   --no-emit-index-url --no-config --custom-compile-command "make lock"
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("dovetail needs Python 3.11 or newer")'

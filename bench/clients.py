@@ -15,9 +15,9 @@ import tempfile
 from statistics import median
 from typing import Any, NamedTuple
 
+from paired_runs import PairedRun, Participant
 from report import RESULTS, Verdict, about
-from stage import HERE, OURS, SERVERS, ServerProcess, ServerSettings
-from turns import PairedRun, Participant
+from server_process import HERE, OURS, SERVERS, ServerProcess, ServerSettings
 
 CALLERS = ("dovetail", "mcp", "fastmcp", "floor")
 TIMEOUT_S = 120.0

@@ -12,8 +12,8 @@ import time
 from statistics import median
 from typing import IO, NamedTuple
 
-import asks
-from asks import HANDSHAKE, INITIALIZED, STATELESS, RequestKind, WrongAnswer
+import request_kinds
+from request_kinds import HANDSHAKE, INITIALIZED, STATELESS, RequestKind, WrongAnswer
 
 TIMEOUT_S = 30.0  # for one answer, in seconds
 _CHUNK = 1 << 18
@@ -78,7 +78,7 @@ class Pipes:
     def open(self) -> None:
         """Shake hands, in the era that does."""
         if self._era == HANDSHAKE:
-            self.run(asks.initialize(), 1, Bounds(1, TIMEOUT_S))
+            self.run(request_kinds.initialize(), 1, Bounds(1, TIMEOUT_S))
             self._send(INITIALIZED + b"\n")
 
     def run(self, ask: RequestKind, depth: int, bounds: Bounds) -> RunResult:
@@ -90,7 +90,7 @@ class Pipes:
         while flying:
             settled = 0
             for line in self._lines():
-                answer = asks.read(line)
+                answer = request_kinds.read(line)
                 if answer.method is not None:
                     continue  # something the server says by itself
                 if answer.id not in flying:
@@ -147,7 +147,7 @@ class Web:
     def open_session(self, connection: "Connection") -> None:
         """Shake hands; what is sent on this connection from here on belongs to the new session."""
         connection.session = None
-        opening = asks.initialize()
+        opening = request_kinds.initialize()
         head, body = self._exchange(connection, opening)
         _judge(opening, self._id, head, body)
         connection.session = _header(head, b"mcp-session-id")
@@ -281,7 +281,7 @@ def _judge(ask: RequestKind, id: int, head: bytes, body: bytes) -> None:
     if head[9:12] != b"200":
         raise WrongAnswer(f"status {head[9:12]!r}: {body[:300]!r}")
     message = body if body.startswith(b"{") else _event(body)
-    answer = asks.read(message)
+    answer = request_kinds.read(message)
     if answer.id != id:
         raise WrongAnswer(f"id {answer.id} answers {id}")
     ask.judge(id, answer.result)

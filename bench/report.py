@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
 
-from scenes import LIMITS
-from stage import FLOORS, HERE, IMPLEMENTATIONS, OURS
+from scenarios import LIMITS
+from server_process import FLOORS, HERE, IMPLEMENTATIONS, OURS
 
 RESULTS = HERE / "results"
 _NODE_PACKAGES = ("@modelcontextprotocol/sdk", "@modelcontextprotocol/server", "@modelcontextprotocol/node")

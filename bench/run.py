@@ -12,10 +12,10 @@ from statistics import median
 from typing import Any
 
 import report
-import still
-from scenes import BLOCKS, LIMITS, QUICK, QUICK_LIMITS, QUICK_WHO, STARTUP_LIMITS, Limit, Scenario
-from stage import FLOORS, IMPLEMENTATIONS, OURS
-from turns import Plan, Ratios, Results, measure
+import startup_and_memory
+from paired_runs import Plan, Ratios, Results, measure
+from scenarios import BLOCKS, LIMITS, QUICK, QUICK_LIMITS, QUICK_WHO, STARTUP_LIMITS, Limit, Scenario
+from server_process import FLOORS, IMPLEMENTATIONS, OURS
 
 SLACK = 4 / 3  # a quick run fails when a ratio passes its limit by a third
 STARTUP_BLOCKS = ("cold", "memory")
@@ -100,9 +100,12 @@ def measure_all(
 def _at_rest(block: str, plan: Plan, *, quick: bool) -> dict[str, Any]:
     who = (OURS, "floor-inline") if quick else plan.who
     if block == "memory":
-        return {"memory": still.measure_memory(who, 20_000 if quick else 100_000)}
-    still.compile_bytecode()
-    return {"import": still.measure_imports(who, plan.rounds * 3), "spawn": still.measure_spawn(who, plan.rounds * 2)}
+        return {"memory": startup_and_memory.measure_memory(who, 20_000 if quick else 100_000)}
+    startup_and_memory.compile_bytecode()
+    return {
+        "import": startup_and_memory.measure_imports(who, plan.rounds * 3),
+        "spawn": startup_and_memory.measure_spawn(who, plan.rounds * 2),
+    }
 
 
 def _for_limits(scenes: list[Scenario]) -> list[Scenario]:

@@ -54,7 +54,7 @@ from typing import Any
 import oracle
 from dovetail import Server
 from dovetail.errors import Disconnected, PeerError
-from rawhttp import TIMEOUT_S, Event, HttpServerAddress, Response
+from raw_http import TIMEOUT_S, Event, HttpServerAddress, Response
 
 STATELESS = oracle.STATELESS
 DRAFT = "draft"
@@ -824,7 +824,12 @@ async def _read_stderr(stderr: asyncio.StreamReader, peer: Peer) -> None:
 async def spawn(factory: Callable[[], Server], transport: str = "stdio", **options: Any) -> asyncio.subprocess.Process:
     """A process that runs what the factory makes, its standard streams piped; what it says on stderr must be read."""
     assert "<locals>" not in factory.__qualname__, "a process can only run a function at the top of a module"
-    command = [sys.executable, str(Path(__file__).with_name("child.py")), inspect.getfile(factory), factory.__name__]
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("run_server.py")),
+        inspect.getfile(factory),
+        factory.__name__,
+    ]
     pipe = asyncio.subprocess.PIPE
     return await asyncio.create_subprocess_exec(
         *command,

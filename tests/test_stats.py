@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from behaviour.stage import ControlledServer, call_params
+from behaviour.controlled_server import ControlledServer, call_params
 from dovetail import (
     Client,
     ClientStats,
@@ -21,7 +21,7 @@ from dovetail import (
     rule,
 )
 from driver import HANDSHAKE, STATELESS, connect, serve
-from host.waiting import wait_until
+from host.polling import wait_until
 
 
 def asking() -> Server:

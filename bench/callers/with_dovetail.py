@@ -2,8 +2,8 @@
 
 from typing import Any
 
-import driving
-import matter
+import call_loop
+import workload
 
 from dovetail import Client, Server
 
@@ -16,7 +16,7 @@ async def echo(text: str) -> str:
     return text
 
 
-async def main(job: driving.Job) -> None:
+async def main(job: call_loop.Job) -> None:
     """Connect and call."""
     target: Any = {"memory": app, "http": job.target[0] if job.target else ""}.get(job.transport, job.target)
     process: Any = {"inherit_env": "all"} if isinstance(target, list) else {}
@@ -26,9 +26,9 @@ async def main(job: driving.Job) -> None:
             return (await client.call_tool("echo", {"text": text})).content[0].text  # type: ignore[union-attr]
 
         async def read() -> str:
-            return (await client.read_resource(matter.URI)).contents[0].text or ""
+            return (await client.read_resource(workload.URI)).contents[0].text or ""
 
-        await driving.drive(job, call, read)
+        await call_loop.drive(job, call, read)
 
 
-driving.run(main)
+call_loop.run(main)

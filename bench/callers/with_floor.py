@@ -7,9 +7,9 @@ import asyncio
 import subprocess
 from typing import Any
 
-import driving
-import matter
+import call_loop
 import msgspec
+import workload
 
 _META = (
     b',"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",'
@@ -69,7 +69,7 @@ def _started(command: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
 
 
-async def main(job: driving.Job) -> None:
+async def main(job: call_loop.Job) -> None:
     """Connect and call."""
     loop = asyncio.get_running_loop()
     server = _started(job.target)
@@ -90,10 +90,10 @@ async def main(job: driving.Job) -> None:
         return (await ask(b"tools/call", b'"name":"echo","arguments":' + _encode({"text": text}))).content[0].text
 
     async def read() -> str:
-        return (await ask(b"resources/read", b'"uri":"%s"' % matter.URI.encode())).contents[0].text
+        return (await ask(b"resources/read", b'"uri":"%s"' % workload.URI.encode())).contents[0].text
 
     try:
-        await driving.drive(job, call, read)
+        await call_loop.drive(job, call, read)
     finally:
         reader.close()
         writer.close()
@@ -101,4 +101,4 @@ async def main(job: driving.Job) -> None:
         server.wait()
 
 
-driving.run(main)
+call_loop.run(main)

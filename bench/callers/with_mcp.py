@@ -2,8 +2,8 @@
 
 from typing import Any
 
-import driving
-import matter
+import call_loop
+import workload
 from mcp import Client, StdioServerParameters
 from mcp.server.mcpserver import MCPServer
 
@@ -16,7 +16,7 @@ async def echo(text: str) -> str:
     return text
 
 
-async def main(job: driving.Job) -> None:
+async def main(job: call_loop.Job) -> None:
     """Connect and call."""
     target: Any = app
     if job.transport == "http":
@@ -29,9 +29,9 @@ async def main(job: driving.Job) -> None:
             return (await client.call_tool("echo", {"text": text})).content[0].text
 
         async def read() -> str:
-            return (await client.read_resource(matter.URI)).contents[0].text
+            return (await client.read_resource(workload.URI)).contents[0].text
 
-        await driving.drive(job, call, read)
+        await call_loop.drive(job, call, read)
 
 
-driving.run(main)
+call_loop.run(main)

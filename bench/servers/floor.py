@@ -6,7 +6,7 @@ No header is checked, no session kept, nothing cancelled, timed or limited: a bo
 from typing import Any
 
 import msgspec
-from matter import URI, ServerOptions
+from workload import URI, ServerOptions
 
 
 class Envelope(msgspec.Struct):

@@ -4,7 +4,7 @@ from typing import Any
 
 import uvicorn
 from floor import create_floor
-from matter import ServerOptions, open_socket
+from workload import ServerOptions, open_socket
 
 order = ServerOptions()
 floor = create_floor(order)

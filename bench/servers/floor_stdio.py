@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from floor import create_floor
-from matter import ServerOptions
+from workload import ServerOptions
 
 order = ServerOptions()
 floor = create_floor(order)

@@ -4,7 +4,7 @@ import { McpServer } from '@modelcontextprotocol/sdk/server/mcp.js';
 import { StdioServerTransport } from '@modelcontextprotocol/sdk/server/stdio.js';
 import { StreamableHTTPServerTransport } from '@modelcontextprotocol/sdk/server/streamableHttp.js';
 import * as z from 'zod';
-import { listen, order, register, sessions } from './matter.mjs';
+import { listen, order, register, sessions } from './workload.mjs';
 
 const make = () => register(new McpServer({ name: 'bench', version: '1' }), z, shape => shape);
 

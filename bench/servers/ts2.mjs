@@ -6,7 +6,7 @@ import {
 import { createMcpHandler, McpServer } from '@modelcontextprotocol/server';
 import { serveStdio } from '@modelcontextprotocol/server/stdio';
 import * as z from 'zod';
-import { large, listen, order, register, sessions } from './matter.mjs';
+import { large, listen, order, register, sessions } from './workload.mjs';
 
 const make = () => register(new McpServer({ name: 'bench', version: '1' }), z, shape => z.object(shape));
 const limits = order.large ? { maxRequestBodySize: large } : {};

@@ -1,6 +1,6 @@
 """dovetail, as its guide tells users to write and run a server; nothing is switched off."""
 
-from matter import LARGE, URI, ServerOptions
+from workload import LARGE, URI, ServerOptions
 
 from dovetail import Limits, Server
 

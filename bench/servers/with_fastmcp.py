@@ -3,7 +3,7 @@
 import asyncio
 
 from fastmcp import FastMCP
-from matter import URI, ServerOptions, open_socket
+from workload import URI, ServerOptions, open_socket
 
 order = ServerOptions()
 app = FastMCP("bench")

@@ -5,8 +5,8 @@ The log is set to warnings and uvicorn's access log is off, which is to its adva
 
 from typing import Any
 
-from matter import LARGE, URI, ServerOptions, open_socket
 from mcp.server.mcpserver import MCPServer
+from workload import LARGE, URI, ServerOptions, open_socket
 
 order = ServerOptions()
 app = MCPServer("bench", log_level="WARNING")

@@ -4,11 +4,11 @@ import asyncio
 import json
 from typing import Any
 
+from behaviour.controlled_server import ControlledServer, call_params, text
 from behaviour.manifest import requirement
-from behaviour.stage import ControlledServer, call_params, text
 from dovetail import Limits
 from driver import STATELESS, Peer, connect
-from rawhttp import TIMEOUT_S
+from raw_http import TIMEOUT_S
 
 
 def member(id: int | str | None, method: str, params: Any = None) -> dict[str, Any]:

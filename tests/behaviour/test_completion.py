@@ -4,7 +4,7 @@ from enum import Enum
 from typing import Any, Literal
 
 from behaviour.manifest import requirement
-from behaviour.reading import expect_error
+from behaviour.request_helpers import expect_error
 from dovetail import Completion, Server
 from driver import connect
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from behaviour.manifest import requirement
-from behaviour.reading import PNG, WAV, call
+from behaviour.request_helpers import PNG, WAV, call
 from dovetail import AudioContent, Icon, ImageContent, PromptMessage, ResourceLink, Server
 from driver import DRAFT, STATELESS, connect
 

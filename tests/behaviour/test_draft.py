@@ -4,8 +4,8 @@ import asyncio
 import json
 from dataclasses import dataclass
 
+from behaviour.controlled_server import ControlledServer, call_params, expect_error, text
 from behaviour.manifest import requirement
-from behaviour.stage import ControlledServer, call_params, expect_error, text
 from dovetail import Context, Server
 from driver import DRAFT, connect
 

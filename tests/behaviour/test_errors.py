@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from behaviour.manifest import requirement
-from behaviour.reading import call, error_text, expect_error, text
+from behaviour.request_helpers import call, error_text, expect_error, text
 from dovetail import CallToolResult, Context, Limits, PeerError, Server, TextContent
 from driver import STATELESS, connect
 

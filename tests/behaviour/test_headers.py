@@ -8,7 +8,7 @@ import pytest
 from msgspec import Meta, Struct
 
 from behaviour.manifest import SESSION_REVISIONS, requirement
-from behaviour.reading import expect_error, text
+from behaviour.request_helpers import expect_error, text
 from dovetail import Server
 from driver import Peer, connect
 

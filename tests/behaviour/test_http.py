@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from behaviour import programs
+from behaviour.controlled_server import ControlledServer, call_params, expect_error, text
 from behaviour.manifest import requirement
-from behaviour.stage import ControlledServer, call_params, expect_error, text
 from dovetail import Context, Limits, Server
 from dovetail.errors import Busy, InsufficientScope, MissingCapability, ProtocolError
 from driver import DRAFT, JSON_AND_STREAM, STATELESS, Peer, connect, serve, serve_asgi, spawn, stop_process
-from rawhttp import TIMEOUT_S, HttpServerAddress, Response
+from raw_http import TIMEOUT_S, HttpServerAddress, Response
 
 
 async def post(peer: Peer, message: dict[str, Any], **headers: str | None) -> Any:

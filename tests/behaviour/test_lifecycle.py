@@ -4,11 +4,11 @@ import asyncio
 import json
 from typing import Any
 
+from behaviour.controlled_server import ControlledServer, call_params, expect_error, text
 from behaviour.manifest import requirement
-from behaviour.stage import ControlledServer, call_params, expect_error, text
 from dovetail import Context, Icon, Server
 from driver import CLIENT, HANDSHAKE, Peer, connect
-from rawhttp import TIMEOUT_S
+from raw_http import TIMEOUT_S
 
 
 @requirement("life.initialize")

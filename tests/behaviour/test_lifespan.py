@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from behaviour.manifest import requirement
-from behaviour.reading import call, text
+from behaviour.request_helpers import call, text
 from dovetail import Client, Context, Server
 from driver import STATELESS, Peer, connect, connect_again
 

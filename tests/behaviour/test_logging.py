@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from behaviour.manifest import requirement
-from behaviour.reading import call, expect_error
+from behaviour.request_helpers import call, expect_error
 from dovetail import Context, Server
 from driver import STATELESS, Peer, connect, connect_again
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from behaviour.controlled_server import ControlledServer, call_params, text
 from behaviour.manifest import requirement
-from behaviour.stage import ControlledServer, call_params, text
 from dovetail import Limits
 from dovetail.errors import PeerError
 from driver import DRAFT, STATELESS, Peer, connect

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from behaviour.manifest import requirement
-from behaviour.reading import call, expect_error, text
+from behaviour.request_helpers import call, expect_error, text
 from dovetail import CallToolResult, Context, InvalidParams, Server, TextContent, ToolError
 from driver import STATELESS, connect
 

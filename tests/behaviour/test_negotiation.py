@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from behaviour.controlled_server import ControlledServer, call_params, expect_error, text
 from behaviour.manifest import requirement
-from behaviour.stage import ControlledServer, call_params, expect_error, text
 from dovetail import Server
 from dovetail.wire.methods import METHODS
 from driver import DRAFT, HANDSHAKE, REVISIONS, STATELESS, Peer, connect

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from behaviour.manifest import requirement
-from behaviour.reading import expect_error, list_names
+from behaviour.request_helpers import expect_error, list_names
 from dovetail import Server
 from driver import connect
 

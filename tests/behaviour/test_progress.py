@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from behaviour.manifest import requirement
-from behaviour.reading import call, expect_error
+from behaviour.request_helpers import call, expect_error
 from dovetail import Context, Server
 from driver import DRAFT, STATELESS, connect
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from behaviour.manifest import requirement
-from behaviour.reading import PNG, WAV, expect_error
+from behaviour.request_helpers import PNG, WAV, expect_error
 from dovetail import (
     AudioContent,
     EmbeddedResource,

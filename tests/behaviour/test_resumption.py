@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from behaviour.controlled_server import ControlledServer, call_params, text
 from behaviour.manifest import requirement
-from behaviour.stage import ControlledServer, call_params, text
 from dovetail import Context, Limits
 from driver import Peer, Pending, connect, connect_again
-from rawhttp import TIMEOUT_S, Event, Response
+from raw_http import TIMEOUT_S, Event, Response
 
 
 def numbers(events: list[Event]) -> list[Any]:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from behaviour.controlled_server import ControlledServer, call_params, expect_error, text
 from behaviour.manifest import requirement
-from behaviour.stage import ControlledServer, call_params, expect_error, text
 from dovetail import Context, Limits, Server
 from dovetail.errors import Disconnected
 from driver import CLIENT, STATELESS, Peer, connect, connect_again
-from rawhttp import TIMEOUT_S
+from raw_http import TIMEOUT_S
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 

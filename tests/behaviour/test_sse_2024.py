@@ -4,11 +4,11 @@ import asyncio
 import json
 from collections.abc import Mapping
 
+from behaviour.controlled_server import ControlledServer, call_params, text
 from behaviour.manifest import requirement
-from behaviour.stage import ControlledServer, call_params, text
 from dovetail import Context, Limits, Server
 from driver import connect, serve
-from rawhttp import TIMEOUT_S
+from raw_http import TIMEOUT_S
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 JSON = {"content-type": "application/json"}

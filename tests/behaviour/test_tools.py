@@ -6,7 +6,7 @@ import pytest
 from msgspec import Meta
 
 from behaviour.manifest import requirement
-from behaviour.reading import PNG, WAV, call, error_text, expect_error, list_names, text
+from behaviour.request_helpers import PNG, WAV, call, error_text, expect_error, list_names, text
 from dovetail import (
     Annotations,
     AudioContent,

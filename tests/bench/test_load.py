@@ -112,7 +112,7 @@ def _stream(message: Any) -> bytes:
 
 @pytest.mark.parametrize("depth", [1, 8])
 def test_right_answers_are_counted_on_pipes(bench: Any, pair: Any, depth: int) -> None:
-    load, asks = bench("load"), bench("asks")
+    load, asks = bench("load"), bench("request_kinds")
     ends = pair(honest)
     pipes = load.Pipes(ends.stdin, ends.stdout, asks.STATELESS)
     tally = pipes.run(asks.echo(), depth, load.Bounds(40, 10))
@@ -122,7 +122,7 @@ def test_right_answers_are_counted_on_pipes(bench: Any, pair: Any, depth: int) -
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_wrong_answer_on_pipes_ends_the_run(bench: Any, pair: Any, lie: str) -> None:
-    load, asks = bench("load"), bench("asks")
+    load, asks = bench("load"), bench("request_kinds")
     ends = pair(lambda request: (LIES[lie] if request["id"] == 7 else honest)(request))
     pipes = load.Pipes(ends.stdin, ends.stdout, asks.STATELESS)
     with pytest.raises(asks.WrongAnswer):
@@ -131,7 +131,7 @@ def test_a_wrong_answer_on_pipes_ends_the_run(bench: Any, pair: Any, lie: str) -
 
 @pytest.mark.parametrize("respond", [_json, _stream])
 def test_right_answers_are_counted_over_http(bench: Any, web: Any, respond: Any) -> None:
-    load, asks = bench("load"), bench("asks")
+    load, asks = bench("load"), bench("request_kinds")
     client = load.Web(web(lambda request: respond(honest(request))), asks.STATELESS, 1)
     assert client.run(asks.echo(), load.Bounds(20, 10)).calls == 20
     client.close()
@@ -140,7 +140,7 @@ def test_right_answers_are_counted_over_http(bench: Any, web: Any, respond: Any)
 @pytest.mark.parametrize("respond", [_json, _stream])
 @pytest.mark.parametrize("lie", LIES)
 def test_a_wrong_answer_over_http_ends_the_run(bench: Any, web: Any, lie: str, respond: Any) -> None:
-    load, asks = bench("load"), bench("asks")
+    load, asks = bench("load"), bench("request_kinds")
     client = load.Web(web(lambda request: respond(LIES[lie](request))), asks.STATELESS, 1)
     with pytest.raises(asks.WrongAnswer):
         client.run(asks.echo(), load.Bounds(1, 10))
@@ -148,7 +148,7 @@ def test_a_wrong_answer_over_http_ends_the_run(bench: Any, web: Any, lie: str, r
 
 
 def test_another_status_ends_the_run(bench: Any, web: Any) -> None:
-    load, asks = bench("load"), bench("asks")
+    load, asks = bench("load"), bench("request_kinds")
     client = load.Web(web(lambda request: _json(honest(request), b"500 No")), asks.STATELESS, 1)
     with pytest.raises(asks.WrongAnswer):
         client.run(asks.echo(), load.Bounds(1, 10))
@@ -158,7 +158,7 @@ def test_another_status_ends_the_run(bench: Any, web: Any) -> None:
 @pytest.mark.parametrize("era", ["handshake", "modern"])
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 def test_our_own_server_passes(bench: Any, transport: str, era: str) -> None:
-    asks, load, stage, scenes = bench("asks"), bench("load"), bench("stage"), bench("scenes")
+    asks, load, stage, scenes = bench("request_kinds"), bench("load"), bench("server_process"), bench("scenarios")
     server = stage.ServerProcess("dovetail", stage.ServerSettings(transport, tools=3, megabytes=0.1))
     try:
         revision = scenes.ERAS[era]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cli.program import ROOT, SAMPLE_SERVER, TIMEOUT_S, CommandResult, RunCommand, ServerProcess
+from cli.command_process import ROOT, SAMPLE_SERVER, TIMEOUT_S, CommandResult, RunCommand, ServerProcess
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +59,7 @@ def run(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="module")
 def url(environment: dict[str, str]) -> Iterator[str]:
-    """The server of `served.py` over HTTP, one for all tests of a file; no other file may meet its process."""
+    """The server of `sample_server.py` over HTTP, one for all tests of a file; no other file may meet its process."""
     with ServerProcess([sys.executable, str(SAMPLE_SERVER), "http"], environment) as found:
         yield found
 

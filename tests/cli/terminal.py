@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cli.program import TIMEOUT_S
+from cli.command_process import TIMEOUT_S
 
 
 class TerminalSession:

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import pytest
 
-from cli.program import TIMEOUT_S, RunCommand, ServerProcess
+from cli.command_process import TIMEOUT_S, RunCommand, ServerProcess
 from cli.terminal import open_terminal
 
 HERE = Path(__file__).parent
@@ -21,14 +21,14 @@ HERE = Path(__file__).parent
 
 @pytest.fixture
 def guarded(environment: dict[str, str]) -> Iterator[str]:
-    with ServerProcess([sys.executable, str(HERE / "guarded.py")], environment) as found:
+    with ServerProcess([sys.executable, str(HERE / "guarded_server.py")], environment) as found:
         yield found
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> dict[str, str]:
     """A home with no login yet, and a browser that agrees."""
-    return {"HOME": str(tmp_path), "BROWSER": f"{sys.executable} {HERE / 'visitor.py'} %s"}
+    return {"HOME": str(tmp_path), "BROWSER": f"{sys.executable} {HERE / 'consenting_browser.py'} %s"}
 
 
 def files(home: Path) -> Path:
@@ -36,8 +36,8 @@ def files(home: Path) -> Path:
 
 
 def test_log_in_use_it_and_log_out(run: RunCommand, environment: dict[str, str], tmp_path: Path) -> None:
-    own = {"HOME": str(tmp_path), "BROWSER": f"{sys.executable} {HERE / 'visitor.py'} %s"}
-    with ServerProcess([sys.executable, str(HERE / "guarded.py")], environment) as url:
+    own = {"HOME": str(tmp_path), "BROWSER": f"{sys.executable} {HERE / 'consenting_browser.py'} %s"}
+    with ServerProcess([sys.executable, str(HERE / "guarded_server.py")], environment) as url:
         assert run("call", url, "whoami", **own).code == 4
         assert run("auth", "status", url, **own).code == 4
         assert run("call", url, "whoami", "--auth", "oauth", **own).code == 4  # nobody is at a terminal

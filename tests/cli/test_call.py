@@ -3,7 +3,7 @@
 import base64
 from pathlib import Path
 
-from cli.program import SAMPLE_SERVER, RunCommand
+from cli.command_process import SAMPLE_SERVER, RunCommand
 from dovetail import (
     AudioContent,
     CallToolResult,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.program import ROOT, SAMPLE_SERVER, UNSAFE_CHARACTERS, RunCommand, ServerProcess
-from cli.served import HOSTILE
+from cli.command_process import ROOT, SAMPLE_SERVER, UNSAFE_CHARACTERS, RunCommand, ServerProcess
+from cli.sample_server import HOSTILE
 
 
 def test_list_shows_everything_on_lines_of_their_own(run: RunCommand, url: str) -> None:

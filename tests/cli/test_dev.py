@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.program import RunCommand, ServerProcess, read_first_line
+from cli.command_process import RunCommand, ServerProcess, read_first_line
 from dovetail import Client, MCPError
 
 OURS = [sys.executable, "-m", "dovetail"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cli.program import SAMPLE_SERVER, RunCommand
+from cli.command_process import SAMPLE_SERVER, RunCommand
 
 GOOD = '''
 from dovetail import Server

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.program import SAMPLE_SERVER, RunCommand
+from cli.command_process import SAMPLE_SERVER, RunCommand
 from dovetail.cli import error_report, main
 from dovetail.cli.main import COMMAND_SUMMARIES, load_command
 from dovetail.version import VERSION

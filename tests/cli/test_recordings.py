@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.program import ROOT, SAMPLE_SERVER, RunCommand, ServerProcess, read_first_line
+from cli.command_process import ROOT, SAMPLE_SERVER, RunCommand, ServerProcess, read_first_line
 
 OURS = [sys.executable, "-m", "dovetail"]
 STEPS = ["call add a=1 b=2", "call refuse", "read notes://today", "prompt packing city=Oslo", "call book flight=Y"]

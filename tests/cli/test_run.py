@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.program import SAMPLE_SERVER, RunCommand, ServerProcess
+from cli.command_process import SAMPLE_SERVER, RunCommand, ServerProcess
 
 OURS = [sys.executable, "-m", "dovetail"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.program import TIMEOUT_S
+from cli.command_process import TIMEOUT_S
 from cli.terminal import open_terminal
 
 OWN = re.compile(r"\x1b\[(?:\d*(?:;\d+)*m|K)|\r")  # what the command line itself writes

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from client.world import (
+from client.full_server import (
     NEWEST_HANDSHAKE,
     STATELESS,
     TESTS,
@@ -43,7 +43,7 @@ from dovetail import (
 )
 from dovetail.transports.process.reaper import reaper
 from mentions import mentions, values
-from stand_ins import (
+from scripted_server import (
     ERAS,
     SILENCE,
     ErrorReply,
@@ -56,7 +56,7 @@ from stand_ins import (
     text_result,
     tool_definition,
 )
-from transports.scene import run_pending_callbacks, wait_until
+from transports.fake_service import run_pending_callbacks, wait_until
 
 QUICK = Timeouts(connect=2, probe=0.3, initialize=3, call=3, read=3)
 both = pytest.mark.parametrize("era", ERAS)
@@ -768,7 +768,7 @@ def _close_a_loop_under_a_client() -> None:
     loop = asyncio.new_event_loop()
     loop.run_until_complete(first())
     loop.close()
-    lost = [child for child in psutil.Process().children() if "world.py" in " ".join(child.cmdline())]
+    lost = [child for child in psutil.Process().children() if "full_server.py" in " ".join(child.cmdline())]
     asyncio.run(second())
     for child in lost:  # nobody is left to stop it before this program ends
         reaper.remove(child.pid)

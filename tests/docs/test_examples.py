@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cli.visitor import main as agree
+from cli.consenting_browser import main as agree
 from dovetail import Client, OAuth
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -17,8 +17,8 @@ import pytest
 from dovetail import MCPError, Policy, testing
 from dovetail.host.host import Host
 from dovetail.server.runners import Server
-from host.waiting import wait_until
-from reliability.lab import MiB, record_measurement
+from host.polling import wait_until
+from reliability.harness import MiB, record_measurement
 
 PROGRAM = """
 import asyncio, os, sys

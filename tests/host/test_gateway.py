@@ -24,8 +24,8 @@ from dovetail import (
 )
 from dovetail.host.host import Host
 from dovetail.transports.http_server.uvicorn_server import bind_socket
-from host.far import UpstreamServer
-from host.waiting import wait_until
+from host.polling import wait_until
+from host.upstream_server import UpstreamServer
 
 ALLOW = Policy("allow")
 CALLERS = StaticTokens({"token-of-ada-0000": Principal("ada"), "token-of-bob-0000": Principal("bob")})

@@ -11,7 +11,7 @@ from dovetail import CannotStart, Client, Context, MCPError, NotOffered, Policy,
 from dovetail.host.consent.consent import Allow, ConsentRequest, Deny, Edit
 from dovetail.host.events import Event
 from dovetail.host.host import Host
-from host.waiting import TIMEOUT_S, wait_until
+from host.polling import TIMEOUT_S, wait_until
 
 ALLOW = Policy("allow")
 

@@ -27,7 +27,7 @@ from dovetail import (
 from dovetail.host.consent.consent import Allow, Deny, Edit
 from dovetail.host.consent.inbox import DurableConsent, Item, Waiting
 from dovetail.host.host import Host
-from host.waiting import TIMEOUT_S, wait_until
+from host.polling import TIMEOUT_S, wait_until
 
 SECRETS = ["a secret of the server's"]
 CALLS = Policy("ask", [rule("allow", kind="tool.call")])

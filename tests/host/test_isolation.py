@@ -13,7 +13,7 @@ from dovetail import Context, MCPError, Policy, Server, TextContent, rule
 from dovetail.host.consent.consent import ConsentRequest, Edit
 from dovetail.host.host import Host
 from dovetail.protocol.language_model import Reply
-from host.waiting import wait_until
+from host.polling import wait_until
 
 OLD, NEW = "2025-11-25", "2026-07-28"
 OPEN = Policy("allow", [rule("allow", kind="sampling.*")])

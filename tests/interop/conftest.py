@@ -1,4 +1,4 @@
-"""What the interop tests share: the server of `everything.py`, as a command and behind a URL, the servers of others,
+"""For the interop tests: the server of `dovetail_server.py`, as a command and behind a URL, the servers of others,
 and a place for news."""
 
 import asyncio
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-SCRIPT = Path(__file__).with_name("everything.py")
+SCRIPT = Path(__file__).with_name("dovetail_server.py")
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 20.0
 EXPECTED = "RuntimeError: the password is swordfish"

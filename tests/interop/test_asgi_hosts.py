@@ -40,7 +40,7 @@ LEAVES = {"uvicorn": -signal.SIGTERM}  # it cleans up, then lets the signal have
 
 @pytest.fixture(scope="module")
 def serve(start: Callable[..., Any]) -> Callable[..., str]:
-    """Start a host with an application of `mounted.py`; the address it can be reached at."""
+    """Start a host with an application of `asgi_apps.py`; the address it can be reached at."""
 
     def serve(host: str, application: str) -> str:
         module, *options = HOSTS[host]
@@ -48,7 +48,7 @@ def serve(start: Callable[..., Any]) -> Callable[..., str]:
             pytest.skip(f"{module} is not installed")
         options = [option.format(port=_free_port()) for option in options]
         environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
-        command = [sys.executable, "-m", module, f"mounted:{application}", *options]
+        command = [sys.executable, "-m", module, f"asgi_apps:{application}", *options]
         return start(command, environment, leaves=LEAVES.get(module, 0)).url
 
     return serve

@@ -24,8 +24,8 @@ import fastmcp
 import mcp
 import mcp_types as types
 
+from agent.models.provider_server import ProviderServer, ScriptedReply
 from dovetail import Client
-from host.models.makers import ProviderServer, ScriptedReply
 
 pytestmark = [
     pytest.mark.interop,
@@ -61,7 +61,7 @@ def picture(
     booking = start(
         [sys.executable, "-m", "dovetail", "run", str(ROOT / "examples/booking.py"), "--http", "--port", "0"]
     )
-    official = [sys.executable, str(ROOT / "tests/interop/official.py"), "stdio"]
+    official = [sys.executable, str(ROOT / "tests/interop/official_sdk_server.py"), "stdio"]
     config = folder / "host.json"
     entries = {"booking": {"url": booking.url}, "official": _entry(official)}
     entries["files"] = _entry(npm_server("filesystem", str(folder)))

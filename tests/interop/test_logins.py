@@ -25,8 +25,8 @@ from mcp.client.auth import OAuthClientProvider
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 
+from auth.live_server import serve_app
 from dovetail import AuthorizationServer, Context, Guard, Server
-from login.hosting import serve_app
 
 pytestmark = [
     pytest.mark.interop,

@@ -72,6 +72,7 @@ class Peer(NamedTuple):
 
 
 Reach = Callable[[str, str], Any]
+PROGRAMS = {"official": "official_sdk_server.py", "fast": "fastmcp_server.py"}
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,7 @@ def reach(start: Callable[..., Any], free_port: Callable[[], int]) -> Reach:
     urls: dict[tuple[str, str], str] = {}
 
     def reach(library: str, transport: str) -> Any:
-        command = [sys.executable, str(ROOT / f"{library}.py"), transport]
+        command = [sys.executable, str(ROOT / PROGRAMS[library]), transport]
         if transport == "stdio":
             return command
         if (library, transport) not in urls:

@@ -22,8 +22,8 @@ ADVISORIES = (
         "fastmcp",
         "a proxy to a provider without consent for each client",
         (
-            "auth/test_upstream.py::test_nobody_is_sent_upstream_before_they_agreed",
-            "auth/test_upstream.py::test_each_client_is_agreed_to_by_itself",
+            "oauth/test_identity_provider.py::test_nobody_is_sent_upstream_before_they_agreed",
+            "oauth/test_identity_provider.py::test_each_client_is_agreed_to_by_itself",
             "reliability/test_confused_deputy.py::test_no_attack_succeeds",
         ),
     ),
@@ -32,8 +32,8 @@ ADVISORIES = (
         "fastmcp",
         "consent not bound to the browser that comes back",
         (
-            "auth/test_upstream.py::test_a_callback_in_another_browser",
-            "auth/test_authority.py::test_another_browser_cannot_decide",
+            "oauth/test_identity_provider.py::test_a_callback_in_another_browser",
+            "oauth/test_authorization_server.py::test_another_browser_cannot_decide",
             "reliability/test_confused_deputy.py::test_no_attack_succeeds",
         ),
     ),
@@ -42,7 +42,7 @@ ADVISORIES = (
         "fastmcp",
         "remembered consent ridden by another's request",
         (
-            "auth/test_authority.py::test_consent_is_asked_for_every_time",
+            "oauth/test_authorization_server.py::test_consent_is_asked_for_every_time",
             "reliability/test_confused_deputy.py::test_no_attack_succeeds",
         ),
     ),
@@ -51,7 +51,7 @@ ADVISORIES = (
         "fastmcp",
         "a token for the origin in place of the resource asked for",
         (
-            "auth/test_authority.py::test_from_consent_to_token",
+            "oauth/test_authorization_server.py::test_from_consent_to_token",
             "reliability/test_token_validation.py::test_no_flawed_token_is_let_through",
         ),
     ),
@@ -60,8 +60,8 @@ ADVISORIES = (
         "fastmcp",
         "the client's callback page shows what came in the address",
         (
-            "login/test_listener.py::test_nothing_that_came_is_shown",
-            "login/test_browser.py::test_a_no_is_told_and_what_came_with_it_is_not_run",
+            "auth/test_loopback_listener.py::test_nothing_that_came_is_shown",
+            "auth/test_browser_login.py::test_a_no_is_told_and_what_came_with_it_is_not_run",
         ),
     ),
     Advisory(
@@ -69,8 +69,8 @@ ADVISORIES = (
         "workers-oauth-provider",
         "redirect_uri not checked",
         (
-            "auth/test_authority.py::test_a_redirect_to_an_unknown_place_is_never_followed",
-            "auth/test_authority.py::test_a_redirect_outside_the_document",
+            "oauth/test_authorization_server.py::test_a_redirect_to_an_unknown_place_is_never_followed",
+            "oauth/test_authorization_server.py::test_a_redirect_outside_the_document",
         ),
     ),
     Advisory(
@@ -78,8 +78,8 @@ ADVISORIES = (
         "workers-oauth-provider",
         "PKCE can be left out",
         (
-            "auth/test_authority.py::test_what_the_client_is_told_of",
-            "auth/test_authority.py::test_a_code_in_wrong_hands",
+            "oauth/test_authorization_server.py::test_what_the_client_is_told_of",
+            "oauth/test_authorization_server.py::test_a_code_in_wrong_hands",
         ),
     ),
     Advisory(
@@ -101,8 +101,8 @@ ADVISORIES = (
         (
             "reliability/test_discovery_ssrf.py::test_no_document_leads_into_this_network",
             "reliability/test_discovery_ssrf.py::test_a_name_that_changes_its_address_gains_nothing",
-            "login/test_web.py::test_addresses_that_are_not",
-            "login/test_authority.py::test_documents_of_strangers_are_not_fetched_from_this_network",
+            "auth/test_safe_fetch.py::test_addresses_that_are_not",
+            "auth/test_authorization_server_app.py::test_documents_of_strangers_are_not_fetched_from_this_network",
         ),
     ),
     Advisory(
@@ -111,7 +111,7 @@ ADVISORIES = (
         "a form with credentials sent on by a 307 or 308",
         (
             "reliability/test_discovery_ssrf.py::test_a_code_is_not_sent_on",
-            "login/test_driver.py::test_credentials_are_not_redirected",
+            "auth/test_authorizer.py::test_credentials_are_not_redirected",
         ),
     ),
     Advisory(
@@ -119,8 +119,8 @@ ADVISORIES = (
         "registry",
         "an open redirect by `//`",
         (
-            "auth/test_authority.py::test_a_redirect_to_an_unknown_place_is_never_followed",
-            "login/test_driver.py::test_an_address_without_a_scheme_is_another_origin_too",
+            "oauth/test_authorization_server.py::test_a_redirect_to_an_unknown_place_is_never_followed",
+            "auth/test_authorizer.py::test_an_address_without_a_scheme_is_another_origin_too",
         ),
     ),
     Advisory(
@@ -128,8 +128,8 @@ ADVISORIES = (
         "registry",
         "an address somebody registered becomes script on a page",
         (
-            "auth/test_authority.py::test_what_a_client_says_of_itself_becomes_no_script",
-            "auth/test_authority.py::test_names_are_escaped",
+            "oauth/test_authorization_server.py::test_what_a_client_says_of_itself_becomes_no_script",
+            "oauth/test_authorization_server.py::test_names_are_escaped",
         ),
     ),
     Advisory(
@@ -138,7 +138,7 @@ ADVISORIES = (
         "a token for somebody else accepted",
         (
             "reliability/test_token_validation.py::test_no_flawed_token_is_let_through",
-            "auth/test_verify.py::test_a_token_that_is_not_active_or_not_for_us",
+            "oauth/test_verifiers.py::test_a_token_that_is_not_active_or_not_for_us",
         ),
     ),
     Advisory(
@@ -146,8 +146,8 @@ ADVISORIES = (
         "registry",
         "a check skipped when whoever does it is busy",
         (
-            "auth/test_verify.py::test_no_answer_is_no_permission",
-            "auth/test_verify.py::test_keys_that_cannot_be_fetched_let_nobody_in",
+            "oauth/test_verifiers.py::test_no_answer_is_no_permission",
+            "oauth/test_verifiers.py::test_keys_that_cannot_be_fetched_let_nobody_in",
         ),
     ),
     Advisory(
@@ -155,8 +155,8 @@ ADVISORIES = (
         "Kuadrant gateway",
         "one literal key for all installations",
         (
-            "protocol/test_state.py::test_a_server_without_a_secret_makes_one_of_its_own",
-            "auth/test_upstream.py::test_a_vault",
+            "protocol/test_request_state.py::test_a_server_without_a_secret_makes_one_of_its_own",
+            "oauth/test_identity_provider.py::test_a_vault",
         ),
     ),
     Advisory(
@@ -205,7 +205,7 @@ ADVISORIES = (
         "GHSA-vw82-7fv8-r6gp, CVE-2026-11717, CVE-2026-11718, CVE-2026-11719",
         "Obot, mcp-toolbox",
         "opaque tokens let past checks that others had to pass",
-        ("auth/test_verify.py::test_a_token_that_is_not_active_or_not_for_us",),
+        ("oauth/test_verifiers.py::test_a_token_that_is_not_active_or_not_for_us",),
     ),
     Advisory(
         "CVE-2026-33032",
@@ -213,7 +213,7 @@ ADVISORIES = (
         "one of two endpoints asked nobody",
         (
             "reliability/test_token_validation.py::test_every_route_asks",
-            "login/test_porter.py::test_without_a_token_nothing_is_served",
+            "auth/test_asgi_guard.py::test_without_a_token_nothing_is_served",
         ),
     ),
 )

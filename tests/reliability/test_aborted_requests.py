@@ -6,9 +6,9 @@ Afterwards: no task, no descriptor, no listener left over, no traceback in the l
 import random
 from collections.abc import Callable, Iterator
 
-import lab
+import harness
 import pytest
-from lab import (
+from harness import (
     HANDSHAKE,
     NEWEST,
     Client,
@@ -28,7 +28,7 @@ STORM = 400
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """In development mode: a coroutine never awaited or a file never closed would be in the log."""
-    with lab.run_target(tmp_path_factory.mktemp("t07"), "http", dev=True) as one:
+    with harness.run_target(tmp_path_factory.mktemp("t07"), "http", dev=True) as one:
         Client(one).is_healthy()
         yield one
 
@@ -40,7 +40,7 @@ def nothing_left(watched: Target) -> Iterator[None]:
     before, tasks, descriptors = watched.log_size, client.process_stats()["tasks"], watched.descriptors
     client.close()
     yield
-    lab.close_connections(watched)
+    harness.close_connections(watched)
     client = Client(watched)
     wait_for(lambda: client.process_stats()["tasks"] <= tasks, "the tasks end")
     wait_for(lambda: watched.descriptors <= descriptors, "the descriptors are closed")
@@ -57,7 +57,7 @@ def ways(target: Target) -> dict[str, tuple[Callable[[], bytes], bool]]:
     stateless, session = Client(target), Client(target, HANDSHAKE)
     old = {"host": f"127.0.0.1:{target.port}", "accept": "text/event-stream"}
     about = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": {"name": "a", "version": "1"}}
-    loud = {lab.LOG_LEVEL: "error"}
+    loud = {harness.LOG_LEVEL: "error"}
     chatter = {"name": "chatter", "arguments": {"count": 20, "size": 500}}
     filter = {"notifications": {"toolsListChanged": True}}
     return {
@@ -177,7 +177,7 @@ def test_cancels_by_notice(watched: Target) -> None:
 def test_stdio_closed_in_the_middle_of_everything(start: StartTarget) -> None:
     """Half a line, calls at work, then nothing: the process ends, and says nothing about it."""
     target = start("stdio", dev=True)
-    pipe = lab.StdioClient(target, HANDSHAKE)
+    pipe = harness.StdioClient(target, HANDSHAKE)
     for number in range(20):
         pipe.send_call("wait", {"key": "k"}, id=number)
     pipe.call("until", {"what": "started", "key": "k", "count": 20})
@@ -190,7 +190,7 @@ def test_stdio_closed_in_the_middle_of_everything(start: StartTarget) -> None:
 
 def test_stdio_whose_reader_is_gone(start: StartTarget) -> None:
     target = start("stdio", dev=True)
-    pipe = lab.StdioClient(target)
+    pipe = harness.StdioClient(target)
     pipe.is_healthy()
     assert target.process.stdout is not None
     target.process.stdout.close()
@@ -218,5 +218,5 @@ def test_a_long_storm(start: StartTarget) -> None:
         assert client.is_healthy()
         wait_for(lambda: client.process_stats()["listeners"] == 0, "the sessions have expired")
         growth.append(watched.rss)
-    record_measurement("T07 growth over 14 000 aborts", (growth[-1] - growth[2]) / lab.MiB, "MiB")
+    record_measurement("T07 growth over 14 000 aborts", (growth[-1] - growth[2]) / harness.MiB, "MiB")
     assert growth[-1] - growth[2] < 0.05 * growth[2]

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 from fault_proxy import FAULTS
-from lab import record_measurement
+from harness import record_measurement
 from test_network_faults import behind_a_proxy
 
 from dovetail import Client, ClientLimits, Interrupted, MCPError, Timeouts
-from transports.scene import wait_until
+from transports.fake_service import wait_until
 
 PLAN = [*FAULTS[:-1], "busy", *([""] * 4)]
 
@@ -57,7 +57,7 @@ async def test_random_faults_for_long(era: str) -> None:
         await faulty(era, 5000, seed)
 
 
-MORTAL = Path(__file__).parents[1] / "client" / "mortal.py"
+MORTAL = Path(__file__).parents[1] / "client" / "crashing_server.py"
 
 
 async def killed(file: Path, kills: int) -> None:

@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 
-from lab import HANDSHAKE, Client, Sse2024Client, StartTarget, StdioClient, Target, record_measurement, wait_for
+from harness import HANDSHAKE, Client, Sse2024Client, StartTarget, StdioClient, Target, record_measurement, wait_for
 
 BLOCKED_LINE = "time.sleep(seconds)"  # of the tool, in the stack that is reported
 

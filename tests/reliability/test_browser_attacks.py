@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doors import run_target_with
-from lab import (
+from configured_target import run_target_with
+from harness import (
     ACCEPT_JSON_AND_SSE,
     HANDSHAKE,
     Answer,

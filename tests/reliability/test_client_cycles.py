@@ -11,11 +11,11 @@ from typing import Any
 
 import psutil
 import pytest
-from lab import record_measurement
+from harness import record_measurement
 
 from dovetail import Client, Server, testing
 
-VICTIM = Path(__file__).parent / "victim.py"
+VICTIM = Path(__file__).parent / "killable_server.py"
 TRANSPORTS = ["memory", "stdio", "unix", "http"]
 REVISIONS = {"stateless": "2026-07-28", "handshake": "2025-11-25"}
 WARM = 10

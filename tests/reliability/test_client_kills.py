@@ -16,11 +16,11 @@ from typing import Any
 
 import psutil
 import pytest
-from lab import record_measurement
+from harness import record_measurement
 
 from dovetail import CannotConnect, CannotStart, Client, ClientLimits, Disconnected, Interrupted, MCPError, Timeouts
 
-VICTIM = Path(__file__).parent / "victim.py"
+VICTIM = Path(__file__).parent / "killable_server.py"
 CALLERS = 8
 LIMIT = 10.0  # of one call, as the client is told
 BEYOND = 10.0  # what opening again may add
@@ -226,7 +226,7 @@ async def test_an_http_server_killed_two_hundred_times(tmp_path: Path, era: str)
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
 async def test_nothing_outlives_a_program_that_is_killed(tmp_path: Path, number: signal.Signals) -> None:
-    holder = [sys.executable, str(VICTIM.with_name("holder.py")), str(tmp_path / "marks.txt")]
+    holder = [sys.executable, str(VICTIM.with_name("idle_client.py")), str(tmp_path / "marks.txt")]
     process = await asyncio.create_subprocess_exec(*holder, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     child, grandchild = map(int, (await asyncio.wait_for(process.stdout.readline(), 30)).split())

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from lab import MiB, record_measurement
+from harness import MiB, record_measurement
 from test_parsing_time import EXPONENT, exponent
 
 from dovetail.protocol.sse import SSEParser

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab import record_measurement
+from harness import record_measurement
 
 from dovetail import Client, MCPError, Policy
 from dovetail.host.host import Host

@@ -9,12 +9,12 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
-from lab import record_measurement
+from harness import record_measurement
 
+from auth.live_server import serve_app
 from dovetail import AuthorizationServer, Provider, Upstream, known_client
 from dovetail.oauth import proofs
 from dovetail.transports.http_client.http_client import HTTPClient
-from login.hosting import serve_app
 
 HOME = "http://127.0.0.1:7777/callback"
 FORM = "application/x-www-form-urlencoded"

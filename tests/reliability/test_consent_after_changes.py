@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from lab import record_measurement
+from harness import record_measurement
 
 from dovetail import Policy, Tool, ToolAnnotations
 from dovetail.host.authorization import RequestAuthorizer

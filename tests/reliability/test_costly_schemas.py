@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 import pytest
-from lab import HANDSHAKE, NEWEST, Client, MiB, Target, measure_cpu_unit, record_measurement, run_target
+from harness import HANDSHAKE, NEWEST, Client, MiB, Target, measure_cpu_unit, record_measurement, run_target
 
 import dovetail
 from dovetail import Server, ToolError

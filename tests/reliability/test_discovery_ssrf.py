@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab import record_measurement
+from harness import record_measurement
 
+from auth.guarded_server import GuardedServer, HttpReply, HttpRequest, User, oauth_settings, run_guarded_server
 from dovetail import Client, MCPError, OAuth
-from login.place import GuardedServer, HttpReply, HttpRequest, User, oauth_settings, run_guarded_server
-from transports.place import create_tls_contexts
+from transports.raw_server import create_tls_contexts
 
 NAME = "mcp.example.com"
 PUBLIC = "93.184.216.34"

@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import lab
+import harness
 import pytest
+from harness import HANDSHAKE, Client, Connection, Target
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -18,7 +19,6 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from lab import HANDSHAKE, Client, Connection, Target
 
 from dovetail import Limits
 from dovetail.transports.http_server.event_log import EventLog, EventStream
@@ -32,7 +32,7 @@ _target: list[Target] = []
 
 @pytest.fixture(scope="module", autouse=True)
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    with lab.run_target(
+    with harness.run_target(
         tmp_path_factory.mktemp("t14"), "http", limits={"replay_events": WINDOW, "keep_alive": 5}
     ) as one:
         _target.append(one)
@@ -105,7 +105,7 @@ class Wire(RuleBasedStateMachine):
     @rule(who=st.integers(0, 1), count=st.integers(1, 9))
     def call(self, who: int, count: int) -> None:
         mark = self._mark(who)
-        got = _told(lab.events(self.clients[who].call("chatter", {"count": count, "size": 0, "mark": mark}).body))
+        got = _told(harness.events(self.clients[who].call("chatter", {"count": count, "size": 0, "mark": mark}).body))
         assert [text for _, text in got] == [f"{mark}{n}:" for n in range(count)] + [f"{mark}end"]
         self.finished.append((who, got))
 
@@ -119,7 +119,7 @@ class Wire(RuleBasedStateMachine):
         rest = events[place + 1 :]
         if len(rest) <= WINDOW:
             assert answer.status == 200
-            assert _told(lab.events(answer.body)) == rest
+            assert _told(harness.events(answer.body)) == rest
         else:
             assert answer.status == 400
 
@@ -132,7 +132,7 @@ class Wire(RuleBasedStateMachine):
             return  # the name may be that of a stream of its own that goes on
         with self.clients[1 - who].listen(data.draw(st.sampled_from(events))[0]) as connection:
             answer = connection.answer()
-        marks = {text.partition(":")[0] for _, text in _told(lab.events(answer.body))}
+        marks = {text.partition(":")[0] for _, text in _told(harness.events(answer.body))}
         assert all(self.owner[mark] == 1 - who for mark in marks)
         assert answer.status in (200, 400)
 
@@ -141,7 +141,7 @@ class Wire(RuleBasedStateMachine):
         """A call that lets its connection go; the rest is to be fetched."""
         mark = self._mark(who)
         answer = self.clients[who].call("leave", {"key": mark, "mark": mark})
-        events = lab.events(answer.body)
+        events = harness.events(answer.body)
         assert [text for _, text in _told(events)] == [f"{mark}first"]
         self.clients[who].call("until", {"what": "started", "key": mark})
         self.away.append((who, mark, mark, events[-1]["id"]))
@@ -163,10 +163,10 @@ class Wire(RuleBasedStateMachine):
         with client.listen(last) as connection:
             if not before:
                 client.call("release", {"key": key})
-            got = _told(lab.events(connection.answer().body))
+            got = _told(harness.events(connection.answer().body))
         assert [text for _, text in got] == [f"{mark}second", f"{mark}end"]
         with client.listen(got[0][0]) as connection:  # and once more from the middle
-            assert [text for _, text in _told(lab.events(connection.answer().body))] == [f"{mark}end"]
+            assert [text for _, text in _told(harness.events(connection.answer().body))] == [f"{mark}end"]
 
     @rule(who=st.integers(0, 1), read=st.integers(1, 700))
     def cut(self, who: int, read: int) -> None:
@@ -180,7 +180,7 @@ class Wire(RuleBasedStateMachine):
         if not seen or not (got := [one for one in seen if one.get("id")]):
             return
         with client.listen(got[-1]["id"]) as connection:
-            rest = _told(lab.events(connection.answer().body))
+            rest = _told(harness.events(connection.answer().body))
         assert [text for _, text in _told(seen)] + [text for _, text in rest] == texts
 
     def teardown(self) -> None:
@@ -206,7 +206,7 @@ def _until(connection: Connection, size: int) -> list[dict[str, str]]:
             break
         plain += body[: int(length, 16)]
         body = body[int(length, 16) + 2 :]
-    return lab.events(plain[: plain.rfind(b"\n\n") + 2] if b"\n\n" in plain else b"")
+    return harness.events(plain[: plain.rfind(b"\n\n") + 2] if b"\n\n" in plain else b"")
 
 
 def _told(events: list[dict[str, str]]) -> list[tuple[str, str]]:

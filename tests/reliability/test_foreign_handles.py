@@ -6,11 +6,11 @@ import base64
 from collections.abc import Iterator
 from typing import Any
 
-import lab
+import harness
 import pytest
+from harness import HANDSHAKE, NEWEST, Answer, Client, Connection, Target, encode_http_request, message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from lab import HANDSHAKE, NEWEST, Answer, Client, Connection, Target, encode_http_request, message
 
 relaxed = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -18,7 +18,7 @@ relaxed = settings(max_examples=60, suppress_health_check=[HealthCheck.function_
 @pytest.fixture(scope="module")
 def shared_by_two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """A target that tells principals apart."""
-    with lab.run_target(tmp_path_factory.mktemp("t13"), "http", principals=True, server={"page_size": 2}) as one:
+    with harness.run_target(tmp_path_factory.mktemp("t13"), "http", principals=True, server={"page_size": 2}) as one:
         yield one
         assert one.alive
         assert "Traceback" not in one.log
@@ -115,7 +115,7 @@ def test_the_old_stream_of_another_principal(shared_by_two: Target) -> None:
 def streamed(client: Client, mark: str) -> list[dict[str, str]]:
     """The events of a call that says something, with their ids."""
     answer = client.call("chatter", {"count": 3, "mark": mark})
-    return [event for event in lab.events(answer.body) if event.get("id")]
+    return [event for event in harness.events(answer.body) if event.get("id")]
 
 
 def resumed(client: Client, last: str) -> Answer:
@@ -215,12 +215,12 @@ def test_the_question_put_to_another(shared_by_two: Target, who: str) -> None:
     assert held.head()[0] == 200
     said = held.stream()
     question = next(event for event in said if event.get("data") and "elicitation/create" in event["data"])
-    id = lab.json.loads(question["data"])["id"]
+    id = harness.json.loads(question["data"])["id"]
     forged = {"jsonrpc": "2.0", "id": id, "result": {"action": "accept", "content": {"value": "forged"}}}
     assert other.post(forged).status == 202
     genuine = {"jsonrpc": "2.0", "id": id, "result": {"action": "accept", "content": {"value": "genuine"}}}
     assert alice.post(genuine).status == 202
-    result = lab.json.loads(next(said)["data"])
+    result = harness.json.loads(next(said)["data"])
     assert result["result"]["content"][0]["text"] == "answer genuine"
     held.close()
 
@@ -247,7 +247,7 @@ def test_the_subscription_of_another_cannot_be_ended(shared_by_two: Target) -> N
     assert held.head()[0] == 200
     said = held.stream()
     next(said)
-    notice = message("notifications/cancelled", lab.stateless_params({"requestId": "l"}))
+    notice = message("notifications/cancelled", harness.stateless_params({"requestId": "l"}))
     bob.post(notice, **{"mcp-protocol-version": NEWEST, "mcp-method": notice["method"]})
     bob.call("change")
     assert "list_changed" in next(said)["data"]

@@ -14,12 +14,12 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
-from lab import ACCEPT_JSON_AND_SSE, CAPABILITIES, NEWEST, TIMEOUT_S, VERSION, measure_cpu_unit, record_measurement
+from harness import ACCEPT_JSON_AND_SSE, CAPABILITIES, NEWEST, TIMEOUT_S, VERSION, measure_cpu_unit, record_measurement
 
 from dovetail import Client, MCPError, Policy, Server, testing
 from dovetail.host.host import Host
 from dovetail.transports.http_server.uvicorn_server import bind_socket
-from host.far import UpstreamServer
+from host.upstream_server import UpstreamServer
 
 ALLOW = Policy("allow")
 # What a caller may send along, each with something of its own that must not be found upstream.

@@ -9,9 +9,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from lab import (
+from harness import (
     HANDSHAKE,
     NEWEST,
     VERSION,
@@ -24,6 +22,8 @@ from lab import (
     record_measurement,
     stateless_params,
 )
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 KEY = "headers"  # of the calls that must not run
 

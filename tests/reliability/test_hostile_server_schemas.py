@@ -10,11 +10,11 @@ import time
 from typing import Any
 
 import pytest
-from lab import measure_cpu_unit, record_measurement
+from harness import measure_cpu_unit, record_measurement
 from test_costly_schemas import ARGUMENTS, SCHEMAS, doubling, nested
 
 from dovetail import Client, MCPError, Timeouts
-from stand_ins import ERAS, ScriptedServer, serve_on_socket, text_result, tool_definition
+from scripted_server import ERAS, ScriptedServer, serve_on_socket, text_result, tool_definition
 
 BOUND = 10  # units of work beyond reading the answer; the target is one
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from lab import (
+from harness import (
     HANDSHAKE,
     NEWEST,
     Client,

@@ -9,11 +9,11 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-import lab
+import harness
 import pytest
+from harness import CAPABILITIES, HANDSHAKE, NEWEST, VERSION, Client, Sse2024Client, StdioClient, Target
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from lab import CAPABILITIES, HANDSHAKE, NEWEST, VERSION, Client, Sse2024Client, StdioClient, Target
 
 EXAMPLES = int(os.environ.get("RELIABILITY_EXAMPLES", "60"))
 relaxed = settings(
@@ -95,7 +95,7 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
 def broken(draw: st.DrawFn) -> bytes:
     """The bytes of a good message, cut, flipped, repeated or filled with rubbish; without line ends."""
     method = draw(st.sampled_from(sorted(METHODS)))
-    data = bytearray(json.dumps(lab.message(method, METHODS[method], draw(st.integers(10**6, 10**7)))).encode())
+    data = bytearray(json.dumps(harness.message(method, METHODS[method], draw(st.integers(10**6, 10**7)))).encode())
     for _ in range(draw(st.integers(1, 4))):
         place = draw(st.integers(0, max(0, len(data) - 1)))
         match draw(st.sampled_from(["flip", "cut", "insert", "repeat", "drop"])):
@@ -280,7 +280,9 @@ def _mirror(data: bytes) -> dict[str, str]:
     """The headers an honest client would send with this body, as far as it has any."""
     try:
         value = json.loads(data)
-        return {name: text for name, text in lab.mirror_headers(value).items() if text.isascii() and text.isprintable()}
+        return {
+            name: text for name, text in harness.mirror_headers(value).items() if text.isascii() and text.isprintable()
+        }
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         return {}
 
@@ -296,7 +298,7 @@ Door = HttpDoor | StdioDoor | OldDoor
 def door(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     make, revision = DOORS[request.param]
     transport = "stdio" if make is StdioDoor else "http"
-    with lab.run_target(tmp_path_factory.mktemp("t01"), transport, dev=True) as one:
+    with harness.run_target(tmp_path_factory.mktemp("t01"), transport, dev=True) as one:
         yield make(one, revision)
         assert one.alive
         assert "Traceback" not in one.log, one.log[-4000:]

@@ -7,9 +7,9 @@ import json
 import os
 from collections.abc import Iterator
 
-import lab
+import harness
 import pytest
-from lab import (
+from harness import (
     HANDSHAKE,
     Client,
     Connection,
@@ -47,7 +47,7 @@ class Opener:
     def of(self, session: str) -> dict[str, str]:
         return self.plain | {"mcp-session-id": session, "mcp-protocol-version": HANDSHAKE}
 
-    def call(self, session: str, tool: str, arguments: object) -> lab.Answer:
+    def call(self, session: str, tool: str, arguments: object) -> harness.Answer:
         made = message("tools/call", {"name": tool, "arguments": arguments}, 1)
         return self.client.exchange(self._post(self.of(session), made))
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from fault_proxy import FAULTS, FaultProxy
-from lab import record_measurement
+from harness import record_measurement
 
 from dovetail import Client, ClientLimits, MCPError, Server, Timeouts
 from driver import serve

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from calling import run_client
-from lab import measure_cpu_unit, record_measurement
+from client_process import run_client
+from harness import measure_cpu_unit, record_measurement
 
 from dovetail import Client, ClientLimits
-from stand_ins import (
+from scripted_server import (
     STREAM_HEAD,
     Messages,
     ScriptedServer,
@@ -20,7 +20,7 @@ from stand_ins import (
     serve_over_http,
     text_result,
 )
-from transports.scene import wait_until
+from transports.fake_service import wait_until
 
 MANY = 100_000
 BOUND = 1000  # units of work; the target is 100

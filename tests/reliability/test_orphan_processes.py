@@ -13,11 +13,11 @@ from typing import Any
 
 import psutil
 import pytest
-from calling import command, environment
-from lab import record_measurement
+from client_process import command, environment
+from harness import record_measurement
 
 from dovetail import Client
-from transports.scene import wait_until
+from transports.fake_service import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="platform: process groups")
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calling import run_client
-from lab import MiB, record_measurement
+from client_process import run_client
+from harness import MiB, record_measurement
 
-from stand_ins import (
+from scripted_server import (
     ERAS,
     STREAM_HEAD,
     ScriptedServer,
@@ -29,7 +29,7 @@ from stand_ins import (
 HOSTILE = 64.0  # MiB over idle
 LIMIT = 32 * MiB
 FULL = 8 * LIMIT / MiB  # what an honest answer just under the limit may take on its way
-HOSTILE_PROGRAM = Path(__file__).with_name("hostile.py")
+HOSTILE_PROGRAM = Path(__file__).with_name("hostile_server.py")
 
 
 def only_once(reaction: Any) -> Any:

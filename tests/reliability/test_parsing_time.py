@@ -14,7 +14,7 @@ import tracemalloc
 from collections.abc import Callable
 
 import pytest
-from lab import (
+from harness import (
     HANDSHAKE,
     Client,
     MiB,

@@ -11,9 +11,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from harness import HANDSHAKE, NEWEST, Client, StdioClient, Target, record_measurement, run_target
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lab import HANDSHAKE, NEWEST, Client, StdioClient, Target, record_measurement, run_target
 
 from dovetail.server.uri_template import URITemplate
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dovetail import Context, Guard, Offload, Principal, Server, StaticTokens
-from transports.scene import (
+from transports.fake_service import (
     INITIALIZED,
     LATEST_HANDSHAKE,
     META,

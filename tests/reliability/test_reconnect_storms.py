@@ -4,10 +4,18 @@ import asyncio
 from typing import Any
 
 import pytest
-from lab import record_measurement
+from harness import record_measurement
 
 from dovetail import Client, MCPError, Timeouts
-from stand_ins import CLOSE, RST, Messages, ScriptedServer, create_notification, encode_http_reply, serve_over_http
+from scripted_server import (
+    CLOSE,
+    RST,
+    Messages,
+    ScriptedServer,
+    create_notification,
+    encode_http_reply,
+    serve_over_http,
+)
 
 WATCHED = 4.0  # seconds
 MOST = 5  # attempts in that time: at 0, 0.5, 1.5, 3.5 s, and one for luck

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from lab import (
+from harness import (
     HANDSHAKE,
     NEWEST,
     Answer,

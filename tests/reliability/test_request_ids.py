@@ -7,8 +7,9 @@ id that is in use is refused, and the first is not disturbed.
 from collections.abc import Iterator
 from typing import Any
 
-import lab
+import harness
 import pytest
+from harness import HANDSHAKE, NEWEST, Client, Connection, StdioClient, Target, message
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -20,7 +21,6 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from lab import HANDSHAKE, NEWEST, Client, Connection, StdioClient, Target, message
 
 IDS: list[Any] = [
     0, 1, -1, "1", "0", "", " ", "-1", "null", "id", "__proto__", "constructor", 2**31, 2**53, 2**53 + 1, 2**63, 10**39,
@@ -36,7 +36,7 @@ Running = tuple[Connection, Any, str]
 @pytest.fixture(scope="module", autouse=True)
 def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder = tmp_path_factory.mktemp("t11")
-    with lab.run_target(folder, "http") as over_http, lab.run_target(folder, "stdio") as over_pipe:
+    with harness.run_target(folder, "http") as over_http, harness.run_target(folder, "stdio") as over_pipe:
         _targets.update(http=over_http, stdio=over_pipe)
         yield
         assert over_http.alive

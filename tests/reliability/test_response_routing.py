@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import lab
+import harness
 import pytest
-from lab import HANDSHAKE, NEWEST, Client, Sse2024Client, StartTarget, Target, message, record_measurement
+from harness import HANDSHAKE, NEWEST, Client, Sse2024Client, StartTarget, Target, message, record_measurement
 
 CLIENTS = int(os.environ.get("RELIABILITY_CLIENTS", "24"))
 DELIVERIES = int(os.environ.get("RELIABILITY_DELIVERIES", "1000000"))
@@ -64,7 +64,7 @@ def simply(tool: str) -> Callable[[Client, str, int], int]:
 
 
 def chatter(client: Client, marker: str, id: int) -> int:
-    answer = client.call("chatter", {"count": 3, "mark": f"{marker}:"}, id=id, **{lab.LOG_LEVEL: "error"})
+    answer = client.call("chatter", {"count": 3, "mark": f"{marker}:"}, id=id, **{harness.LOG_LEVEL: "error"})
     *notices, result = answer.messages
     assert [one["params"]["data"].split(":")[:2] for one in notices] == [[marker, str(n)] for n in range(3)]
     assert (result["id"], result["result"]["content"][0]["text"]) == (id, f"{marker}:end")

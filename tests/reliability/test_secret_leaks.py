@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab import record_measurement
+from harness import record_measurement
 
 from dovetail import Client, Host, MCPError, Policy, rule
 from dovetail.host.audit_log import Journal

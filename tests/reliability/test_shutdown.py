@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import lab
+import harness
 import pytest
-from lab import (
+from harness import (
     HANDSHAKE,
     NEWEST,
     Answer,
@@ -189,7 +189,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Out
 
     def run(name: str) -> Outcome:
         transport, _, case = name.partition(" ")
-        with lab.run_target(folder, transport, limits=LIMITS) as target:
+        with harness.run_target(folder, transport, limits=LIMITS) as target:
             if transport == "stdio":
                 return stop_stdio(target, *OVER_STDIO[case])
             prepare, numbers = OVER_HTTP[case]
@@ -274,7 +274,7 @@ def test_over_stdio_it_ends_in_time(outcomes: dict[str, Outcome], case: str) -> 
 
 
 def test_while_it_drains_nothing_new_begins(tmp_path: Path) -> None:
-    with lab.run_target(tmp_path, "http", limits={"drain": 20.0, "hard_stop": 30.0}) as target:
+    with harness.run_target(tmp_path, "http", limits={"drain": 20.0, "hard_stop": 30.0}) as target:
         client, other = Client(target), Client(target)
         client.is_healthy()
         other.is_healthy()
@@ -296,7 +296,7 @@ def _refused(client: Client) -> Answer | None:
 
 
 def test_an_open_old_stream_hears_the_end(tmp_path: Path) -> None:
-    with lab.run_target(tmp_path, "http", limits=LIMITS) as target:
+    with harness.run_target(tmp_path, "http", limits=LIMITS) as target:
         old = Sse2024Client(target)
         old.send(message("tools/call", {"name": "wait", "arguments": {"key": "k"}}, "held"))
         Client(target).call("until", {"what": "started", "key": "k"})
@@ -309,13 +309,13 @@ def test_an_open_old_stream_hears_the_end(tmp_path: Path) -> None:
 
 def test_unix_sockets_stop_like_the_others(tmp_path: Path) -> None:
     place = str(tmp_path / "s")
-    with lab.run_target(tmp_path, "unix", run={"path": place}, limits=LIMITS) as target:
+    with harness.run_target(tmp_path, "unix", run={"path": place}, limits=LIMITS) as target:
         wait_for(lambda: Path(place).exists(), "the socket")
         with socket.socket(socket.AF_UNIX) as peer:
-            peer.settimeout(lab.TIMEOUT_S)
+            peer.settimeout(harness.TIMEOUT_S)
             peer.connect(place)
-            made = message("tools/list", lab.stateless_params(), 1)
-            peer.sendall(lab.json.dumps(made).encode() + b"\n")
+            made = message("tools/list", harness.stateless_params(), 1)
+            peer.sendall(harness.json.dumps(made).encode() + b"\n")
             assert peer.recv(1)
             began = time.monotonic()
             target.signal(TERM)

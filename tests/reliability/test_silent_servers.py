@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from lab import record_measurement
+from harness import record_measurement
 
 from dovetail import Client, MCPError, RequestTimeout, Timeouts
-from stand_ins import (
+from scripted_server import (
     ERAS,
     SILENCE,
     STREAM_HEAD,

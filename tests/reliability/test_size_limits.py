@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import lab
+import harness
 import pytest
-from lab import (
+from harness import (
     CAPABILITIES,
     HANDSHAKE,
     NEWEST,
@@ -105,7 +105,7 @@ def test_a_length_that_is_no_number_is_refused(served: Target, length: str) -> N
 
 @pytest.mark.parametrize(("over", "status"), [(0, 202), (1, 413)])
 def test_body_of_the_old_transport(served: Target, over: int, status: int) -> None:
-    old = lab.Sse2024Client(served)
+    old = harness.Sse2024Client(served)
     assert old.send(sized(LIMITS.body + over, id="big")).status == status
     if status == 202:
         assert "result" in old.answer("big")
@@ -151,7 +151,7 @@ def test_one_header(served: Target, over: int, status: int) -> None:
 def test_all_headers(served: Target, over: int, status: int) -> None:
     """The block counts the address, the names and the values."""
     client = Client(served)
-    body = json.dumps(message("tools/list", lab.stateless_params(), 1)).encode()
+    body = json.dumps(message("tools/list", harness.stateless_params(), 1)).encode()
     headers = client.headers | {"mcp-protocol-version": NEWEST, "mcp-method": "tools/list"}
     headers["content-length"] = str(len(body))
     used = len("/mcp") + sum(len(name) + len(value) for name, value in headers.items())
@@ -170,7 +170,7 @@ def test_all_headers(served: Target, over: int, status: int) -> None:
 
 @pytest.mark.parametrize("piece", [b"GET /" + b"u" * 100_000, b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 20_000])
 def test_a_head_that_never_ends_is_refused(served: Target, piece: bytes) -> None:
-    with lab.Connection(served.port) as connection:
+    with harness.Connection(served.port) as connection:
         connection.send(piece)
         assert connection.answer().status in (400, 431)
         assert connection.wait_closed()
@@ -179,7 +179,7 @@ def test_a_head_that_never_ends_is_refused(served: Target, piece: bytes) -> None
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """A target with limits that are quickly reached."""
-    with lab.run_target(tmp_path_factory.mktemp("t03"), "http", limits={"uri": 200, "result": 1000}) as one:
+    with harness.run_target(tmp_path_factory.mktemp("t03"), "http", limits={"uri": 200, "result": 1000}) as one:
         yield one
 
 
@@ -279,9 +279,9 @@ def nested(levels: int) -> bytes:
 )  # fmt: skip
 def test_json(served: Target, value: bytes, good: bool) -> None:
     client = Client(served)
-    made = message("tools/list", lab.stateless_params({"filler": "@"}), 1)
+    made = message("tools/list", harness.stateless_params({"filler": "@"}), 1)
     body = json.dumps(made).encode().replace(b'"@"', value)
-    answer = client.post(body, **lab.mirror_headers(made))
+    answer = client.post(body, **harness.mirror_headers(made))
     assert answer.status == (200 if good else 400), answer.body[:200]
     if not good:
         assert answer.message["error"]["code"] == -32700

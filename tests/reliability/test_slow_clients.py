@@ -10,10 +10,10 @@ import os
 import time
 from collections.abc import Iterator
 
-import lab
+import harness
 import psutil
 import pytest
-from lab import (
+from harness import (
     ACCEPT_JSON_AND_SSE,
     HANDSHAKE,
     Client,
@@ -36,7 +36,7 @@ MANY = 300
 
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    with lab.run_target(tmp_path_factory.mktemp("t06"), "http", limits=TIMES) as one:
+    with harness.run_target(tmp_path_factory.mktemp("t06"), "http", limits=TIMES) as one:
         Client(one).is_healthy()
         yield one
         assert one.alive
@@ -123,7 +123,7 @@ def test_stalled_bodies_do_not_pile_up_in_memory(hasty: Target) -> None:
     assert all(connection.wait_closed() for connection in held)
 
 
-@pytest.mark.parametrize("revision", [lab.NEWEST, HANDSHAKE])
+@pytest.mark.parametrize("revision", [harness.NEWEST, HANDSHAKE])
 @pytest.mark.parametrize("tool", ["blob", "chatter"])
 def test_clients_that_never_read_are_dropped(hasty: Target, revision: str, tool: str) -> None:
     """The peers: 40 clients that did not read 5 MB held 461 MiB for as long as they liked."""
@@ -132,7 +132,7 @@ def test_clients_that_never_read_are_dropped(hasty: Target, revision: str, tool:
     idle, descriptors = hasty.rss, hasty.descriptors
     hasty.reset_peak()
     arguments = {"size": 5_000_000} if tool == "blob" else {"count": 500, "size": 10_000}
-    data = client.prepare("tools/call", {"name": tool, "arguments": arguments}, **{lab.LOG_LEVEL: "error"})
+    data = client.prepare("tools/call", {"name": tool, "arguments": arguments}, **{harness.LOG_LEVEL: "error"})
     held = [client.send_only(data, receive_buffer=4096) for _ in range(40)]
     wait_for(lambda: client.is_healthy() and hasty.descriptors <= descriptors + 2, "all dropped")
     record_measurement(f"T06 40 that never read 5 MB ({tool}, {revision})", (hasty.peak - idle) / MiB, "MiB")

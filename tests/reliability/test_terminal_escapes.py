@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab import record_measurement
+from harness import record_measurement
 
-from cli.program import TIMEOUT_S
+from agent.models.provider_server import ProviderServer, ScriptedReply
+from cli.command_process import TIMEOUT_S
 from cli.terminal import open_terminal
 from dovetail import Context, MCPError, Policy, Server, rule
 from dovetail.host import ConsentRequest
 from dovetail.host.consent.terminal_consent import TerminalConsent
 from dovetail.host.host import Host
-from host.models.makers import ProviderServer, ScriptedReply
 
 # Title, clipboard (OSC 52), link (OSC 8), clear, cursor up, C1, bells, returns, reordering, hiding, joining, line ends
 # that are none, a tag, half a character's worth of nonsense. Written as escapes: this file must be readable, too.

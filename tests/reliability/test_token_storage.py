@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from lab import record_measurement
+from harness import record_measurement
 
+from auth.guarded_server import GuardedServer, HttpRequest, User, oauth_settings, run_guarded_server, wait_until
 from dovetail import Client
 from dovetail.auth.token_stores import FileTokenStore
 from dovetail.oauth.login.saved_login import SavedLogin
-from login.place import GuardedServer, HttpRequest, User, oauth_settings, run_guarded_server, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="platform: kills as POSIX does")
 

@@ -12,13 +12,13 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from lab import record_measurement
+from harness import record_measurement
 
-from auth.issuing import Issuer
+from auth.live_server import serve_app
 from dovetail import Context, Guard, IntrospectionVerifier, JwtVerifier, Server
 from dovetail.transports.http_client.http_client import HTTPClient
-from login.hosting import serve_app
-from transports.scene import LATEST_HANDSHAKE, initialize, mirror_headers, request, stateless_request
+from oauth.fake_issuer import Issuer
+from transports.fake_service import LATEST_HANDSHAKE, initialize, mirror_headers, request, stateless_request
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 

@@ -7,10 +7,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import lab
+import harness
 import pytest
 from faults import RAISED, RETURNED, TOLERATED
-from lab import HANDSHAKE, NEWEST, Client, Sse2024Client, StartTarget, StdioClient, Target
+from harness import HANDSHAKE, NEWEST, Client, Sse2024Client, StartTarget, StdioClient, Target
 
 TOOLS = ("fault", "late_fault", "sync_fault")
 DOORS = ("http stateless", "http session", "stdio stateless", "stdio session", "sse")
@@ -45,7 +45,7 @@ class Door:
 
 @pytest.fixture(scope="module", params=["http", "stdio"])
 def watched(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    with lab.run_target(tmp_path_factory.mktemp("t15"), request.param, dev=True) as one:
+    with harness.run_target(tmp_path_factory.mktemp("t15"), request.param, dev=True) as one:
         yield one
         assert one.alive
         assert "never retrieved" not in one.log

@@ -3,7 +3,7 @@
 import itertools
 import random
 
-from lab import record_measurement
+from harness import record_measurement
 
 from dovetail import Tool
 from dovetail.host.catalog import Catalog, Manifest

@@ -2,9 +2,9 @@
 
 import time
 
-import lab
+import harness
 import pytest
-from lab import HANDSHAKE, NEWEST, Client, Connection, Target, encode_http_request, record_measurement
+from harness import HANDSHAKE, NEWEST, Client, Connection, Target, encode_http_request, record_measurement
 
 BOUND = 2.0  # the peers never answered; ours takes milliseconds
 
@@ -15,7 +15,7 @@ def test_an_unread_answer_does_not_hold_up_the_next_call(served: Target, revisio
     client = Client(served, revision)
     client.is_healthy()
     arguments = {"count": 2000, "size": 5000} if tool == "chatter" else {"size": 9_000_000}
-    data = client.prepare("tools/call", {"name": tool, "arguments": arguments}, 1, **{lab.LOG_LEVEL: "error"})
+    data = client.prepare("tools/call", {"name": tool, "arguments": arguments}, 1, **{harness.LOG_LEVEL: "error"})
     stuck = client.send_only(data, receive_buffer=4096)
     assert stuck.socket.recv(1)
     began = time.monotonic()

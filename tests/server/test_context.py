@@ -14,7 +14,7 @@ from dovetail.server.input_requests import InputRequests
 from dovetail.wire.lifecycle import Implementation
 from dovetail.wire.logs import LEVELS
 from mentions import mentions
-from server.calling import LATEST_HANDSHAKE, NEWEST, Client, error_text, text
+from server.direct_client import LATEST_HANDSHAKE, NEWEST, Client, error_text, text
 
 
 def app_with(function: Any, **options: Any) -> Server:

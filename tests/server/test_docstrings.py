@@ -7,7 +7,7 @@ import pytest
 
 from dovetail import Server
 from dovetail.server.parameters.docstrings import parse
-from server.calling import Client
+from server.direct_client import Client
 
 GOOGLE = """Forecast the weather.
 

@@ -16,7 +16,7 @@ from PIL import Image as Picture
 
 from dovetail import Annotations, Audio, File, Image, ImageContent, Server
 from dovetail.server.results import compile_output, to_prompt_messages, to_resource_contents
-from server.calling import Client
+from server.direct_client import Client
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 8
 WAV = b"RIFF\x04\0\0\0WAVE"

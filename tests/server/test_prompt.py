@@ -8,7 +8,7 @@ import pytest
 from dovetail import Context, Icon, PromptMessage, Server, TextContent, ToolError
 from dovetail.server.prompt import Prompt
 from dovetail.wire.prompts import PromptArgument
-from server.calling import Client
+from server.direct_client import Client
 
 
 def packing(city: str, days: int = 3, style: Literal["light", "full"] = "light") -> str:

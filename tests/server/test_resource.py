@@ -9,7 +9,7 @@ from dovetail import Annotations, Context, Icon, Lifetime, ResourceContents, Res
 from dovetail.server.resource import Resource, ResourceTemplate
 from dovetail.wire.resources import ReadResourceResult
 from mentions import values
-from server.calling import LATEST_HANDSHAKE, Client
+from server.direct_client import LATEST_HANDSHAKE, Client
 
 
 def read() -> str:

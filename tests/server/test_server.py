@@ -29,7 +29,7 @@ from dovetail.protocol.exchange import Exchange
 from dovetail.wire.input_required import InputRequiredResult
 from dovetail.wire.prompts import GetPromptResult
 from mentions import mentions, values
-from server.calling import LATEST_HANDSHAKE, NEWEST, TIMEOUT_S, Client, error_text, text
+from server.direct_client import LATEST_HANDSHAKE, NEWEST, TIMEOUT_S, Client, error_text, text
 
 TOOLS, UPDATED = "notifications/tools/list_changed", "notifications/resources/updated"
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"

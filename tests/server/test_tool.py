@@ -12,7 +12,7 @@ import pytest
 from dovetail import CallToolResult, Context, Icon, Server, TextContent, ToolAnnotations
 from dovetail.server.tool import Tool, build_error_result
 from mentions import mentions
-from server.calling import LATEST_HANDSHAKE, NEWEST, Client, error_text, text
+from server.direct_client import LATEST_HANDSHAKE, NEWEST, Client, error_text, text
 
 
 @dataclass

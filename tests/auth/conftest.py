@@ -1,0 +1,28 @@
+"""A guarded place and its user, for the tests of logins."""
+
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from auth.guarded_server import GuardedServer, User, run_guarded_server
+
+
+@pytest.fixture
+async def place() -> AsyncIterator[GuardedServer]:
+    async with run_guarded_server() as one:
+        yield one
+
+
+@pytest.fixture
+async def user() -> AsyncIterator[User]:
+    one = User()
+    yield one
+    await one.close()
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

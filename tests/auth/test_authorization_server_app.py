@@ -1,0 +1,504 @@
+"""The authorization server as an application: logins over HTTP, its shell, and what it must not be led to fetch."""
+
+import asyncio
+import http.client
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from html import unescape
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import pytest
+
+from auth.live_server import serve_app
+from dovetail import (
+    AuthorizationServer,
+    Client,
+    ClientCredentials,
+    Context,
+    Guard,
+    LoginFailed,
+    OAuth,
+    Principal,
+    Provider,
+    Server,
+    Upstream,
+    known_client,
+)
+from dovetail.auth.flow_runner import FlowRunner
+from dovetail.auth.sqlite_store import SQLiteStore
+from dovetail.oauth.authorization_server.identity_provider import SecretSealer
+from dovetail.oauth.authorization_server.store import TokenGrant
+from dovetail.oauth.authorization_server.token_issuer import OAuthTokenIssuer
+from dovetail.oauth.flow import FetchUntrusted
+from dovetail.oauth.login.saved_login import Token
+from dovetail.transports.http_client.http_client import HTTPClient
+from transports.fake_service import AsgiRequest
+
+HOME = "http://localhost:8000"
+SECRET = "a secret of many letters"
+
+FORM = [(b"content-type", b"application/x-www-form-urlencoded")]
+Browse = Callable[[str], Awaitable[None]]
+
+
+class Browser:
+    """Follows redirects and keeps cookies, by origin."""
+
+    def __init__(self) -> None:
+        self._fetcher = HTTPClient()
+        self._cookies: dict[str, bytes] = {}
+
+    async def go(self, method: str, url: str, form: dict[str, str] | None = None) -> str:
+        """The page it ends at."""
+        while True:
+            origin = urlsplit(url).netloc
+            headers = [*FORM] if form is not None else []
+            headers += [(b"cookie", self._cookies[origin])] if origin in self._cookies else []
+            reply = await self._fetcher.fetch(method, url, headers, urlencode(form).encode() if form else b"")
+            text = (await reply.read()).decode()
+            if b"set-cookie" in reply.headers:
+                self._cookies[origin] = reply.headers[b"set-cookie"].partition(b";")[0]
+            if reply.status != 303:
+                return text
+            method, url, form = "GET", reply.headers[b"location"].decode(), None
+
+    async def close(self) -> None:
+        await self._fetcher.close()
+
+
+def browser(pages: list[str] | None = None, **fields: str) -> Browse:
+    """A browser whose user agrees to everything, filling in these fields."""
+
+    async def browse(url: str) -> None:
+        one = Browser()
+        text = await one.go("GET", url)
+        while "<form" in text or "refresh" in text:
+            if pages is not None:
+                pages.append(text)
+            if "<form" in text:
+                found = dict(re.findall(r'name="(request|csrf)" value="([^"]+)"', text))
+                action = re.findall(r'action="([^"]+)"', text)[0]
+                text = await one.go("POST", action, found | {"decision": "allow"} | fields)
+            else:
+                text = await one.go("GET", unescape(re.findall(r'href="([^"]+)"', text)[0]))
+        await one.close()
+
+    return browse
+
+
+def login(pages: list[str] | None = None, **fields: str) -> OAuth:
+    return OAuth(store="memory", open_browser=browser(pages, **fields), timeout=20)
+
+
+def pair(url: str, supported: Sequence[str] | None = (), **options: Any) -> tuple[AuthorizationServer, Server]:
+    authority = AuthorizationServer(issuer=url, resources=[url + "/mcp"], **options)
+    app = Server("x", auth=Guard(authority.verifier(), scopes_supported=supported))
+
+    @app.tool
+    async def who(ctx: Context) -> str:
+        assert ctx.principal is not None
+        return f"{ctx.principal.subject} {' '.join(sorted(ctx.principal.scopes))}".strip()
+
+    @app.tool(scopes=["write"])
+    def write() -> str:
+        return "written"
+
+    @app.tool
+    async def upstream(ctx: Context) -> str:
+        return str(await authority.upstream_token(ctx.principal))
+
+    return authority, app
+
+
+def both(**options: Any) -> Callable[[str], Any]:
+    def make(url: str) -> Any:
+        authority, app = pair(url, **options)
+        return authority.beside(app.asgi())
+
+    return make
+
+
+@pytest.mark.parametrize("revision", ["2026-07-28", "2025-11-25", "2025-03-26"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_a_login_from_the_first_request_to_a_step_up(revision: str, kind: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"users": {"ada": "pw"}}
+    if kind == "sqlite":
+        options |= {"store": tmp_path / "kept.db", "secret": "a secret of many letters"}
+    pages: list[str] = []
+    async with serve_app(both(**options)) as url:
+        settings = login(pages, username="ada", password="pw")
+        async with Client(url + "/mcp", auth=settings, revision=revision) as client:
+            assert await client.call("who") == "ada"
+            assert await client.call("write") == "written"
+            assert await client.call("who") == "ada write"
+    assert len(pages) == 2
+
+
+async def test_a_login_asks_for_the_scopes_the_tools_take() -> None:
+    pages: list[str] = []
+    async with serve_app(both(supported=None)) as url, Client(url + "/mcp", auth=login(pages)) as client:
+        assert "write" in [tool.name for tool in await client.list_tools()]
+        assert await client.call("who") == "developer write"
+    assert len(pages) == 1
+
+
+async def test_development_mode_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    pages: list[str] = []
+    with caplog.at_level(logging.WARNING, "dovetail"):
+        async with serve_app(both()) as url, Client(url + "/mcp", auth=login(pages)) as client:
+            assert await client.call("who") == "developer"
+    assert "'developer'" in caplog.text
+    assert "developer" in pages[0]
+
+
+@pytest.mark.parametrize(("options", "most"), [({}, 100), ({"registrations": 3}, 3)])
+async def test_a_developer_may_register_often(
+    options: dict[str, Any], most: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    document = json.dumps({"redirect_uris": ["http://127.0.0.1/x"]}).encode()
+    async with serve_app(both(**options)) as url:
+        fetcher, statuses = HTTPClient(), list[int]()
+        for _ in range(most + 2):
+            reply = await fetcher.fetch("POST", url + "/register", [(b"content-type", b"application/json")], document)
+            await reply.read()
+            statuses.append(reply.status)
+        await fetcher.close()
+    assert statuses == [201] * most + [429] * 2
+    assert caplog.text.count("registrations=") == 1
+
+
+async def test_users_by_a_function() -> None:
+    async def check(name: str, password: str) -> str | None:
+        return f"user:{name}" if password == "good" else None
+
+    async with serve_app(both(users=check)) as url:
+        settings = login(username="eve", password="good")
+        async with Client(url + "/mcp", auth=settings) as client:
+            assert await client.call("who") == "user:eve"
+
+
+async def test_a_provider_upstream_over_http() -> None:
+    """The provider is an authorization server of ours, with a page that names the user."""
+
+    def provider(url: str) -> Any:
+        known = known_client("proxy", redirect_uris=["http://127.0.0.1/callback"], client_secret="s3cret")
+        made = AuthorizationServer(issuer=url, clients=[known], resources=[url])
+
+        async def whole(scope: Any, receive: Any, send: Any) -> None:
+            if scope["path"] != "/userinfo":
+                await made(scope, receive, send)
+                return
+            body = b'{"sub": "ada", "name": "Ada"}'
+            length = (b"content-length", b"%d" % len(body))
+            await send({"type": "http.response.start", "status": 200, "headers": [length]})
+            await send({"type": "http.response.body", "body": body})
+
+        return whole
+
+    async with serve_app(provider) as up:
+        facts = Provider(
+            name="Up",
+            authorization_endpoint=up + "/authorize",
+            token_endpoint=up + "/token",
+            userinfo_endpoint=up + "/userinfo",
+            method="client_secret_basic",
+        )
+        upstream = Upstream(facts, client_id="proxy", client_secret="s3cret")
+        async with serve_app(both(upstream=upstream)) as url:
+            pages: list[str] = []
+            async with Client(url + "/mcp", auth=login(pages)) as client:
+                assert await client.call("who") == "Up:ada"
+                token = await client.call("upstream")
+                assert token.count(".") == 2  # the provider's own, for the server's own use
+
+
+async def test_a_program_logs_in_as_itself() -> None:
+    known = known_client("nightly", client_secret="s3cret", scopes=["write"])
+    async with serve_app(both(clients=[known])) as url:
+        settings = ClientCredentials(client_id="nightly", client_secret="s3cret", issuer=url)
+        async with Client(url + "/mcp", auth=settings) as client:
+            assert await client.call("write") == "written"
+            assert await client.call("who") == "nightly write"
+
+
+async def test_a_user_who_refuses() -> None:
+    async with serve_app(both()) as url:
+        with pytest.raises(LoginFailed, match="access_denied"):
+            async with Client(url + "/mcp", auth=login(decision="deny")) as client:
+                await client.call("who")
+
+
+async def test_below_a_path() -> None:
+    authority = AuthorizationServer(issuer="http://127.0.0.1:8000/auth")
+    for path, root in (
+        ("/.well-known/oauth-authorization-server/auth", ""),
+        ("/auth/.well-known/oauth-authorization-server", "/auth"),
+        ("/auth/jwks", "/auth"),
+        ("/auth/jwks", ""),
+        ("/x/jwks", "/x"),
+    ):
+        assert (await AsgiRequest(authority, "GET", path, root_path=root).wait_done()).status == 200, path
+    assert (await AsgiRequest(authority, "GET", "/nothing").wait_done()).status == 404
+
+
+async def test_what_is_not_below_the_issuer_is_the_applications() -> None:
+    asked: list[str] = []
+
+    async def mine(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"mine"})
+
+    application = AuthorizationServer(issuer=HOME + "/auth").beside(mine)
+    for path in ("/token", "/callback", "/auth/jwks", "/.well-known/oauth-authorization-server/auth"):
+        assert (await AsgiRequest(application, "GET", path).wait_done()).status == 200
+    assert asked == ["/token", "/callback"]
+
+
+def _log_in(path: Path, subject: str, upstream: str | None = None) -> dict[str, Any]:
+    """Store a login in the file of an authorization server, as if the user had logged in; its tokens."""
+    store = SQLiteStore(path)
+    issuing = OAuthTokenIssuer(HOME, store, SecretSealer(SECRET), access_token_ttl=60, refresh_token_ttl=60)
+    grant = TokenGrant(family="f", client_id="nightly", subject=subject, resource=HOME + "/mcp", upstream=upstream)
+    tokens = issuing.issue_tokens(grant, time.time(), refreshable=True)
+    store.close()
+    return tokens
+
+
+def _renewed(path: Path, users: dict[str, str] | None = None, **options: Any) -> Callable[[], Awaitable[int]]:
+    """What a renewal by a user who is logged in is answered with, whenever it is asked for."""
+    authority = AuthorizationServer(issuer=HOME, users=users, store=path, secret=SECRET, **options)
+    said = _log_in(path, "ada")
+
+    async def renew() -> int:
+        form = {"grant_type": "refresh_token", "client_id": "nightly", "refresh_token": said["refresh_token"]}
+        there = [*FORM, (b"host", b"localhost:8000")]
+        response = await AsgiRequest(authority, "POST", "/token", urlencode(form).encode(), there).wait_done()
+        said.update(json.loads(response.body))
+        return response.status
+
+    return renew
+
+
+@pytest.mark.parametrize("kind", ["table", "plain", "async"])
+async def test_who_is_no_user_any_more_renews_nothing(kind: str, tmp_path: Path) -> None:
+    users = {"ada": "pw"}
+    plain = None if kind == "table" else lambda subject: subject in users  # pyright: ignore[reportUnknownLambdaType]
+
+    async def later(subject: str) -> bool:
+        return subject in users
+
+    client = known_client("nightly", redirect_uris=["http://127.0.0.1/"])
+    renew = _renewed(tmp_path / "kept.db", users, clients=[client], active=later if kind == "async" else plain)
+    assert await renew() == 200
+    del users["ada"]
+    assert await renew() == 400
+
+
+async def test_revoking_a_user_and_whose_tokens_are_the_providers(tmp_path: Path) -> None:
+    path, up = tmp_path / "kept.db", Upstream("github", client_id="a", client_secret="b")
+    authority = AuthorizationServer(issuer=HOME, upstream=up, store=path, secret=SECRET)
+    _log_in(path, "github:1", SecretSealer(SECRET).seal(Token(access_token="adas"), "f"))
+    claims = {"sid": "f"}
+    assert await authority.upstream_token(Principal("github:1", issuer=HOME, claims=claims)) == "adas"
+    for other in (
+        Principal("github:1", issuer="https://other.example", claims=claims),
+        Principal("github:2", issuer=HOME, claims=claims),
+        Principal("github:1", claims=claims),
+        Principal("github:1", issuer=HOME),
+        None,
+    ):
+        assert await authority.upstream_token(other) is None
+    assert await authority.revoke("github:1") == 1
+    assert await authority.upstream_token(Principal("github:1", issuer=HOME, claims=claims)) is None
+
+
+async def test_other_names_are_not_served() -> None:
+    authority = AuthorizationServer(issuer="http://127.0.0.1:8000")
+    assert (await AsgiRequest(authority, "GET", "/jwks", headers={"host": "evil.example"}).wait_done()).status == 421
+
+
+async def test_bodies_are_bounded() -> None:
+    authority = AuthorizationServer(issuer="http://127.0.0.1:8000")
+    assert (await AsgiRequest(authority, "POST", "/token", body=b"x" * 70_000).wait_done()).status == 413
+    assert (await AsgiRequest(authority, "POST", "/token", body=[b"x" * 40_000] * 2).wait_done()).status == 413
+
+
+def test_mistakes() -> None:
+    up = Upstream("github", client_id="a", client_secret="b")
+    wrong: list[dict[str, Any]] = [
+        {"issuer": "http://login.example", "users": {}},
+        {"issuer": "https://login.example?x=1", "users": {}},
+        {"issuer": "https://login.example#x", "users": {}},
+        {"issuer": "https://u@login.example", "users": {}},
+        {"issuer": "https://login.example"},  # nobody would log in
+        {"issuer": "https://login.example", "users": {}, "upstream": up},
+        {"issuer": "https://login.example", "users": {}, "store": "kept.db"},  # without a secret
+        {"issuer": "https://login.example", "users": {}, "secret": "short"},
+        {"issuer": "https://login.example", "users": {}, "resources": ["files"]},
+        {"issuer": "https://login.example", "users": {}, "resources": ["https://files.example#x"]},
+        {"issuer": "https://login.example", "users": {}, "scopes": ['a"b']},
+    ]
+    for options in wrong:
+        with pytest.raises(ValueError, match=r"issuer|users|secret|resources|scope"):
+            AuthorizationServer(**options)
+    with pytest.raises(TypeError, match="users"):
+        AuthorizationServer(issuer="https://login.example", users=["ada"])  # pyright: ignore[reportArgumentType]
+
+
+async def test_one_resource_and_scopes_may_be_one_text() -> None:
+    authority = AuthorizationServer(issuer=HOME, resources=f"{HOME}/mcp", scopes="read write")
+    metadata = await AsgiRequest(authority, "GET", "/.well-known/oauth-authorization-server").wait_done()
+    assert metadata.last["scopes_supported"] == ["read", "write"]
+    query = urlencode(
+        {
+            "response_type": "code",
+            "client_id": await _register(authority),
+            "code_challenge": "x" * 43,
+            "code_challenge_method": "S256",
+            "resource": f"{HOME}/mcp",
+        }
+    )
+    asked = await AsgiRequest(authority, "GET", "/authorize", query_string=query.encode()).wait_done()
+    assert asked.status == 200
+
+
+async def _register(authority: AuthorizationServer) -> str:
+    body = json.dumps({"redirect_uris": ["http://127.0.0.1:1/x"]}).encode()
+    return (await AsgiRequest(authority, "POST", "/register", body).wait_done()).last["client_id"]
+
+
+async def test_documents_of_strangers_are_not_fetched_from_this_network() -> None:
+    """Where a client says its document is, is no reason to look around in this network."""
+    asked: list[str] = []
+
+    async def canary(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(scope["path"])
+
+    authority = AuthorizationServer(issuer="http://127.0.0.1:8000")
+    async with serve_app(lambda _: canary) as url:
+        port = urlsplit(url).port
+        names = ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "2130706433", "127.1"]
+        for name in names:
+            query = urlencode({"client_id": f"https://{name}:{port}/client.json"}).encode()
+            answer = await AsgiRequest(authority, "GET", "/authorize", query_string=query).wait_done()
+            assert answer.status == 400
+    assert asked == []
+    await authority.close()
+
+
+async def test_documents_of_strangers_need_a_rule() -> None:
+    def flow() -> Any:
+        return (yield FetchUntrusted("https://x.example"))
+
+    with pytest.raises(TypeError, match="FetchUntrusted"):
+        await FlowRunner().run(flow())
+
+
+async def test_steps_in_threads_come_one_at_a_time(tmp_path: Path) -> None:
+    authority = AuthorizationServer(
+        issuer="http://127.0.0.1:8000",
+        store=tmp_path / "kept.db",
+        secret="a secret of many letters",
+        registrations=1000,
+    )
+    body = b'{"redirect_uris": ["http://127.0.0.1/cb"]}'
+    visits = [AsgiRequest(authority, "POST", "/register", body=body) for _ in range(30)]
+    await asyncio.gather(*(one.wait_done() for one in visits))
+    assert len({one.last["client_id"] for one in visits}) == 30
+    await authority.close()
+
+
+# What only looks like a secret
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"users": {"ada": ""}}, {"users": {"ada": " "}}, {"users": {"": "pw"}}, {"users": {"ada": None}},
+        {"askers": {"files": ""}}, {"askers": {"files": "\n"}},
+    ],
+)  # fmt: skip
+def test_a_blank_secret_is_anyones(options: dict[str, Any]) -> None:
+    """As comes of a variable of the environment that is not set."""
+    with pytest.raises(ValueError, match=r"users=|askers="):
+        AuthorizationServer(issuer=HOME, **options)
+
+
+@pytest.mark.parametrize("secret", ["", "  "])
+def test_a_client_with_a_blank_secret_is_anyone(secret: str) -> None:
+    with pytest.raises(ValueError, match="client_secret="):
+        known_client("nightly", client_secret=secret)
+
+
+def test_less_than_none_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="registration=False"):
+        AuthorizationServer(issuer=HOME, registrations=-1)
+
+
+# Several processes
+
+
+@pytest.mark.parametrize("how", ["otherwise", "auth", "guard"])
+def test_several_workers_need_a_store_they_share(how: str, tmp_path: Path) -> None:
+    authority = AuthorizationServer(issuer=HOME)
+    auth = {"auth": authority.verifier(), "guard": Guard(authority.verifier())}.get(how)
+    more: dict[str, Any] = {"otherwise": authority} if how == "otherwise" else {}
+    with pytest.raises(ValueError, match=r"workers[\s\S]*store="):
+        Server("files", auth=auth).run("http", port=0, workers=2, sessions=False, **more)
+    shared = AuthorizationServer(issuer=HOME, store=tmp_path / "kept.db", secret="a secret of many letters")
+    assert not shared.alone
+
+
+WORKERS = """
+import sys
+from dovetail import AuthorizationServer, Server
+
+port = int(sys.argv[1])
+home = f"http://127.0.0.1:{port}"
+authority = AuthorizationServer(issuer=home, resources=home + "/mcp", store=sys.argv[2], secret="a secret of letters")
+app = Server("files", auth=authority.verifier())
+app.run("http", port=port, workers=2, sessions=False, otherwise=authority)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
+def test_workers_that_share_a_file_are_one_server(free_port: int, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WORKERS, str(free_port), str(tmp_path / "kept.db")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        while f"127.0.0.1:{free_port}/mcp" not in process.stderr.readline():
+            assert process.poll() is None
+        try:
+            said = {_asked(free_port, "GET", "/jwks") for _ in range(20)}
+            assert len(said) == 1
+            about = json.dumps({"redirect_uris": ["http://127.0.0.1/cb"]})
+            client = json.loads(_asked(free_port, "POST", "/register", about))["client_id"]
+            query = urlencode(
+                {
+                    "response_type": "code", "client_id": client, "redirect_uri": "http://127.0.0.1/cb",
+                    "code_challenge": "x" * 43, "code_challenge_method": "S256",
+                    "resource": f"http://127.0.0.1:{free_port}/mcp",
+                }
+            )  # fmt: skip
+            for _ in range(20):
+                assert "Allow" in _asked(free_port, "GET", f"/authorize?{query}")
+        finally:
+            process.terminate()
+            process.communicate(timeout=20)
+
+
+def _asked(port: int, method: str, path: str, body: str | None = None) -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request(method, path, body, {"content-type": "application/json"})
+    answer = connection.getresponse().read().decode()
+    connection.close()
+    return answer

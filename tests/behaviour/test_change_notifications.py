@@ -1,0 +1,177 @@
+"""Changes: lists that become others and resources with new contents, told to whoever wants to know."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from behaviour.manifest import requirement
+from behaviour.request_helpers import list_names
+from dovetail import Server
+from driver import STATELESS, Peer, connect, connect_again
+
+TOOLS = "notifications/tools/list_changed"
+PROMPTS = "notifications/prompts/list_changed"
+RESOURCES = "notifications/resources/list_changed"
+UPDATED = "notifications/resources/updated"
+
+
+def server() -> Server:
+    app = Server("changing", offers=["tools", "prompts", "resources"])
+    for name in "ab":
+        app.add_resource(lambda: "x", f"x:{name}", name=name)
+    return app
+
+
+async def listen(peer: Peer) -> None:
+    """Hear of everything, where that has to be asked for."""
+    if peer.revision == STATELESS:
+        wanted = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
+        peer.start("subscriptions/listen", {"notifications": wanted | {"resourceSubscriptions": ["x:a"]}})
+        await peer.next_notification("notifications/subscriptions/acknowledged")
+    else:
+        await peer.request("resources/subscribe", {"uri": "x:a"})
+    peer.notices.clear()
+
+
+@requirement("changes.registration")
+async def test_what_is_added_and_removed_is_told_to_every_session(revision: str, transport: str) -> None:
+    app = server()
+    steps: list[tuple[Callable[[], None], str, str, list[str]]] = [
+        (lambda: app.add_tool(lambda: "x", name="new"), TOOLS, "tools/list", ["new"]),
+        (lambda: app.remove_tool("new"), TOOLS, "tools/list", []),
+        (lambda: app.add_prompt(lambda: "x", name="new"), PROMPTS, "prompts/list", ["new"]),
+        (lambda: app.remove_prompt("new"), PROMPTS, "prompts/list", []),
+        (lambda: app.add_resource(lambda: "x", "x:new", name="new"), RESOURCES, "resources/list", ["a", "b", "new"]),
+        (lambda: app.remove_resource("x:new"), RESOURCES, "resources/list", ["a", "b"]),
+        (lambda: app.add_resource(lambda v: v, "x:new/{v}", name="t"), RESOURCES, "resources/templates/list", ["t"]),
+        (lambda: app.remove_resource("x:new/{v}"), RESOURCES, "resources/templates/list", []),
+    ]
+    async with connect(app, transport, revision) as peer:
+        async with connect_again(peer) if transport == "http" else connect(app, "memory", revision) as other:
+            for change, notice, method, expected in steps:
+                await list_names(peer, method)
+                change()
+                for one in (peer, other):
+                    assert await one.next_notification(notice) == {}
+                    assert await list_names(one, method) == expected
+            assert len(other.notices) == len(steps)
+        assert [method for method, _ in peer.notices] == [notice for _, notice, _, _ in steps]
+
+
+@requirement("changes.from-a-thread")
+async def test_a_change_may_come_from_a_thread(revision: str, transport: str) -> None:
+    app = server()
+
+    def change() -> None:
+        app.changed("tools")
+        app.updated("x:a")
+        app.add_prompt(lambda: "x", name="from-a-thread")
+        app.changed("resources")
+
+    async with connect(app, transport, revision) as peer:
+        await listen(peer)
+        thread = threading.Thread(target=change)
+        thread.start()
+        for notice in (TOOLS, UPDATED, PROMPTS, RESOURCES):
+            await peer.next_notification(notice)
+        await asyncio.to_thread(thread.join)
+        assert [method for method, _ in peer.notices] == [TOOLS, UPDATED, PROMPTS, RESOURCES]
+        assert await list_names(peer, "prompts/list") == ["from-a-thread"]
+
+
+@requirement("changes.ready-first")
+async def test_nothing_is_told_before_the_session_is_ready(revision: str, transport: str) -> None:
+    app = server()
+    async with connect(app, transport, revision, handshake=False) as peer:
+        app.changed("tools")
+        await peer.initialize()
+        app.changed("tools")
+        await peer.request("ping")
+        assert peer.notices == []
+        await peer.notify("notifications/initialized")
+        await peer.request("ping")
+        app.changed("prompts")
+        await peer.next_notification(PROMPTS)
+        assert len(peer.notices) == 1
+
+
+@requirement("changes.updated")
+async def test_updates_are_told_to_those_who_subscribed(revision: str, transport: str) -> None:
+    app = server()
+    async with connect(app, transport, revision) as peer:
+        app.updated("x:a")
+        assert await peer.request("resources/subscribe", {"uri": "x:a"}) == {}
+        assert await peer.request("resources/subscribe", {"uri": "x:a"}) == {}
+        async with connect_again(peer) if transport == "http" else connect(app, "memory", revision) as other:
+            await other.request("resources/subscribe", {"uri": "x:b"})
+            for uri in ("x:c", "x:A", "x:b", "x:a"):
+                app.updated(uri)
+            assert await peer.next_notification(UPDATED) == {"uri": "x:a"}
+            assert await other.next_notification(UPDATED) == {"uri": "x:b"}
+            app.changed("tools")
+            await peer.next_notification(TOOLS)
+            await other.next_notification(TOOLS)
+            assert len(other.notices) == 2
+        assert len(peer.notices) == 2
+
+
+@requirement("changes.spellings")
+async def test_notices_have_the_subscribers_spelling(revision: str, transport: str) -> None:
+    app = Server("spelled")
+    app.add_resource(lambda: "x", "notes://today/%C3%A9")
+    spelled = ["NOTES://tod%61y/%c3%a9", "notes://Today/%C3%a9"]
+    async with connect(app, transport, revision) as peer:
+        if revision == STATELESS:
+            peer.start("subscriptions/listen", {"notifications": {"resourceSubscriptions": spelled}})
+            await peer.next_notification("notifications/subscriptions/acknowledged")
+        else:
+            for uri in spelled:
+                await peer.request("resources/subscribe", {"uri": uri})
+        app.updated("notes://today/%C3%A9")
+        assert [(await peer.next_notification(UPDATED))["uri"] for _ in spelled] == spelled
+        if revision != STATELESS:
+            await peer.request("resources/unsubscribe", {"uri": spelled[0]})
+            app.updated("notes://today/%C3%A9")
+            assert (await peer.next_notification(UPDATED))["uri"] == spelled[1]
+            await peer.request("resources/unsubscribe", {"uri": "notes://today/%C3%A9"})
+            app.updated("notes://today/%C3%A9")
+            app.changed("resources")
+            await peer.next_notification(RESOURCES)
+            assert [method for method, _ in peer.notices if method == UPDATED] == [UPDATED] * 3
+
+
+@requirement("changes.unsubscribed")
+async def test_after_unsubscribing_there_is_silence(revision: str, transport: str) -> None:
+    app = server()
+    async with connect(app, transport, revision) as peer:
+        for uri in ("x:a", "x:b"):
+            await peer.request("resources/subscribe", {"uri": uri})
+        assert await peer.request("resources/unsubscribe", {"uri": "x:a"}) == {}
+        assert await peer.request("resources/unsubscribe", {"uri": "x:never"}) == {}
+        app.updated("x:a")
+        app.updated("x:b")
+        assert await peer.next_notification(UPDATED) == {"uri": "x:b"}
+        await peer.request("resources/unsubscribe", {"uri": "x:b"})
+        app.updated("x:b")
+        app.changed("tools")
+        await peer.next_notification(TOOLS)
+        assert [method for method, _ in peer.notices] == [UPDATED, TOOLS]
+
+
+@requirement("changes.collected")
+async def test_what_was_missed_is_told_once(revision: str, transport: str) -> None:
+    app = server()
+    async with connect(app, transport, revision, listen=False) as peer:
+        await peer.request("resources/subscribe", {"uri": "x:a"})
+        for _ in range(3):
+            app.changed("tools", "prompts")
+            app.updated("x:a")
+            app.updated("x:b")
+        await peer.request("ping")
+        assert peer.notices == [], "nothing but the GET stream carries what nobody asked for"
+        await peer.listen()
+        for notice in (TOOLS, PROMPTS, UPDATED):
+            await peer.next_notification(notice)
+        app.changed("resources")
+        await peer.next_notification(RESOURCES)
+        assert len(peer.notices) == 4

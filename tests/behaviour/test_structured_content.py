@@ -1,0 +1,226 @@
+"""Structured content: the typed value of a tool, its schema, and the same in text, in each revision's way."""
+
+import json
+import logging
+from dataclasses import dataclass
+from typing import Any, NotRequired, TypedDict
+
+import jsonschema_rs
+import pytest
+
+from behaviour.manifest import requirement
+from behaviour.request_helpers import call, error_text, text
+from dovetail import CallToolResult, Server, TextContent
+from driver import STATELESS, connect
+
+
+@dataclass
+class Point:
+    x: int
+    y: int
+
+
+@dataclass
+class Node:
+    """A type that refers to itself, so that its schema has definitions."""
+
+    name: str
+    children: list["Node"]
+
+
+class Loose(TypedDict):
+    a: int
+    b: NotRequired[str]
+
+
+VALUES: dict[str, Any] = {
+    "point": {"x": 1, "y": 2},
+    "tree": {"name": "root", "children": [{"name": "leaf", "children": []}]},
+    "mapping": {"b": 1, "a": 2},
+    "loose": {"a": 1},
+    "points": [{"x": 1, "y": 2}, {"x": 3, "y": 4}],
+    "empty": [],
+    "integer": 7,
+    "number": 0.5,
+    "boolean": False,
+    "maybe": None,
+    "either": {"x": 1, "y": 2},
+    "mixed": {"a": 1},
+    "forest": [{"name": "alone", "children": []}],
+}
+
+
+def server() -> Server:
+    app = Server("structured")
+
+    @app.tool
+    def point() -> Point:
+        return Point(1, 2)
+
+    @app.tool
+    def tree() -> Node:
+        return Node("root", [Node("leaf", [])])
+
+    @app.tool
+    def mapping() -> dict[str, int]:
+        return {"b": 1, "a": 2}
+
+    @app.tool
+    def loose() -> Loose:
+        return {"a": 1}
+
+    @app.tool
+    def points() -> list[Point]:
+        return [Point(1, 2), Point(3, 4)]
+
+    @app.tool
+    def empty() -> list[int]:
+        return []
+
+    @app.tool
+    def integer() -> int:
+        return 7
+
+    @app.tool
+    def number() -> float:
+        return 0.5
+
+    @app.tool
+    def boolean() -> bool:
+        return False
+
+    @app.tool
+    def maybe() -> int | None:
+        return None
+
+    @app.tool
+    def either() -> Point | None:
+        return Point(1, 2)
+
+    @app.tool
+    def mixed() -> dict[str, int] | list[int]:
+        return {"a": 1}
+
+    @app.tool
+    def forest() -> list[Node]:
+        return [Node("alone", [])]
+
+    return app
+
+
+@requirement("structured.value", "structured.any-json")
+async def test_every_json_value_travels_as_it_is(revision: str, transport: str) -> None:
+    async with connect(server(), transport, revision) as peer:
+        schemas = {one["name"]: one["outputSchema"] for one in (await peer.request("tools/list"))["tools"]}
+        for name, value in VALUES.items():
+            result = await call(peer, name)
+            assert result["structuredContent"] == value
+            assert json.loads(text(result)) == value
+            jsonschema_rs.validate(schemas[name], value)
+
+
+@requirement("structured.value", "structured.wrapped", revisions=("2025-06-18", "2025-11-25"))
+async def test_before_2026_what_is_no_object_stands_under_result(revision: str, transport: str) -> None:
+    async with connect(server(), transport, revision) as peer:
+        schemas = {one["name"]: one["outputSchema"] for one in (await peer.request("tools/list"))["tools"]}
+        for name, value in VALUES.items():
+            result = await call(peer, name)
+            plain = name in ("point", "tree", "mapping", "loose")
+            assert schemas[name]["type"] == "object"
+            assert result["structuredContent"] == (value if plain else {"result": value}), name
+            assert json.loads(text(result)) == value
+            jsonschema_rs.validate(schemas[name], result["structuredContent"])
+
+
+@requirement("structured.wrapped", revisions=("draft",))
+async def test_the_draft_dialect_wraps_as_the_handshake_revisions_do(revision: str, transport: str) -> None:
+    async with connect(server(), transport, revision) as peer:
+        assert (await call(peer, "points"))["structuredContent"] == {"result": VALUES["points"]}
+        assert (await call(peer, "either"))["structuredContent"] == {"result": VALUES["either"]}
+
+
+@requirement("structured.text-only")
+async def test_the_first_revisions_have_only_the_text(revision: str, transport: str) -> None:
+    async with connect(server(), transport, revision) as peer:
+        assert not any("outputSchema" in one for one in (await peer.request("tools/list"))["tools"])
+        for name, value in VALUES.items():
+            result = await call(peer, name)
+            assert "structuredContent" not in result
+            assert json.loads(text(result)) == value
+
+
+@requirement("structured.conforms")
+async def test_a_value_that_breaks_its_schema_is_not_sent(
+    revision: str, transport: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Server("broken")
+
+    @app.tool
+    def count() -> int:
+        return "seven"  # type: ignore[return-value]
+
+    @app.tool
+    def point() -> Point:
+        return {"x": 1, "y": "secret"}  # type: ignore[return-value]
+
+    async with connect(app, transport, revision) as peer:
+        for name in ("count", "point"):
+            with caplog.at_level(logging.ERROR, "dovetail"):
+                result = await call(peer, name)
+            assert result["isError"] is True
+            assert "structuredContent" not in result
+            assert "seven" not in error_text(result)
+            assert "secret" not in error_text(result)
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+
+
+@requirement("structured.author-schema")
+async def test_an_authors_output_schema_is_published_and_kept(
+    revision: str, transport: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Server("author")
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "properties": {"n": {"type": "integer", "minimum": 0}},
+        "required": ["n"],
+    }
+
+    @app.tool(output_schema=schema)
+    def untyped(n: int) -> Any:
+        return {"n": n}
+
+    @app.tool(output_schema=schema)
+    def whole(n: int) -> CallToolResult:
+        return CallToolResult(content=[TextContent(text=f"n is {n}")], structured_content={"n": n})
+
+    @app.tool(output_schema=schema)
+    def forgotten(n: int) -> CallToolResult:
+        return CallToolResult(content=[TextContent(text=f"n is {n}")])
+
+    @app.tool(output_schema=schema)
+    def failed(n: int) -> CallToolResult:
+        return CallToolResult(content=[TextContent(text="no")], is_error=True)
+
+    @app.tool(output_schema={"type": "string", "maxLength": 3})
+    def word(n: int) -> str:
+        return "a" * n
+
+    async with connect(app, transport, revision) as peer:
+        listed = {one["name"]: one["outputSchema"] for one in (await peer.request("tools/list"))["tools"]}
+        assert listed["untyped"] == schema
+        untyped = await call(peer, "untyped", n=4)
+        assert untyped["structuredContent"] == {"n": 4}
+        assert json.loads(text(untyped)) == {"n": 4}
+        whole = await call(peer, "whole", n=4)
+        assert whole["structuredContent"] == {"n": 4}
+        assert text(whole) == "n is 4"
+        assert error_text(await call(peer, "failed", n=4)) == "no"
+        word = (await call(peer, "word", n=2))["structuredContent"]
+        assert word == ("aa" if revision == STATELESS else {"result": "aa"})
+        with caplog.at_level(logging.CRITICAL, "dovetail"):
+            broken = [await call(peer, "untyped", n=-1), await call(peer, "whole", n=-1)]
+            broken += [await call(peer, "forgotten", n=1), await call(peer, "word", n=4)]
+        for result in broken:
+            assert result["isError"] is True
+            assert "structuredContent" not in result

@@ -1,0 +1,67 @@
+"""Running the command line as a program, and servers to run it on."""
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+SAMPLE_SERVER = Path(__file__).with_name("sample_server.py")
+TIMEOUT_S = 60.0
+# What must never reach a terminal as it is.
+UNSAFE_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """How a command ended, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    def check_success(self) -> "CommandResult":
+        assert self.code == 0, self.err
+        assert not UNSAFE_CHARACTERS.search(self.out + self.err)
+        return self
+
+
+RunCommand = Callable[..., CommandResult]
+
+
+class ServerProcess:
+    """A process that says on stderr where it is."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], cwd: Path | None = None) -> None:
+        self._process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, cwd=cwd)
+
+    def __enter__(self) -> str:
+        assert self._process.stderr is not None
+        said = ""
+        while line := self._process.stderr.readline():
+            said += line
+            if found := re.findall(r"http://[^\s:]+:\d+/\S+", line):
+                return found[-1]
+        self._process.communicate(timeout=TIMEOUT_S)  # which closes its stderr
+        raise RuntimeError(f"it did not say where it is: {said}")
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.communicate(timeout=TIMEOUT_S)
+
+
+def read_first_line(command: list[str], environment: dict[str, str], cwd: Path | None = None) -> str:
+    """What a program says first on stdout, while its stdin stays open."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True, cwd=cwd) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        process.communicate(timeout=TIMEOUT_S)
+    return said

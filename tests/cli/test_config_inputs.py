@@ -1,0 +1,158 @@
+"""What a configuration asks its user for, and what is wrong in one, as programs."""
+
+import json
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.command_process import TIMEOUT_S, RunCommand
+from cli.terminal import open_terminal
+from dovetail import Client
+
+HOSTED = Path(__file__).with_name("hosted_server.py")
+GOOD = {"command": sys.executable, "args": [str(HOSTED)]}
+KEY = {"id": "key", "type": "promptString", "description": "The key of the sums", "password": True}
+PLACE = {"id": "place", "type": "pickString", "description": "Where", "options": ["here", "there"], "default": "here"}
+
+
+def written(tmp_path: Path, *inputs: Any, name: str = "mcp.json", **servers: Any) -> Path:
+    path = tmp_path / name
+    path.write_text(json.dumps({"inputs": inputs, "servers": servers}))
+    return path
+
+
+def needing(*names: str) -> dict[str, Any]:
+    return GOOD | {"env": {"HOSTED_SAYS": " ".join(f"${{input:{name}}}" for name in names)}}
+
+
+def test_inputs_are_asked_for_once_and_passwords_not_shown(tmp_path: Path, alone: dict[str, str]) -> None:
+    path = written(tmp_path, KEY, PLACE, sums=needing("key", "place"), more=needing("key"))
+    with open_terminal(alone, "host", str(path), "--json") as at:
+        at.until_match(r"The key of the sums.*: $")
+        at.type("open sesame\n")
+        at.wait_for("here, there")
+        at.wait_for("Where [here]: ")
+        at.type("elsewhere\n")
+        at.wait_for("'elsewhere'")
+        at.type("there\n")
+        said = at.read_rest()
+        assert at.process.wait(TIMEOUT_S) == 0
+    assert said.count('"state": "ready"') == 2
+    assert said.count("The key of the sums") == 1
+    assert "sesame" not in said
+
+
+def test_what_is_not_used_is_not_asked_for(tmp_path: Path, alone: dict[str, str]) -> None:
+    path = written(tmp_path, KEY, sums=needing("key"), plain=GOOD, off=needing("key") | {"disabled": True})
+    with open_terminal(alone, "host", str(path), "--server", "plain", "--server", "off") as at:
+        at.wait_for("plain")
+        said = at.read_rest()
+        assert at.process.wait(TIMEOUT_S) == 0
+    assert "The key" not in said
+    assert "sums" not in said
+    with open_terminal(alone, "host", str(path), "--no-start") as at:
+        assert "The key" not in at.read_rest()
+
+
+def test_an_interrupt_at_an_input_ends_the_command(tmp_path: Path, alone: dict[str, str]) -> None:
+    with open_terminal(alone, "host", str(written(tmp_path, KEY, sums=needing("key")))) as at:
+        at.until_match(r"The key.*: $")
+        at.process.send_signal(signal.SIGINT)
+        at.read_rest()
+        assert at.process.wait(TIMEOUT_S) == 130
+
+
+def test_where_nobody_is_nothing_is_asked(run: RunCommand, tmp_path: Path, at_home: dict[str, str]) -> None:
+    said = run("host", written(tmp_path, KEY, sums=needing("key")), stdin="open sesame\n", **at_home)
+    assert said.code == 3
+    assert re.search(r"\bkey\b", said.out)
+
+
+# What is wrong
+
+
+@pytest.mark.parametrize(
+    "words", [("host",), ("gateway",), ("chat", "--model", "ollama:x", "-p", "hi"), ("pins", "check")]
+)
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"mcpServers": {"a"', ""),
+        ('{"mcpServers": {"a": {"command": 7}}}', "command"),
+        ('{"mcpServer": {"a": {"command": "a"}}}', "mcpServers"),
+    ],
+    ids=["no JSON", "no entry", "a typo"],
+)
+def test_a_file_without_servers_is_a_wrong_command_line(
+    run: RunCommand, tmp_path: Path, at_home: dict[str, str], words: tuple[str, ...], content: str, said: str
+) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text(content)
+    found = run(*words, path, **at_home)
+    assert found.code == 2
+    assert said in found.err
+    assert "mcp.json" in found.err
+
+
+def test_an_entry_that_was_dropped_is_no_success(run: RunCommand, tmp_path: Path, at_home: dict[str, str]) -> None:
+    path = written(tmp_path, sums=GOOD, odd={"command": 7})
+    said = run("host", path, **at_home)
+    assert said.code == 6
+    assert "ready" in said.out
+    assert "odd" in said.err
+    (tmp_path / ".mcp.json").write_text("{")
+    assert run("host", "--no-start", cwd=tmp_path, **at_home).code == 6
+
+
+def test_a_configuration_that_is_empty_is_no_mistake(run: RunCommand, tmp_path: Path, at_home: dict[str, str]) -> None:
+    assert run("host", written(tmp_path), "--json", **at_home).check_success().json == []
+
+
+# Servers of the folder one is in
+
+
+def test_what_to_do_about_servers_nobody_could_be_asked_about(
+    run: RunCommand, tmp_path: Path, at_home: dict[str, str]
+) -> None:
+    written(tmp_path, sums=GOOD, name=".mcp.json")
+    said = run("host", cwd=tmp_path, **at_home)
+    assert said.code == 3
+    assert re.search("file.*server.start.*--policy", said.err)
+    gateway = (sys.executable, "-m", "dovetail", "gateway")
+    listed = run("list", "--", *gateway, cwd=tmp_path, **at_home)
+    assert listed.out == "nothing\n"
+    assert re.search(r"(?s)sums.*file.*server\.start.*--policy", listed.err)
+
+
+# Following
+
+
+async def test_a_gateway_follows_its_files(tmp_path: Path, alone: dict[str, str]) -> None:
+    path = written(tmp_path, sums=GOOD)
+    command = [sys.executable, "-m", "dovetail", "gateway", str(path), "--watch"]
+    own = {"command": sys.executable, "args": ["-m", "dovetail", "gateway", str(path)]}
+
+    async def names(client: Client) -> set[str]:
+        return {one.name for one in await client.list_tools()}
+
+    async with (
+        Client(command, env=alone) as all_of_them,
+        Client([*command, "--server", "sums"], env=alone) as only_one,
+        all_of_them.listen(tools=True) as changes,
+    ):
+        before = {"sums__add", "sums__delete"}
+        assert await names(all_of_them) == await names(only_one) == before
+        written(tmp_path, sums=GOOD, more=GOOD, itself=own)
+        async for _ in changes:
+            if await names(all_of_them) != before:
+                break
+        assert await names(all_of_them) == before | {"more__add", "more__delete"}
+        written(tmp_path, more=GOOD, itself=own)
+        async for _ in changes:
+            if await names(all_of_them) == {"more__add", "more__delete"}:
+                break
+        assert await names(only_one) <= before

@@ -1,0 +1,80 @@
+"""Hints name options of the command line, not of Python functions."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.command_process import SAMPLE_SERVER, RunCommand
+from dovetail import MCPError, RequestTimeout
+from dovetail.cli.error_report import translate_error
+
+SERVER = """
+import asyncio, os
+from dovetail import Context, Server
+
+app = Server("s")
+
+@app.tool
+async def wait() -> None:
+    await asyncio.Event().wait()
+
+@app.tool
+async def die() -> None:
+    os._exit(3)
+
+@app.tool
+async def think(ctx: Context) -> str:
+    return str(await ctx.sample("hello"))
+
+@app.tool
+async def where(ctx: Context) -> str:
+    return str(await ctx.roots())
+"""
+NEEDS_VARIABLE = "import os; os.environ['WANTED']"
+HANDSHAKE_ONLY = """
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" in message:
+        error = {"code": -32601, "message": "no"}
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": error}), flush=True)
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Path:
+    path = tmp_path / "server.py"
+    path.write_text(SERVER, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "option"),
+    [
+        (["call", "{server}", "wait", "--timeout", "0.3"], {}, "--timeout"),
+        (["read", SAMPLE_SERVER, "nothing://there"], {}, "dovetail list"),
+        (["call", "{server}", "think"], {}, "--model"),
+        (["call", "{server}", "where"], {}, "roots="),
+        (["call", "{server}", "die"], {}, ""),
+        (["info", "--era", "stateless", "--", sys.executable, "-c", HANDSHAKE_ONLY], {}, "--era"),
+        (["info", "--", sys.executable, "-c", NEEDS_VARIABLE], {}, "--env WANTED="),
+        (["info", "--", sys.executable, "-c", NEEDS_VARIABLE], {"WANTED": "x"}, "--env WANTED"),
+    ],
+)
+def test_a_hint_names_options(
+    run: RunCommand, server: Path, words: list[str], variables: dict[str, str], option: str
+) -> None:
+    said = run(*(str(server) if word == "{server}" else word for word in words), **variables)
+    assert said.code != 0
+    hint = said.err.rpartition("\ntry: ")[2]
+    assert hint != said.err
+    assert option in hint
+    for spelling in ("=...", "()", "call_tool", "timeout=", "era=", "inherit_env"):
+        assert spelling not in hint
+
+
+def test_what_no_option_does_is_not_advised() -> None:
+    late: MCPError = RequestTimeout("late").at(hint="raise ClientLimits(items=...)")
+    translate_error(late)
+    assert str(late) == "late"

@@ -1,0 +1,137 @@
+"""What a client says and hears beside its requests: notifications, and nothing a revision does not let it say."""
+
+import asyncio
+import logging
+import sys
+
+import pytest
+
+from client.scripted_http_server import (
+    ACCEPTED,
+    EVENTS,
+    STREAM,
+    HttpRequest,
+    ScriptedHttpServer,
+    create_result_response,
+    encode_reply,
+    run_scripted_server,
+)
+from dovetail import Client, Timeouts
+from mentions import mentions
+from scripted_server import Messages, ScriptedServer, serve_on_socket, text_result
+
+URI = "city://Oslo"
+
+
+# The stateless era
+
+
+async def stateless(server: ScriptedHttpServer, told: HttpRequest) -> bytes:
+    """Ask where no server may ask, once it is known what is spoken."""
+    if "id" not in told.message:
+        return ACCEPTED
+    found = create_result_response(told, resultType="complete", supportedVersions=["2026-07-28"], capabilities={})
+    question = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
+    return encode_reply(question, found, kind=EVENTS) if len(server.told) > 1 else encode_reply(found)
+
+
+async def test_a_notification_is_mirrored_in_headers() -> None:
+    async with run_scripted_server(stateless) as server, Client(server.url) as client:
+        await client.notify("notifications/example.com/moved", {"to": "Oslo"})
+        _, headers, message, *_ = server.told[-1]
+    assert message == {"jsonrpc": "2.0", "method": "notifications/example.com/moved", "params": {"to": "Oslo"}}
+    assert headers["mcp-method"] == "notifications/example.com/moved"
+    assert headers["mcp-protocol-version"] == "2026-07-28"
+
+
+async def test_a_stateless_server_that_asks_is_not_answered(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "dovetail"):
+        async with run_scripted_server(stateless) as server, Client(server.url) as client:
+            await client.ping()
+            await client.ping()
+    assert [told.message["method"] for told in server.told] == ["server/discover"] * 3
+    assert mentions(caplog.text, "ping")
+
+
+# The handshake era: what is said unasked comes on a stream of its own
+
+
+class Slow:
+    """A server that takes its time to open the stream, or never says that it is open."""
+
+    def __init__(self, *, opens: bool) -> None:
+        self._opens = opens
+        self.done: list[str] = []
+
+    async def answer(self, _: ScriptedHttpServer, told: HttpRequest) -> bytes:
+        if told.verb != "POST":
+            await asyncio.sleep(0.1 if self._opens else 3600)
+            self.done.append("stream")
+            return STREAM
+        method = told.message["method"]
+        self.done.append(method)
+        if method != "initialize":
+            return encode_reply(create_result_response(told)) if "id" in told.message else ACCEPTED
+        offered = {"resources": {"subscribe": True}}
+        about = {"name": "slow", "version": "1"}
+        return encode_reply(
+            create_result_response(told, protocolVersion="2025-11-25", capabilities=offered, serverInfo=about)
+        )
+
+
+async def test_nothing_is_subscribed_before_it_could_be_heard() -> None:
+    slow = Slow(opens=True)
+    async with run_scripted_server(slow.answer) as server, Client(server.url, era="handshake") as client:
+        async with client.listen(uris=[URI]):
+            pass
+        await client.subscribe(URI)
+    assert slow.done[:4] == ["initialize", "notifications/initialized", "stream", "resources/subscribe"]
+
+
+async def test_a_stream_that_never_opens_is_not_waited_for() -> None:
+    slow = Slow(opens=False)
+    limits = Timeouts(probe=0.05)
+    async with (
+        run_scripted_server(slow.answer) as server,
+        Client(server.url, era="handshake", timeouts=limits) as client,
+    ):
+        await client.subscribe(URI)
+    assert slow.done[-1] == "resources/subscribe"
+
+
+# Leaving
+
+LATE = """
+import sys, json
+asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "roots/list"})
+for line in sys.stdin:
+    message = json.loads(line)
+    if message["method"] == "initialize":
+        about = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "late", "version": "1"}}
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": about}), flush=True)
+print(asked, flush=True)
+"""
+
+
+async def test_a_question_after_leaving_is_nobodys_business(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "dovetail"):
+        async with Client([sys.executable, "-c", LATE], era="handshake", roots=["/"]):
+            pass
+    assert caplog.text == ""
+
+
+async def test_a_server_that_reads_no_answers_gets_no_more_of_them(caplog: pytest.LogCaptureFixture) -> None:
+    """Each would stay in memory, and asking costs the server less than that costs us."""
+    pings = b"".join(b'{"jsonrpc":"2.0","id":%d,"method":"ping"}\n' % number for number in range(5000))
+    play = ScriptedServer("handshake", {"tools/call": Messages([pings, text_result()])})
+    async with serve_on_socket(play) as at, Client(at) as one:
+        # Private: a server that reads nothing takes megabytes before the system holds an answer back.
+        conversation = one._reconnector.current  # pyright: ignore[reportPrivateUsage]
+        assert conversation is not None
+        stuck = asyncio.Event()
+        conversation.transport.drain = stuck.wait  # pyright: ignore[reportAttributeAccessIssue]
+        assert await one.call("go") == "ok"
+        waiting = len(asyncio.all_tasks())
+        assert waiting < 1000
+        assert mentions(caplog.text, "ping")
+        stuck.set()

@@ -1,0 +1,285 @@
+"""Targets: what may be given to a client, what becomes of it, and what is refused at once."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.full_server import TESTS, create_full_server, run_target
+from dovetail import Bearer, CannotStart, Client, ClientLimits, Server, SyncClient, Timeouts
+from mentions import mentions, values
+
+MORTAL = str(TESTS / "client" / "crashing_server.py")
+
+
+def test_names_are_what_a_reader_recognises() -> None:
+    assert Client("https://mcp.example.com:8443/mcp").name == "mcp.example.com:8443/mcp"
+    assert Client("http://localhost:8000/?key=secret").name == "localhost:8000"
+    assert Client("http://[::1]:8000/mcp/").name == "[::1]:8000/mcp"
+    assert len(Client("http://localhost/" + "x" * 100).name) == 60
+    assert Client("tcp://127.0.0.1:4000").name == "tcp://127.0.0.1:4000"
+    assert Client("unix:/run/a.sock").name == "/run/a.sock"
+    assert Client("unix:///run/a.sock").name == "/run/a.sock"
+    assert Client(Server("weather")).name == "weather"
+    assert Client(["uvx", "a b"]).name == "uvx 'a b'"
+    assert len(Client(["x" * 100]).name) == 60
+    assert Client(MORTAL).name == "crashing_server.py"
+    assert Client([sys.executable, "-u", MORTAL, "--fast"]).name == "crashing_server.py --fast"
+    assert Client(["/usr/bin/env", "prog", "/srv/notes", "@scope/name"]).name == "env prog notes @scope/name"
+    assert Client(["python3", "-c", "import this\nthis.run()"]).name == "python3 -c 'import this this.run()'"
+    assert Client({"mcpServers": {"weather": {"command": "uvx"}}}).name == "weather"
+    assert (
+        Client(["node", "/opt/@a/server-everything/dist/index.js", "stdio"]).name == "server-everything/index.js stdio"
+    )
+    assert Client(["python", "server.py"]).name == "server.py"
+    assert Client(["python", "/index.py"]).name == "index.py"
+    assert Client(["x"], name="mine").name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        (5, TypeError),
+        ([], TypeError),
+        (["a", 5], TypeError),
+        (None, TypeError),
+        ("uvx mcp-server-time", ValueError),
+        ("http://", ValueError),
+        ("tcp://host", ValueError),
+        ("nowhere.py", FileNotFoundError),
+        (Path("nowhere.py"), CannotStart),
+        (Server, TypeError),
+        ({"mcpServers": {"a": 5}}, ValueError),
+        ({"command": "x", "args": "y"}, TypeError),
+        ({"command": "x", "env": {"A": 5}}, TypeError),
+        ({"url": "http://x", "headers": {"A": None}}, TypeError),
+        ({}, ValueError),
+        ({"comand": "x"}, ValueError),
+        ({"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}}, ValueError),
+        ({"mcpServers": {}}, ValueError),
+    ],
+)
+def test_what_is_no_target_is_refused_at_once(given: Any, kind: type[Exception]) -> None:
+    with pytest.raises(kind):
+        Client(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ("uvx mcp-server-time", "['uvx', 'mcp-server-time']"),
+        ("uvx it's", "['uvx', \"it's\"]"),
+        ("localhost:8000/mcp", "'http://localhost:8000/mcp'"),
+        ("mcp.example.com:443", "'http://mcp.example.com:443'"),
+        ("ws://localhost/mcp", "'http://localhost/mcp'"),
+        ("http://user:password@localhost/mcp", "auth"),
+        ("http://local host/mcp", "URL"),
+        ("http:/localhost/mcp", "'http://localhost/mcp'"),
+        ("https:localhost/mcp", "https:localhost/mcp"),
+        ("mcp.json", "json.load(open('mcp.json'))['mcpServers'][name]"),
+        ("", "empty"),
+        (str(TESTS), str(TESTS)),
+        ("http://localhost:99999/mcp", "Port"),
+    ],
+)
+def test_what_is_no_target_is_explained(given: str, advice: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(advice)) as caught:
+        Client(given)
+    assert "password@" not in str(caught.value)
+
+
+def test_a_script_that_is_not_there_is_looked_for_nearby(tmp_path: Path) -> None:
+    (tmp_path / "server.py").touch()
+    with pytest.raises(CannotStart) as caught:
+        Client(tmp_path / "servr.py")
+    assert mentions(caught.value.hint, tmp_path, "server.py")
+    with pytest.raises(CannotStart, match="nothing/here"):
+        Client(tmp_path / "nothing" / "here.py")
+
+
+URL_OPTIONS = [
+    {"headers": {"a": "b"}},
+    {"auth": "oauth"},
+    {"ca_file": "x"},
+    {"cert": "x"},
+    {"verify": False},
+    {"proxy": "http://x"},
+]
+COMMAND_OPTIONS = [{"env": {"A": "b"}}, {"inherit_env": "all"}, {"cwd": "/"}, {"stderr": print}]
+
+
+@pytest.mark.parametrize("option", URL_OPTIONS)
+@pytest.mark.parametrize("given", [["x"], MORTAL, Server("a"), "unix:/a", "tcp://a:1", {"command": "x"}])
+def test_options_for_a_url_are_refused_elsewhere(given: Any, option: Any) -> None:
+    (name,) = option
+    with pytest.raises(TypeError, match=values(f"{name}=", "URL")):
+        Client(given, **option)
+
+
+@pytest.mark.parametrize("option", COMMAND_OPTIONS)
+@pytest.mark.parametrize("given", ["http://x", Server("a"), "unix:/a", "tcp://a:1", {"url": "http://x"}])
+def test_options_for_a_command_are_refused_elsewhere(given: Any, option: Any) -> None:
+    (name,) = option
+    with pytest.raises(TypeError, match=values(f"{name}=", "command")):
+        Client(given, **option)
+
+
+@pytest.mark.parametrize("make", [Client, SyncClient])
+@pytest.mark.parametrize(
+    ("given", "option", "kind", "named"),
+    [
+        (Server("a"), {"elicit": 3}, TypeError, ("elicit=", 3, "int")),
+        (Server("a"), {"elicit_url": "x"}, TypeError, ("elicit_url=", "'x'", "str")),
+        (Server("a"), {"sample": []}, TypeError, ("sample=", "list")),
+        (Server("a"), {"on_log": True}, TypeError, ("on_log=",)),
+        (Server("a"), {"roots": 5}, TypeError, ("roots=", "Root")),
+        (Server("a"), {"roots": [5]}, TypeError, ("roots=", "Root")),
+        (Server("a"), {"log_level": "loud"}, ValueError, ("log_level=", "debug, info, notice")),
+        (Server("a"), {"log_level": "warn"}, ValueError, ("log_level=", "warn", "warning")),
+        (Server("a"), {"timeouts": 5}, TypeError, ("timeouts=", "Timeouts(...)")),
+        (Server("a"), {"limits": {"pages": 5}}, TypeError, ("limits=", "ClientLimits(...)", "dict")),
+        (Server("a"), {"client": "me"}, TypeError, ("client=", "Implementation")),
+        (Server("a"), {"capabilities": {}}, TypeError, ("capabilities=", "ClientCapabilities")),
+        (Server("a"), {"cache": 60}, TypeError, ("cache=", "True", "False")),
+        (Server("a"), {"check_results": "no"}, TypeError, ("check_results=", "True", "False")),
+        (Server("a"), {"middleware": print}, TypeError, ("middleware=",)),
+        (Server("a"), {"middleware": [5]}, TypeError, ("middleware=",)),
+        (Server("a"), {"revision": "2027-01-01"}, ValueError, ("revision", "2024-11-05")),
+        (Server("a"), {"era": "modern"}, ValueError, ("era", "'stateless'", "'handshake'")),
+        (Server("a"), {"name": 5}, TypeError, ("name=",)),
+        (Server("a"), {"trace": True}, TypeError, ("trace=",)),
+        ("http://x", {"headers": "a: b"}, TypeError, ("headers=", "'a: b'", "str")),
+        ("http://x", {"headers": {"a": 5}}, TypeError, ("headers=", "'a'", "int")),
+        ("http://x", {"headers": {"a": "b\nc"}}, ValueError, ("headers=", "'a'")),
+        ("http://x", {"headers": {"a b": "c"}}, ValueError, ("headers=", "'a b'")),
+        ("http://x", {"headers": {"Host": "y"}}, ValueError, ("headers=", "'Host'")),
+        ("http://x", {"verify": "ca.pem"}, TypeError, ("verify=", "True", "False")),
+        ("http://x", {"ca_file": 5}, TypeError, ("ca_file=",)),
+        ("http://x", {"cert": ("nowhere.pem", "b")}, FileNotFoundError, ("cert=",)),
+        ("http://x", {"proxy": 5}, TypeError, ("proxy=", "URL")),
+        ("http://x", {"auth": 5}, TypeError, ("auth",)),
+        (["x"], {"env": {"A": 5}}, TypeError, ("env=", "'A'", "int")),
+        (["x"], {"env": ["A=5"]}, TypeError, ("env=", "list")),
+        (["x"], {"cwd": 5}, TypeError, ("cwd=",)),
+        (["x"], {"inherit_env": "some"}, TypeError, ("inherit_env=", "'minimal'", "'all'")),
+        (["x"], {"inherit_env": [5]}, TypeError, ("inherit_env=", "'minimal'", "'all'")),
+        (["x"], {"stderr": 5}, TypeError, ("stderr=", "'inherit'")),
+    ],
+)
+def test_options_are_looked_at_at_once(
+    make: Any, given: Any, option: Any, kind: type[Exception], named: tuple[Any, ...]
+) -> None:
+    with pytest.raises(kind, match=values(*named)):
+        make(given, **option)
+
+
+def test_limits_are_numbers() -> None:
+    for make in (lambda: Timeouts(call="60"), lambda: ClientLimits(pages=True)):  # pyright: ignore[reportArgumentType]
+        with pytest.raises(TypeError, match=r"call|pages"):
+            make()
+
+
+async def test_a_level_asked_for_later_is_looked_at_too() -> None:
+    async with Client(Server("a")) as client:
+        with pytest.raises(ValueError, match=values("level", "debug")):
+            await client.set_log_level("loud")  # pyright: ignore[reportArgumentType]
+
+
+async def test_a_script_is_run_with_this_python(tmp_path: Path) -> None:
+    for given in (MORTAL, Path(MORTAL)):
+        async with Client(given) as client:
+            assert await client.call("echo", text="x") == "x"
+
+
+async def test_entries_of_a_configuration(tmp_path: Path) -> None:
+    script = (
+        "import os, sys; sys.argv[1:] = ['x']; sys.path.insert(0, os.environ['AT']); "
+        "import crashing_server; crashing_server.main()"
+    )
+    command = {"command": sys.executable, "args": ["-c", script], "env": {"AT": str(TESTS / "client")}}
+    async with Client({"mcpServers": {"one": command}}) as client:
+        assert await client.call("echo", text="x") == "x"
+    async with Client(command | {"env": {"AT": "elsewhere"}}, env={"AT": str(TESTS / "client")}) as client:
+        assert await client.call("echo", text="y") == "y"
+    app = create_full_server()
+    async with run_target("http", app) as at:
+        for entry in ({"url": at}, {"serverUrl": at, "headers": {"x-a": "1"}}, {"servers": {"a": {"httpUrl": at}}}):
+            async with Client(entry) as client:
+                assert await client.call("add", a=1) == 2
+
+
+async def test_headers_of_an_entry_and_of_the_call_come_together() -> None:
+    from scripted_server import ScriptedServer, serve_over_http
+
+    play = ScriptedServer()
+    async with serve_over_http(play) as at:
+        given = {"url": at, "headers": {"Authorization": "old", "x-b": "2"}}
+        async with Client(given, headers={"Authorization": "Bearer new"}) as client:
+            await client.ping()
+    for _, head in play.heads:
+        assert (head["authorization"], head["x-b"]) == ("Bearer new", "2")
+
+
+async def test_environment_and_folder_reach_the_process(tmp_path: Path) -> None:
+    script = """
+import json, os, sys
+for line in sys.stdin:
+    m = json.loads(line)
+    if "id" in m:
+        r = {"supportedVersions": ["2026-07-28"], "capabilities": {}, "resultType": "complete",
+             "instructions": json.dumps([os.getcwd(), os.environ.get("GIVEN"), os.environ.get("SECRET_TOKEN")])}
+        print(json.dumps({"jsonrpc": "2.0", "id": m["id"], "result": r}), flush=True)
+"""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SECRET_TOKEN", "hidden")
+        async with Client([sys.executable, "-c", script], cwd=tmp_path, env={"GIVEN": "here"}) as client:
+            assert client.instructions == f'["{tmp_path}", "here", null]'
+        async with Client([sys.executable, "-c", script], inherit_env=["SECRET_*"]) as client:
+            assert '"hidden"' in (client.instructions or "")
+
+
+async def test_what_a_process_says_on_stderr_can_be_had() -> None:
+    heard: list[str] = []
+    async with Client([sys.executable, MORTAL, "/dev/null"], stderr=heard.append) as client:
+        with pytest.raises(Exception, match="about to die"):
+            await client.call("die", name="x")
+    assert heard == ["about to die"]
+
+
+@pytest.mark.parametrize("told", [{"verify": False}, {"cert": "here.pem"}, {}], ids=str)
+def test_what_is_said_of_the_servers_certificate_is_for_the_server_alone(
+    told: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dovetail.auth import authorizer
+    from dovetail.transports.http_client import remote_server
+
+    made: list[Any] = []
+    monkeypatch.setattr(authorizer, "create_authorizer", lambda *given: made.extend(given))
+    monkeypatch.setattr(
+        remote_server,
+        "create_http_client",
+        lambda **given: {name: given[name] for name in ("verify", "cert", "ca_file")},
+    )
+    monkeypatch.setattr(remote_server, "check_certificate_files", lambda *_: None)
+    Client("https://x", auth="oauth", ca_file="ca.pem", **told)
+    _, _, others, *own = made
+    assert others() == {"verify": True, "cert": None, "ca_file": "ca.pem"}
+    assert [one() for one in own] == ([{"verify": True, "cert": None, "ca_file": "ca.pem"} | told] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("url", "clear"),
+    [
+        ("http://far.example/mcp", True), ("http://192.168.1.20/mcp", True), ("https://far.example/mcp", False),
+        ("http://localhost:1/mcp", False), ("http://[::1]:1/mcp", False),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("auth", [Bearer("s3cret"), "oauth"])
+def test_credentials_in_the_clear_are_told_of(
+    url: str, clear: bool, auth: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    Client(url, auth=auth)
+    assert bool(caplog.records) is clear
+    assert "s3cret" not in caplog.text

@@ -1,0 +1,19 @@
+"""Runs a server in a process of its own: `python run_server.py <file> <factory> <transport> [<options as JSON>]`."""
+
+import importlib.util
+import json
+import sys
+
+
+def main(file: str, factory: str, transport: str, options: str = "{}") -> None:
+    spec = importlib.util.spec_from_file_location("served", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["served"] = module
+    spec.loader.exec_module(module)
+    getattr(module, factory)().run(transport, **json.loads(options))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,91 @@
+"""Large results: kept back, linked to, fetched, forgotten."""
+
+from typing import Any
+
+import pytest
+
+from dovetail import Image, Offload, Server
+from dovetail.errors import ResourceNotFound
+from mentions import mentions
+from server.direct_client import LATEST_HANDSHAKE, Client, text
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def server(**policy: Any) -> Server:
+    app = Server("x", offload=Offload(**{"text": 100, "binary": 100, "preview": 10} | policy))
+
+    @app.tool
+    def long(n: int) -> str:
+        return "x" * n
+
+    @app.tool
+    def rows(n: int) -> list[int]:
+        return list(range(n))
+
+    @app.tool
+    def untold(n: int) -> Any:
+        return {"rows": list(range(n))}
+
+    @app.tool
+    def picture(n: int) -> list[str | Image]:
+        return ["Look:", Image(PNG + b"\0" * n)]
+
+    return app
+
+
+async def test_small_results_travel_as_ever() -> None:
+    client = Client(server())
+    assert text(await client.call("long", {"n": 100})) == "x" * 100
+    assert (await client.call("rows", {"n": 3}))["structuredContent"] == [0, 1, 2]
+    assert [one["type"] for one in (await client.call("picture", {"n": 3}))["content"]] == ["text", "image"]
+
+
+async def test_a_long_text_becomes_its_beginning_and_a_link() -> None:
+    client = Client(server())
+    told, link = (await client.call("long", {"n": 200}))["content"]
+    assert told["text"].startswith(f"{'x' * 10}…")
+    assert mentions(told["text"], 190, link["uri"])
+    assert (link["type"], link["mimeType"], link["size"]) == ("resource_link", "text/plain", 200)
+    (contents,) = (await client.request("resources/read", {"uri": link["uri"]}))["contents"]
+    assert contents == {"uri": link["uri"], "mimeType": "text/plain", "text": "x" * 200}
+
+
+async def test_a_published_schema_is_kept_and_an_unpublished_value_is_not_sent_twice() -> None:
+    client = Client(server())
+    published = await client.call("rows", {"n": 100})
+    assert published["structuredContent"] == list(range(100))
+    assert published["content"][1]["mimeType"] == "application/json"
+    assert "structuredContent" not in await client.call("untold", {"n": 100})
+
+
+async def test_pictures_too() -> None:
+    client = Client(server())
+    told, link = (await client.call("picture", {"n": 300}))["content"]
+    assert told["text"] == "Look:"
+    assert link["mimeType"] == "image/png"
+    (contents,) = (await client.request("resources/read", {"uri": link["uri"]}))["contents"]
+    assert contents["blob"].startswith("iVBORw0KGgo")
+
+
+@pytest.mark.parametrize("policy", [{"seconds": 0}, {"memory": 250}])
+async def test_it_is_forgotten_after_a_while_or_for_lack_of_room(policy: dict[str, Any]) -> None:
+    client = Client(server(**policy))
+    _, first = (await client.call("long", {"n": 200}))["content"]
+    _, second = (await client.call("long", {"n": 201}))["content"]
+    with pytest.raises(ResourceNotFound):
+        await client.request("resources/read", {"uri": first["uri"]})
+    if "memory" in policy:
+        assert await client.request("resources/read", {"uri": second["uri"]})
+
+
+async def test_failures_and_older_revisions() -> None:
+    app = server()
+
+    @app.tool
+    def fail() -> str:
+        raise ValueError("y" * 1000)
+
+    assert (await Client(app).call("fail"))["isError"]
+    old = await Client(app, LATEST_HANDSHAKE).call("long", {"n": 200})
+    assert [one["type"] for one in old["content"]] == ["text", "resource_link"]

@@ -1,0 +1,161 @@
+"""A shared document: whole at any time, changed by one process at a time, its user's alone."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from dovetail.storage import SharedDocument, get_state_dir, lock_path
+from host.polling import hurry
+
+ADDER = """
+import sys
+from dovetail.storage import SharedDocument
+ledger = SharedDocument(sys.argv[1])
+sys.stdin.readline()
+for _ in range(int(sys.argv[2])):
+    ledger.change(lambda document: document.update(n=document.get("n", 0) + 1))
+"""
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="platform: modes as POSIX has them")
+
+
+def test_processes_and_threads_lose_no_change(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "ledger.json"
+    command = [sys.executable, "-c", ADDER, str(path), "40"]
+    adders = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(4)]
+    mine = SharedDocument(path)
+
+    def add() -> None:
+        for _ in range(20):
+            mine.change(lambda document: document.update(n=document.get("n", 0) + 1))
+
+    threads = [threading.Thread(target=add) for _ in range(2)]
+    for one in threads:
+        one.start()
+    for adder in adders:
+        adder.communicate(b"\n", timeout=60)
+    for one in threads:
+        one.join(60)
+    assert [adder.returncode for adder in adders] == [0] * 4
+    assert mine.read() == {"n": 200}
+    assert sorted(one.name for one in path.parent.iterdir()) == ["ledger.json", "ledger.json.lock"]
+
+
+@posix
+def test_only_its_user_can_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "ledger.json"
+    SharedDocument(path).change(lambda document: document.update(a=1))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+@posix
+def test_one_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.json"
+    path.write_text("{}", encoding="utf-8")
+    for mode in (0o620, 0o602):
+        path.chmod(mode)
+        with pytest.raises(PermissionError, match=r"ledger\.json.*chmod 600"):
+            SharedDocument(path).read()
+        with pytest.raises(PermissionError, match=r"ledger\.json.*chmod 600"):
+            SharedDocument(path).change(lambda document: None)
+
+
+def test_a_change_by_another_is_seen_at_once(tmp_path: Path) -> None:
+    one, other = SharedDocument(tmp_path / "l"), SharedDocument(tmp_path / "l")
+    assert one.read() == {}
+    for n in range(5):
+        other.change(lambda document, n=n: document.update(n=n))
+        assert one.read() == {"n": n}
+
+
+def test_a_failed_change_changes_nothing(tmp_path: Path) -> None:
+    ledger = SharedDocument(tmp_path / "l")
+    ledger.change(lambda document: document.update(a=[1]))
+
+    def fail(document: dict[str, list[int]]) -> None:
+        document["a"].append(2)
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        ledger.change(fail)
+    assert ledger.read() == {"a": [1]}
+    assert SharedDocument(tmp_path / "l").read() == {"a": [1]}
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff", b"[" * 100_000])
+def test_a_damaged_one_is_empty_and_is_kept_beside(
+    tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "ledger.json"
+    path.write_bytes(damage)
+    path.chmod(0o600)
+    ledger = SharedDocument(path)
+    assert ledger.read() == {}
+    ledger.change(lambda document: document.update(a=1))
+    assert json.loads(path.read_bytes()) == {"a": 1}
+    assert (tmp_path / "ledger.json.damaged").read_bytes() == damage
+    assert str(path) in caplog.text
+
+
+def test_without_a_path_it_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ledger = SharedDocument()
+    ledger.change(lambda document: document.update(a=1))
+    assert ledger.read() == {"a": 1}
+    assert not [*tmp_path.iterdir()]
+
+
+def test_who_waits_too_long_for_another_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch, 100)
+    with lock_path(tmp_path / "l"), pytest.raises(TimeoutError, match=str(tmp_path / "l")):
+        SharedDocument(tmp_path / "l").change(lambda document: None)
+    SharedDocument(tmp_path / "l").change(lambda document: None)
+
+
+def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = SharedDocument(tmp_path / "l")
+    ledger.change(lambda document: document.update(a=1))
+
+    def fail(*_: object) -> None:
+        raise OSError("no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.replace", fail)
+        with pytest.raises(OSError, match="no"):
+            ledger.change(lambda document: document.update(a=2))
+    assert ledger.read() == {"a": 1}
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["l", "l.lock"]
+
+
+@posix
+def test_where_things_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", os.sep + "state")
+    assert get_state_dir() == Path("/state/dovetail")
+    monkeypatch.delenv("XDG_STATE_HOME")
+    assert get_state_dir() == Path.home() / ".local" / "state" / "dovetail"
+
+
+def test_reading_waits_for_no_other_process_that_changes_it(tmp_path: Path) -> None:
+    path = tmp_path / "kept.json"
+    ledger = SharedDocument(path)
+    ledger.change(lambda document: document.update(a=1))
+    done = threading.Event()
+
+    def change() -> None:
+        ledger.change(lambda document: document.update(a=2))
+        done.set()
+
+    with lock_path(path):
+        changing = threading.Thread(target=change)
+        changing.start()
+        assert not done.wait(0.05)
+        assert ledger.read() == {"a": 1}
+    changing.join()
+    assert ledger.read() == {"a": 2}

@@ -1,0 +1,283 @@
+"""Our uvicorn: what a connection may send or withhold, and how the server stops."""
+
+import asyncio
+import json
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.limits import Limits
+from dovetail.transports.http_server.endpoint import Endpoint
+from dovetail.transports.http_server.uvicorn_server import UvicornServer, bind_socket, create_uvicorn_config
+from transports.fake_service import FakeService, PausedWork, mirror_headers, stateless_request, text_result, wait_until
+
+
+class Site:
+    """A running server, and connections to it."""
+
+    def __init__(self, app: Endpoint, server: UvicornServer, port: int) -> None:
+        self.app, self.server, self.port = app, server, port
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def connect(self, *, small: bool = False) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        raw = socket.socket()
+        if small:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", self.port))
+        reader, writer = await asyncio.open_connection(sock=raw, limit=4096 if small else 2**16)
+        self.writers.append(writer)
+        return reader, writer
+
+    @property
+    def connections(self) -> int:
+        return len(self.server.server_state.connections)
+
+
+@asynccontextmanager
+async def site(stand: FakeService | None = None, **options: Any) -> AsyncIterator[Site]:
+    stand = stand or FakeService(**options)
+    app = Endpoint(stand)
+    listener = bind_socket("127.0.0.1", 0)
+    server = UvicornServer(create_uvicorn_config(app, stand.limits), lambda times: None, app.close)
+    serving = asyncio.create_task(server.serve([listener]))
+    try:
+        await wait_until(lambda: server.started)
+        here = Site(app, server, listener.getsockname()[1])
+        yield here
+        for writer in here.writers:
+            writer.close()
+    finally:
+        server.should_exit = True
+        async with asyncio.timeout(20):
+            await serving
+
+
+def head(message: Any, **extra: str) -> bytes:
+    body = json.dumps(message).encode()
+    headers = {
+        "host": "localhost",
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        **mirror_headers(message),
+        **extra,
+    }
+    return ("POST /mcp HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items())).encode()
+
+
+def whole(message: Any, **extra: str) -> bytes:
+    return head(message, **extra) + b"\r\n" + json.dumps(message).encode()
+
+
+async def status(reader: asyncio.StreamReader) -> int:
+    async with asyncio.timeout(10):
+        return int((await reader.readline()).split()[1])
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, Any]:
+    found = await status(reader)
+    async with asyncio.timeout(10):
+        block = await reader.readuntil(b"\r\n\r\n")
+        length = next(int(one.split(b":")[1]) for one in block.split(b"\r\n") if one.startswith(b"content-length"))
+        return found, json.loads(await reader.readexactly(length) or b"null")
+
+
+async def closed(reader: asyncio.StreamReader) -> None:
+    async with asyncio.timeout(10):
+        try:
+            while await reader.read(65536):
+                pass
+        except ConnectionError:
+            return
+
+
+async def test_requests_follow_each_other_on_one_connection() -> None:
+    async with site() as here:
+        reader, writer = await here.connect()
+        for text in ("a", "b", "c"):
+            writer.write(whole(stateless_request(text=text)))
+            found, message = await answer(reader)
+            assert (found, message["result"]["content"][0]["text"]) == (200, text)
+
+
+async def test_a_head_in_many_pieces_is_a_head() -> None:
+    async with site() as here:
+        reader, writer = await here.connect()
+        data = whole(stateless_request(text="a"))
+        for start in range(0, len(data), 20):
+            writer.write(data[start : start + 20])
+            await writer.drain()
+            await asyncio.sleep(0)
+        assert (await answer(reader))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        ({"x-fine": "y" * 80}, 200),
+        ({"x-long": "y" * 101}, 431),
+        ({f"x-{number}": "y" * 80 for number in range(9)}, 431),
+    ],
+)
+async def test_a_head_has_a_size(extra: dict[str, str], expected: int) -> None:
+    async with site(header=100, header_block=800) as here:
+        reader, writer = await here.connect()
+        writer.write(whole(stateless_request(), **extra))
+        assert await status(reader) == expected
+        if expected != 200:
+            await closed(reader)
+
+
+async def test_a_head_that_never_ends_is_ended() -> None:
+    async with site(header_block=1000) as here:
+        reader, writer = await here.connect()
+        writer.write(b"POST /mcp HTTP/1.1\r\n" + b"x-a: " + b"y" * 2000)
+        assert await status(reader) == 431
+        await closed(reader)
+
+
+@pytest.mark.parametrize("sent", [b"", b"P", b"POST /mcp HTTP/1.1\r\nhost: localhost\r\n"])
+async def test_a_head_has_a_time(sent: bytes) -> None:
+    async with site(header_time=0.05) as here:
+        reader, writer = await here.connect()
+        writer.write(sent)
+        assert await status(reader) == 408
+        await closed(reader)
+
+
+async def test_the_next_head_has_a_time_too() -> None:
+    async with site(header_time=0.05) as here:
+        reader, writer = await here.connect()
+        writer.write(whole(stateless_request()))
+        assert (await answer(reader))[0] == 200
+        await asyncio.sleep(0.1)  # between two requests nobody hurries
+        writer.write(whole(stateless_request()))
+        assert (await answer(reader))[0] == 200
+        writer.write(b"POST /mcp")
+        assert await status(reader) == 408
+
+
+@pytest.mark.parametrize("part", [0, 5])
+async def test_a_body_has_a_time(part: int) -> None:
+    async with site(body_time=0.05) as here:
+        reader, writer = await here.connect()
+        data = whole(stateless_request())
+        writer.write(data[: data.index(b"\r\n\r\n") + 4 + part])
+        assert await status(reader) == 408
+        await closed(reader)
+
+
+async def test_work_that_takes_long_is_not_a_slow_body() -> None:
+    held = PausedWork()
+    async with site(FakeService(held, body_time=0.02, header_time=0.02)) as here:
+        reader, writer = await here.connect()
+        writer.write(whole(stateless_request(text="a")))
+        await wait_until(lambda: held.started)
+        await asyncio.sleep(0.06)
+        held.release("a")
+        assert (await answer(reader))[0] == 200
+
+
+async def test_a_client_that_does_not_read_is_dropped() -> None:
+    async def work(exchange: Exchange) -> Any:
+        return text_result("x" * 8_000_000)
+
+    async with site(FakeService(work, write_stall=0.05)) as here:
+        _, writer = await here.connect(small=True)
+        writer.write(whole(stateless_request()))
+        await wait_until(lambda: here.connections == 1)
+        await wait_until(lambda: here.connections == 0)
+
+
+async def test_a_client_that_reads_slowly_is_not() -> None:
+    async def work(exchange: Exchange) -> Any:
+        return text_result("x" * 2_000_000)
+
+    async with site(FakeService(work, write_stall=5.0)) as here:
+        reader, writer = await here.connect(small=True)
+        writer.write(whole(stateless_request()))
+        await asyncio.sleep(0.1)
+        found, message = await answer(reader)
+        assert (found, len(message["result"]["content"][0]["text"])) == (200, 2_000_000)
+
+
+# Stopping
+
+
+async def test_what_runs_is_finished_before_the_server_stops() -> None:
+    held = PausedWork()
+    async with site(FakeService(held)) as here:
+        reader, writer = await here.connect()
+        writer.write(whole(stateless_request(text="a")))
+        await wait_until(lambda: held.started)
+        here.server.should_exit = True
+        held.release("a")
+        assert (await answer(reader))[0] == 200
+
+
+async def test_a_request_that_is_not_all_here_is_sent_away_when_the_server_stops() -> None:
+    async with site() as here:
+        reader, writer = await here.connect()
+        data = whole(stateless_request())
+        writer.write(data[:-3])
+        await wait_until(lambda: here.app.stats().buffered_bytes > 0)
+        here.server.should_exit = True
+        assert await status(reader) == 503
+        await closed(reader)
+
+
+STOPS = (signal.SIGTERM, signal.SIGINT)
+
+
+async def test_every_signal_is_told_and_none_is_fatal() -> None:
+    times: list[int] = []
+
+    async def drain() -> None:
+        return
+
+    server = UvicornServer(create_uvicorn_config(Endpoint(FakeService()), Limits()), times.append, drain)
+    raised: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: raised.append(number)) for number in STOPS}
+    try:
+        with server.capture_signals():  # uvicorn raises what it captured again at the end
+            server.handle_exit(signal.SIGTERM, None)
+            assert server.should_exit
+            server.handle_exit(signal.SIGINT, None)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert times == [1, 2]
+    assert server.force_exit
+    assert raised == []
+
+
+def test_uvicorn_is_kept_from_logging_and_from_telling_its_name() -> None:
+    config = create_uvicorn_config(Endpoint, Limits(drain=3.0), ssl_certfile=None)
+    assert (config.access_log, config.log_config, config.server_header) == (False, None, False)
+    assert config.timeout_graceful_shutdown == 4
+
+
+# Sockets
+
+
+def test_a_port_that_is_taken_is_a_plain_error() -> None:
+    with bind_socket("127.0.0.1", 0) as listener:
+        with pytest.raises(OSError, match=r"\S"):
+            bind_socket("127.0.0.1", listener.getsockname()[1])
+        with socket.create_connection(listener.getsockname(), timeout=10):
+            pass  # whoever comes early waits
+
+
+def test_addresses_of_both_families() -> None:
+    with bind_socket("127.0.0.1", 0) as listener:
+        assert listener.family == socket.AF_INET
+    try:
+        with bind_socket("::1", 0) as listener:
+            assert listener.family == socket.AF_INET6
+    except OSError:
+        pytest.skip("platform: no IPv6")
