@@ -253,22 +253,22 @@ async def test_a_session_cannot_cancel_for_another() -> None:
 
 @requirement("session.idle")
 async def test_an_unused_session_expires(revision: str) -> None:
-    async with connect(ControlledServer(limits=Limits(session_idle=0.05)).app, "http", revision, listen=False) as peer:
+    async with connect(ControlledServer(limits=Limits(session_idle=0.4)).app, "http", revision, listen=False) as peer:
         assert await status(peer) == 200
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.6)
         assert await status(peer) == 404
 
 
 @requirement("session.idle")
 async def test_a_session_at_work_or_listening_does_not_expire(revision: str) -> None:
-    stage = ControlledServer(limits=Limits(session_idle=0.05))
+    stage = ControlledServer(limits=Limits(session_idle=0.4))
     async with connect(stage.app, "http", revision) as peer:
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.6)
         assert await status(peer) == 200
         async with connect_again(peer, listen=False) as other:
             pending = other.start("tools/call", call_params("wait", name="w"))
             await stage.wait_until_started("w")
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.6)
             assert await status(other) == 200
             stage.release("w")
             await pending
@@ -276,7 +276,7 @@ async def test_a_session_at_work_or_listening_does_not_expire(revision: str) -> 
 
 @requirement("session.idle")
 async def test_what_expired_is_swept_away() -> None:
-    app = ControlledServer(limits=Limits(session_idle=0.05, session_lifetime=0.2)).app
+    app = ControlledServer(limits=Limits(session_idle=0.3, session_lifetime=1.0)).app
     endpoint = app.asgi()
     from driver import serve_asgi
 
@@ -296,22 +296,22 @@ async def test_what_expired_is_swept_away() -> None:
 
 @requirement("session.lifetime")
 async def test_no_session_lives_longer_than_its_lifetime(revision: str) -> None:
-    async with connect(ControlledServer(limits=Limits(session_lifetime=0.1)).app, "http", revision) as peer:
+    async with connect(ControlledServer(limits=Limits(session_lifetime=0.6)).app, "http", revision) as peer:
         assert await status(peer) == 200
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(0.8)
         assert await status(peer) == 404
 
 
 @requirement("session.opening")
 async def test_a_session_that_is_never_opened_fully_expires(revision: str) -> None:
     async with connect(
-        ControlledServer(limits=Limits(session_opening=0.05)).app, "http", revision, handshake=False
+        ControlledServer(limits=Limits(session_opening=0.4)).app, "http", revision, handshake=False
     ) as peer:
         await peer.initialize()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.6)
         assert await status(peer) == 404
         await peer.open(listen=False)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.6)
         assert await status(peer) == 200
 
 

@@ -183,6 +183,13 @@ def test_no_text_about_a_change_can_act(old: dict[str, Any], new: dict[str, Any]
     assert not [one for one in shown if one != "\n" and one not in VISIBLE and unicodedata.category(one) in ACTING]
 
 
+def test_an_object_that_becomes_a_list_is_a_change() -> None:
+    old = {"name": "t", "inputSchema": {"properties": {"type": None}}}
+    new = {"name": "t", "inputSchema": {"properties": []}}
+    assert changes(old, new)
+    assert changes(new, old)
+
+
 def test_the_text_shows_what_went_and_what_came() -> None:
     new = replace(SEND, description="Sends a mail.\nUse it\x1b[8m rarely\u202e.\nAnd always.")
     assert (

@@ -125,8 +125,10 @@ def _resolve_pointer(value: Any, pointer: str) -> Any:
         name = part.replace("~1", "/").replace("~0", "~")
         if isinstance(value, Mapping):
             value = value.get(name)
+        elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+            value = value[int(name)]
         else:
-            value = value[int(name)] if isinstance(value, list) and int(name) < len(value) else None
+            return None  # the new definition has something else there
     return value
 
 
