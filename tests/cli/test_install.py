@@ -33,7 +33,7 @@ def test_install_and_use_it(run: RunCommand, tmp_path: Path) -> None:
 
 def test_export(run: RunCommand) -> None:
     assert run("export", SAMPLE_SERVER).check_success().json == {
-        "mcpServers": {"served": {"command": sys.executable, "args": COMMAND}}
+        "mcpServers": {"sample_server": {"command": sys.executable, "args": COMMAND}}
     }
     codex = run("export", "--to", "codex", "--name", "t", "-e", "A=1", "--", "uvx", "mcp-server-time").check_success()
     entry: dict[str, Any] = tomllib.loads(codex.out)["mcp_servers"]["t"]

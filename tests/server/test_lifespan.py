@@ -98,7 +98,7 @@ async def empty() -> AsyncIterator[None]:
     [
         (lambda: None, TypeError, "None"),
         (lambda: {"a": 1}, TypeError, "{'a': 1}"),
-        (empty, RuntimeError, r"empty \(test_life.py:\d+\)"),
+        (empty, RuntimeError, r"empty \(test_lifespan.py:\d+\)"),
     ],
 )
 async def test_what_turns_out_to_be_no_lifespan_is_named(given: Any, kind: type[Exception], words: str) -> None:
