@@ -13,11 +13,15 @@ PYTEST := -q -rs -n logical --maxprocesses 4 --dist loadfile
 # Unit tests need no Node, browser, service or other implementation. Tests that do are marked; most are in two folders.
 UNIT_PATHS := --ignore=tests/interop --ignore=tests/conformance
 UNIT_MARKS := not interop and not conformance and not soak
-# Unit tests that `make quick` leaves out, because they start many processes or check very many messages.
-SLOW := $(addprefix --ignore=tests/, cli reliability server/test_runners.py architecture/test_skips.py \
-  architecture/test_typing.py behaviour/test_stdio.py client/test_all_transports.py docs/test_examples.py docs/test_readme.py \
-  docs/test_transcripts.py agent/models/test_providers.py host/test_chaos.py host/test_broken_servers.py testing/test_pytest_plugin.py \
-  transports/test_reaper.py transports/test_child_process.py server/test_reloader.py wire/test_official_schemas.py)
+# Unit tests that `make quick` leaves out, because they start many processes, wait for timeouts or check very many messages.
+SLOW := $(addprefix --ignore=tests/, cli reliability agent/models/test_providers.py architecture/test_skips.py \
+  architecture/test_typing.py auth/test_authorization_server_app.py auth/test_token_expiry.py behaviour/test_cancellation.py \
+  behaviour/test_sessions.py behaviour/test_stdio.py behaviour/test_unanswered_requests.py client/test_all_transports.py \
+  client/test_connector.py client/test_reconnect.py docs/test_examples.py docs/test_readme.py docs/test_transcripts.py \
+  host/test_broken_servers.py host/test_chaos.py host/test_host.py host/test_managed_server.py protocol/test_sse.py \
+  server/test_mount_resolver.py server/test_mounted_servers.py server/test_reloader.py server/test_runners.py \
+  testing/test_faults.py testing/test_pytest_plugin.py transports/test_child_process.py transports/test_reaper.py \
+  wire/test_official_schemas.py)
 COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
   --no-emit-index-url --no-config --custom-compile-command "make lock"
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("dovetail needs Python 3.11 or newer")'
@@ -86,7 +90,7 @@ test: setup check ## Everything that must be green: check, then all tests with t
 	$(BIN)/python -m pytest $(PYTEST)
 
 quick: check ## The checks and the fast unit tests: no Node, no other implementations, at most two minutes
-	$(BIN)/python -m pytest $(PYTEST) $(UNIT_PATHS) $(SLOW) -m '$(UNIT_MARKS)' --hypothesis-profile quick
+	$(BIN)/python -m pytest -q -n 4 --dist loadfile $(UNIT_PATHS) $(SLOW) -m '$(UNIT_MARKS)' --hypothesis-profile quick
 
 matrix: $(TEST_STAMP) ## The unit tests on Python 3.11, 3.12, 3.13 and 3.14, as far as they are on this machine
 	$(BIN)/python tests/matrix.py 3.11 3.12 3.13 3.14 -- $(PYTEST) $(UNIT_PATHS) -m '$(UNIT_MARKS)'
