@@ -15,13 +15,15 @@ UNIT_PATHS := --ignore=tests/interop --ignore=tests/conformance
 UNIT_MARKS := not interop and not conformance and not soak
 # Unit tests that `make quick` leaves out, because they start many processes, wait for timeouts or check very many messages.
 SLOW := $(addprefix --ignore=tests/, cli reliability agent/models/test_providers.py architecture/test_skips.py \
-  architecture/test_typing.py auth/test_authorization_server_app.py auth/test_authorizer.py auth/test_token_expiry.py \
-  behaviour/test_cancellation.py behaviour/test_http.py behaviour/test_messages.py \
-  behaviour/test_sessions.py behaviour/test_stdio.py behaviour/test_unanswered_requests.py client/test_all_transports.py \
-  client/test_client.py client/test_connector.py client/test_reconnect.py client/test_validator.py docs/test_examples.py docs/test_readme.py docs/test_transcripts.py \
-  host/test_broken_servers.py host/test_chaos.py host/test_coercion.py host/test_gateway.py host/test_host.py host/test_managed_server.py protocol/test_sse.py \
-  server/test_mount_resolver.py server/test_mounted_servers.py server/test_reloader.py server/test_runners.py \
-  testing/test_faults.py testing/test_pytest_plugin.py transports/test_child_process.py transports/test_http_client.py transports/test_reaper.py \
+  architecture/test_typing.py auth/test_authorization_server_app.py auth/test_authorizer.py \
+  auth/test_token_expiry.py behaviour/test_cancellation.py behaviour/test_http.py behaviour/test_messages.py \
+  behaviour/test_sessions.py behaviour/test_stdio.py behaviour/test_unanswered_requests.py \
+  client/test_all_transports.py client/test_client.py client/test_connector.py client/test_reconnect.py \
+  client/test_validator.py docs/test_examples.py docs/test_readme.py docs/test_transcripts.py \
+  host/test_broken_servers.py host/test_chaos.py host/test_coercion.py host/test_gateway.py host/test_host.py \
+  host/test_managed_server.py protocol/test_sse.py server/test_mount_resolver.py server/test_mounted_servers.py \
+  server/test_reloader.py server/test_runners.py testing/test_faults.py testing/test_pytest_plugin.py \
+  transports/test_child_process.py transports/test_http_client.py transports/test_reaper.py \
   wire/test_official_schemas.py)
 COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
   --no-emit-index-url --no-config --custom-compile-command "make lock"

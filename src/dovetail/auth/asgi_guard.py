@@ -114,7 +114,7 @@ def create_asgi_guard(
     allowed_hosts: Collection[str],
     get_used_scopes: Callable[[], Sequence[str]] = tuple,
 ) -> ASGIGuard:
-    """The porter for what an author gave as `auth`."""
+    """Return the guard for the value that an author passed as `auth`."""
     if public_url is None and allowed_hosts:
         raise ValueError(
             "a guarded server must know its address to tell its tokens from others: pass public_url= instead of, or "

@@ -1,7 +1,7 @@
-"""Pins: the digest of a definition, so that a changed one is noticed, and what changed in it, graded and readable.
+"""Compare two definitions of a tool, resource or prompt, and grade each change by its risk.
 
-Pure. Every word of a definition reaches a model, so a changed word is an instruction; only blanks are cosmetic. What
-cannot be graded counts as widening.
+Pure. Every word of a definition reaches a model, so a changed word is an instruction. Only blanks are cosmetic. A
+change that cannot be graded counts as widening.
 """
 
 import re

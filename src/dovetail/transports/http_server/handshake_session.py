@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from dovetail.errors import Disconnected, PeerError
-from dovetail.protocol import handshake as legacy
+from dovetail.protocol import handshake as handshake_protocol
 from dovetail.protocol.exchange import Exchange, Service
 from dovetail.protocol.handshake import PendingRequests
 from dovetail.transports.http_server.event_log import EventLog, EventStream
@@ -41,7 +41,11 @@ class HandshakeSession:
     )
 
     def __init__(
-        self, id: str, handshake: legacy.HandshakeState, address: str | None, loop: asyncio.AbstractEventLoop
+        self,
+        id: str,
+        handshake: handshake_protocol.HandshakeState,
+        address: str | None,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.id = id
         self.handshake = handshake

@@ -20,7 +20,7 @@ from dovetail.errors import (
     UnsupportedRevision,
 )
 from dovetail.protocol import downgrade, sse
-from dovetail.protocol import handshake as legacy
+from dovetail.protocol import handshake as handshake_protocol
 from dovetail.protocol.exchange import Exchange, Service, check_meta_size
 from dovetail.protocol.http_checks import Refusal, get_http_status, parse_accept
 from dovetail.protocol.principal import Principal
@@ -93,7 +93,7 @@ class HandshakeSessionManager:
             return self._handle_batch(request, message)
         try:
             kind = jsonrpc.classify(message)
-            if kind == "request" and message["method"] == legacy.INITIALIZE:
+            if kind == "request" and message["method"] == handshake_protocol.INITIALIZE:
                 return self._initialize(request)
             if not self._versions:
                 raise _unsupported_error(request.headers, self._service.revisions)
@@ -109,7 +109,7 @@ class HandshakeSessionManager:
         return send_body(request.send, 202, request.cors_headers, b"")
 
     def _initialize(self, request: EndpointRequest) -> Awaitable[None]:
-        handshake, response = legacy.open_session(request.message, self._service, request.principal)
+        handshake, response = handshake_protocol.open_session(request.message, self._service, request.principal)
         headers = list(request.cors_headers)
         if self.is_stateful:
             session = self._create_session(handshake, request.client_address)
@@ -126,7 +126,10 @@ class HandshakeSessionManager:
             session_result = session.handshake.handle_session_request(exchange, self._service)
             if session_result is not None:
                 await send_json(
-                    request.send, 200, legacy.seal(exchange, session_result, self._limits.result), request.cors_headers
+                    request.send,
+                    200,
+                    handshake_protocol.seal(exchange, session_result, self._limits.result),
+                    request.cors_headers,
                 )
                 if exchange.method == "shutdown":
                     self._end_session(session)
@@ -143,7 +146,7 @@ class HandshakeSessionManager:
                 final_write = writer.end() if response is None else writer.finish(response)
                 del response  # a large one is not kept while the client reads it
             except (Busy, InsufficientScope) as exc:
-                refusal = legacy.refuse(session.revision, exchange.id, exc)
+                refusal = handshake_protocol.refuse(session.revision, exchange.id, exc)
                 final_write = writer.finish(refusal, get_http_status(exc), request.build_error_headers(exc))
             await final_write
         except BaseException:
@@ -178,17 +181,19 @@ class HandshakeSessionManager:
         assert running is not None
         response: bytes | None = None
         try:
-            response = legacy.seal(exchange, await self._service.handle(exchange), self._limits.result)
+            response = handshake_protocol.seal(exchange, await self._service.handle(exchange), self._limits.result)
         except (Busy, InsufficientScope):
             raise  # has a status of its own, where it is not one answer of several
         except ProtocolError as exc:
-            response = legacy.refuse(session.revision, exchange.id, exc)
+            response = handshake_protocol.refuse(session.revision, exchange.id, exc)
         except asyncio.CancelledError:
             if exchange.verdict != "cancelled":
                 raise
         except Exception as exc:
             log.error("the result of %s could not be sent: %s", exchange.method, type(exc).__name__)
-            response = legacy.refuse(session.revision, exchange.id, InternalError("The result could not be encoded"))
+            response = handshake_protocol.refuse(
+                session.revision, exchange.id, InternalError("The result could not be encoded")
+            )
         finally:
             running.discard(exchange)
             session.last_used_at = loop.time()
@@ -214,7 +219,9 @@ class HandshakeSessionManager:
                 else "hold something, and not too much"
             )
             exc = InvalidRequest(f"Invalid request: batches {problem}")
-            await send_json(request.send, 400, legacy.refuse(session.revision, None, exc), request.cors_headers)
+            await send_json(
+                request.send, 400, handshake_protocol.refuse(session.revision, None, exc), request.cors_headers
+            )
             return
         writer = SessionResponseWriter(request, session, self._limits, self._event_log)
         writer.watch_silence(self._silent_responses)
@@ -245,11 +252,11 @@ class HandshakeSessionManager:
             exchange = self._admit(request, session, message)
             session_result = session.handshake.handle_session_request(exchange, self._service)
             if session_result is not None:
-                return legacy.seal(exchange, session_result, self._limits.result)
+                return handshake_protocol.seal(exchange, session_result, self._limits.result)
             self._add_running(session, exchange)
             return await asyncio.get_running_loop().create_task(self._run(exchange, session, writer))
         except ProtocolError as exc:
-            return legacy.refuse(session.revision, jsonrpc.read_id(message), exc)
+            return handshake_protocol.refuse(session.revision, jsonrpc.read_id(message), exc)
 
     # GET and DELETE
 
@@ -305,7 +312,7 @@ class HandshakeSessionManager:
         now = loop.time()
         if not self.is_stateful:
             revision = None if version is None else version.decode("latin-1")
-            return HandshakeSession("", legacy.create_implicit_session(revision, principal), None, loop)
+            return HandshakeSession("", handshake_protocol.create_implicit_session(revision, principal), None, loop)
         id = headers.get(SESSION_HEADER)
         if id is None:
             raise Refusal(400, "Mcp-Session-Id is required; open a session with initialize")
@@ -319,7 +326,7 @@ class HandshakeSessionManager:
         session.last_used_at = now
         return session
 
-    def _create_session(self, handshake: legacy.HandshakeState, address: str | None) -> HandshakeSession:
+    def _create_session(self, handshake: handshake_protocol.HandshakeState, address: str | None) -> HandshakeSession:
         limits, principal = self._limits, handshake.caller.principal
         if principal is not None:
             open_count = sum(
@@ -421,6 +428,6 @@ def _encode_cancelled(exchange: Exchange) -> bytes | None:
 async def _send_refusal(
     request: EndpointRequest, id: RequestId | None, exc: ProtocolError, revision: str | None = None
 ) -> None:
-    body = jsonrpc.encode_protocol_error(id, exc) if revision is None else legacy.refuse(revision, id, exc)
+    body = jsonrpc.encode_protocol_error(id, exc) if revision is None else handshake_protocol.refuse(revision, id, exc)
     status = get_http_status(exc) if isinstance(exc, Busy | InsufficientScope) or revision is None else 200
     await send_json(request.send, status, body, [*request.cors_headers, *request.build_error_headers(exc)])
