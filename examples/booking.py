@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from dovetail import Context, Declined, Server
+from dovetail import Context, ElicitationDeclined, Server
 
 app = Server("booking", version="1.0.0", instructions="Books seats on flights.")
 receipts = itertools.count(1001)
@@ -30,7 +30,7 @@ async def book(flight: Annotated[str, "Such as DY 814"], ctx: Context) -> str:
     hold = await ctx.once("hold", lambda: f"H{next(receipts)}")
     try:
         seat = await ctx.elicit(f"Which seat on {flight}?", Seat)
-    except Declined:
+    except ElicitationDeclined:
         return f"Not booked; hold {hold} will lapse."
     await ctx.progress(2, total=3, message="paying")
     receipt = await ctx.once("pay", lambda: f"R{next(receipts)}")

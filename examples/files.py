@@ -8,7 +8,8 @@ import mimetypes
 import sys
 from pathlib import Path
 
-from dovetail import ResourceContents, ResourceLink, ResourceNotFound, Server
+from dovetail import ResourceContents, ResourceLink, Server
+from dovetail.errors import ResourceNotFound
 
 FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
 MOST = 1024 * 1024
@@ -42,7 +43,7 @@ def find(pattern: str = "*") -> list[ResourceLink]:
     return [ResourceLink(uri=f"folder:///{name}", name=name) for name in names[:50]]
 
 
-@app.complete("folder:///{+path}", "path")
+@app.completion("folder:///{+path}", "path")
 def paths(value: str) -> list[str]:
     """Paths that begin with what was typed."""
     found = (path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.is_file())

@@ -6,7 +6,7 @@ from pathlib import Path
 import notes
 import weather
 
-from dovetail import Argument, Client, Server, Transform
+from dovetail import ArgTransform, Client, Server, Transform
 from dovetail.middleware import LogRequests, RateLimit
 
 HERE = Path(__file__).parent
@@ -15,7 +15,7 @@ app = Server("gateway", middleware=[LogRequests(), RateLimit(50)])
 app.mount(notes.app, "notes", transforms={"erase": Transform(hide=True)})
 app.mount(
     weather.app,
-    transforms={"forecast": Transform(name="tomorrow", arguments={"days": Argument(value=1)})},
+    transforms={"forecast": Transform(name="tomorrow", arguments={"days": ArgTransform(value=1)})},
 )
 app.mount(Client([sys.executable, str(HERE / "booking.py")]), "booking")
 

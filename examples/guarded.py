@@ -6,13 +6,14 @@ http://127.0.0.1:8000/mcp whoami` is served. `write` takes a scope of its own, w
 
 import argparse
 
-from dovetail import AuthorizationServer, Context, Guard, Server
+from dovetail import Context, Server
+from dovetail.auth import AuthorizationServer, Guard
 
 
 def make(here: str) -> tuple[Server, AuthorizationServer]:
     """The two of them, at this address."""
-    authority = AuthorizationServer(issuer=here, resources=f"{here}/mcp", scopes="notes:read notes:write")
-    app = Server("guarded", auth=Guard(authority.verifier(), scopes=["notes:read"], show_locked=True))
+    authority = AuthorizationServer(issuer=here, resources=f"{here}/mcp", scopes_supported="notes:read notes:write")
+    app = Server("guarded", auth=Guard(authority.verifier(), required_scopes=["notes:read"], list_restricted=True))
     notes: dict[str, list[str]] = {}
 
     @app.tool
@@ -35,4 +36,4 @@ if __name__ == "__main__":
     parser.add_argument("--port", type=int, default=8000)
     port = parser.parse_args().port
     app, authority = make(f"http://127.0.0.1:{port}")
-    app.run("http", port=port, otherwise=authority)
+    app.run("http", port=port, fallback=authority)

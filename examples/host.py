@@ -8,8 +8,9 @@ lists what all of them offer. With `--model ollama:qwen3 --prompt "…"` a model
 import argparse
 import asyncio
 
-from dovetail import Agent, Host, Policy, TerminalConsent, rule
-from dovetail.agent import named
+from dovetail import Host, Policy, rule
+from dovetail.agent import Agent, load_model
+from dovetail.host import TerminalConsent
 
 POLICY = Policy(
     "ask",
@@ -35,17 +36,17 @@ async def converse(agent: Agent, prompt: str) -> None:
             case "result":
                 print(f"← {event.result.content[0]}")
             case "done":
-                print(f"{event.reason} after {event.usage.turns} turns, {event.usage.tokens} tokens", flush=True)
+                print(f"{event.reason} after {event.usage.turns} turns, {event.usage.total_tokens} tokens", flush=True)
             case _:
                 pass
 
 
 async def main(args: argparse.Namespace) -> None:
     """Nothing is started before it is needed; all of it ends with the block."""
-    model = named(args.model) if args.model else None
+    model = load_model(args.model) if args.model else None
     async with Host.from_config(args.config, policy=POLICY, consent=TerminalConsent(), model=model) as host:
-        for tool in await host.tools():
-            print(f"{tool.full}  ({tool.tokens} tokens)")
+        for tool in await host.list_tools():
+            print(f"{tool.full_name}  ({tool.tokens} tokens)")
         for member in host.servers:
             print(f"{member.name} is {member.state}", flush=True)
         if model is not None and args.prompt:

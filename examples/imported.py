@@ -64,7 +64,7 @@ class Service(BaseHTTPRequestHandler):
 
 service = ThreadingHTTPServer(("127.0.0.1", 0), Service)
 threading.Thread(target=service.serve_forever, daemon=True).start()
-app = Server.from_openapi(DOCUMENT, url=f"http://127.0.0.1:{service.server_port}")
+app = Server.from_openapi(DOCUMENT, base_url=f"http://127.0.0.1:{service.server_port}")
 
 if __name__ == "__main__":
     app.run()

@@ -41,7 +41,7 @@ def write(name: Annotated[str, "One word"], text: str) -> str:
     if is_new:
         offer(name)
     else:
-        app.updated(f"notes://{name}")
+        app.notify_resource_updated(f"notes://{name}")
     return f"{'Created' if is_new else 'Updated'} notes://{name}"
 
 

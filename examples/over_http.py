@@ -6,17 +6,18 @@ Callers prove who they are with a token; a tool finds the name in its context.
 import argparse
 from collections.abc import Mapping
 
-from dovetail import Context, Denied, Limits, Server
+from dovetail import Context, Server, ServerLimits
+from dovetail.errors import Denied
 
 TOKENS = {b"Bearer let-me-in": "ada"}
 
-app = Server("over-http", version="1.0.0", limits=Limits(body=256 * 1024, run_time=30.0))
+app = Server("over-http", version="1.0.0", limits=ServerLimits(max_body_bytes=256 * 1024, call_timeout=30.0))
 
 
 @app.tool
 async def whoami(ctx: Context) -> str:
     """Who the caller proved to be."""
-    return f"You are {ctx.principal}, speaking {ctx.revision}."
+    return f"You are {ctx.principal}, speaking {ctx.protocol_version}."
 
 
 async def authenticate(headers: Mapping[bytes, bytes]) -> str:

@@ -69,8 +69,8 @@ def packing_list(city: Annotated[str, "Where to"], days: int = 3) -> str:
     return f"Look up the forecast for {days} days in {city}, then write a short packing list."
 
 
-@app.complete("packing_list", "city")
-@app.complete("weather://cities/{city}", "city")
+@app.completion("packing_list", "city")
+@app.completion("weather://cities/{city}", "city")
 def known_cities(value: str) -> list[str]:
     return [city for city in CITIES if city.lower().startswith(value.lower())]
 

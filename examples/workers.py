@@ -14,7 +14,7 @@ from dovetail import Context, Server
 # Made before the workers are started, so they all have it; with several machines it has to come from outside.
 SECRET = os.environ.get("WORKERS_SECRET") or secrets.token_urlsafe(32)
 
-app = Server("workers", version="1.0.0", secrets=[SECRET])
+app = Server("workers", version="1.0.0", secret_keys=[SECRET])
 
 
 @app.tool

@@ -13,7 +13,7 @@
     sse             the pair of addresses of 2024-11-05
 `revision`: a published one or "draft". A handshake revision is opened with initialize and initialized (and, over http,
 a GET stream) before the body runs, unless `handshake=False`. `answer`: for the server's questions, by method, a
-function from params to the result, plain or async; it may raise PeerError. The same table serves the handshake's
+function from params to the result, plain or async; it may raise RemoteError. The same table serves the handshake's
 server-to-client requests and, through `peer.call`, the stateless era's rounds, so one body can run in both.
 
     await peer.request(method, params, meta=, headers=, progress_token=, log_level=, id=, revision=)   -> result
@@ -32,7 +32,7 @@ server-to-client requests and, through `peer.call`, the stateless era's rounds, 
     await peer.heard(line), peer.stderr        what a process says on standard error
     peer.opened                                the result of initialize (None in the stateless era)
 
-An error response raises PeerError, with `.status` over HTTP and `.headers`. Everything waits at most PATIENCE seconds.
+An error response raises RemoteError, with `.status` over HTTP and `.headers`. Everything waits at most PATIENCE seconds.
 Each message received is judged by `oracle`; a message that breaks the rules fails the test even if nobody looked at it.
 """
 
@@ -53,7 +53,7 @@ from typing import Any
 
 import oracle
 from dovetail import Server
-from dovetail.errors import Disconnected, PeerError
+from dovetail.errors import ConnectionLost, RemoteError
 from raw_http import TIMEOUT_S, Event, HttpServerAddress, Response
 
 STATELESS = oracle.STATELESS
@@ -109,7 +109,7 @@ class Pending:
         self.task.cancel()
         await asyncio.wait([self.task])
         if not self.future.done():
-            self.future.set_exception(Disconnected("the test dropped the connection"))
+            self.future.set_exception(ConnectionLost("the test dropped the connection"))
 
 
 @dataclass
@@ -198,7 +198,7 @@ class Peer:
         return pending
 
     async def request(self, method: str, params: Mapping[str, Any] | None = None, **options: Any) -> Any:
-        """The result of a request, or PeerError."""
+        """The result of a request, or RemoteError."""
         return await self.start(method, params, **options)
 
     async def call(self, method: str, params: Mapping[str, Any] | None = None, **options: Any) -> Any:
@@ -495,7 +495,7 @@ class Peer:
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
         try:
             answer["result"] = await self._answer_request(message["method"], message.get("params") or {})
-        except PeerError as exc:
+        except RemoteError as exc:
             answer["error"] = {"code": exc.code, "message": exc.message}
         data = json.dumps(answer).encode()
         if self.send_bytes is not None:
@@ -508,7 +508,7 @@ class Peer:
     async def _answer_request(self, method: str, params: Any) -> Any:
         name = "elicitation/create" if method == "elicitation/createDialog" and method not in self.answer else method
         if name not in self.answer:
-            raise PeerError(-32601, f"Method not found: {method}")
+            raise RemoteError(-32601, f"Method not found: {method}")
         result = self.answer[name](params)
         return await result if inspect.isawaitable(result) else result
 
@@ -532,7 +532,7 @@ class Peer:
             if not pending.future.done():
                 pending.future.set_exception(exc)
         if not pending.future.done():
-            pending.future.set_exception(Disconnected("the answer ended without a result"))
+            pending.future.set_exception(ConnectionLost("the answer ended without a result"))
 
     # Judging
 
@@ -568,8 +568,8 @@ class Peer:
             self.listening.abort()
 
 
-def peer_error(error: dict[str, Any], response: Response | None = None) -> PeerError:
-    exc: Any = PeerError(error["code"], error["message"], error.get("data"))
+def peer_error(error: dict[str, Any], response: Response | None = None) -> RemoteError:
+    exc: Any = RemoteError(error["code"], error["message"], error.get("data"))
     exc.status = None if response is None else response.status
     exc.headers = {} if response is None else response.headers
     return exc
@@ -694,7 +694,7 @@ async def _open_transport(app: Any, transport: str, peer: Peer, options: dict[st
 
 @asynccontextmanager
 async def _memory(server: Server, peer: Peer) -> AsyncIterator[None]:
-    link = server.link(lambda data: peer.receive(data, None), on_shutdown=peer.ended.set)
+    link = server.open_connection(lambda data: peer.receive(data, None), on_shutdown=peer.ended.set)
 
     async def send(data: bytes) -> None:
         link.receive(data)

@@ -6,7 +6,7 @@ import pytest
 
 import oracle
 from dovetail import Server
-from dovetail.errors import PeerError
+from dovetail.errors import RemoteError
 from driver import HANDSHAKE, STATELESS, Peer, connect, header_value
 from official_schemas import each_schema, needs_schema
 
@@ -91,9 +91,9 @@ async def test_an_answer_given_twice_is_a_violation() -> None:
 
 async def test_an_error_is_raised_with_all_it_says() -> None:
     async with connect(Server("x"), "http", STATELESS) as peer:
-        with pytest.raises(PeerError) as caught:
+        with pytest.raises(RemoteError) as caught:
             await peer.request("no/such")
-        assert (caught.value.code, caught.value.status) == (-32601, 404)  # type: ignore[attr-defined]
+        assert (caught.value.code, caught.value.status_code) == (-32601, 404)  # type: ignore[attr-defined]
 
 
 def test_header_values_are_encoded_where_they_must_be() -> None:

@@ -9,21 +9,21 @@ from hypothesis import strategies as st
 from dovetail import errors
 from dovetail.errors import (
     AuthError,
-    Busy,
-    Declined,
     Denied,
-    Dismissed,
+    ElicitationCancelled,
+    ElicitationDeclined,
     MCPError,
     MethodNotFound,
-    MissingCapability,
-    PeerError,
+    MissingClientCapability,
     PromptNotFound,
     ProtocolError,
+    RemoteError,
     ResourceNotFound,
+    ServerBusy,
     ToolError,
     ToolNotFound,
     TransportError,
-    UnsupportedRevision,
+    UnsupportedProtocolVersion,
     clip,
 )
 from mentions import mentions
@@ -40,8 +40,8 @@ CODES = {
     "InternalError": -32603,
     "ProtocolError": -32603,
     "HeaderMismatch": -32020,
-    "MissingCapability": -32021,
-    "UnsupportedRevision": -32022,
+    "MissingClientCapability": -32021,
+    "UnsupportedProtocolVersion": -32022,
     "Busy": 429,
     "InsufficientScope": 403,
 }
@@ -65,7 +65,7 @@ def test_the_drawing_shows_every_exception() -> None:
 
 
 def test_ours_and_theirs_are_different_things() -> None:
-    theirs = PeerError(-5, "no", {"a": 1})
+    theirs = RemoteError(-5, "no", {"a": 1})
     assert (theirs.code, theirs.message, theirs.data, str(theirs)) == (-5, "no", {"a": 1}, "no (-5)")
     assert not isinstance(theirs, ProtocolError)
     assert not issubclass(TransportError, ProtocolError)
@@ -81,17 +81,17 @@ def test_ours_and_theirs_are_different_things() -> None:
         (PromptNotFound("fly"), ("fly",), None),
         (ResourceNotFound("a:b"), (), {"uri": "a:b"}),
         (
-            MissingCapability({"roots": {}, "sampling": {"tools": {}}}),
+            MissingClientCapability({"roots": {}, "sampling": {"tools": {}}}),
             ("roots", "sampling.tools"),
             {"requiredCapabilities": {"roots": {}, "sampling": {"tools": {}}}},
         ),
-        (MissingCapability({"roots": {}}, "own words"), ("own words",), {"requiredCapabilities": {"roots": {}}}),
+        (MissingClientCapability({"roots": {}}, "own words"), ("own words",), {"requiredCapabilities": {"roots": {}}}),
         (
-            UnsupportedRevision("1999", ("b", "a")),
+            UnsupportedProtocolVersion("1999", ("b", "a")),
             ("1999", "b", "a"),
             {"supported": ["b", "a"], "requested": "1999"},
         ),
-        (Busy("later", 0.25), ("later",), {"retryAfterMs": 250}),
+        (ServerBusy("later", 0.25), ("later",), {"retryAfterMs": 250}),
     ],
 )
 def test_what_is_sent(exc: ProtocolError, named: tuple[str, ...], data: object) -> None:
@@ -107,20 +107,20 @@ def test_what_a_peer_sent_is_repeated_short_and_harmless(kind: type[ProtocolErro
 
 
 def test_a_revision_is_repeated_in_part() -> None:
-    exc = UnsupportedRevision("x" * 10_000, ())
+    exc = UnsupportedProtocolVersion("x" * 10_000, ())
     assert len(exc.message) < 300
     assert exc.data["requested"] == "x" * 64
 
 
 def test_a_no_has_words_of_its_own() -> None:
-    assert str(Declined()) != str(Dismissed())
-    assert str(Declined("Not now")) == "Not now"
-    assert issubclass(Declined, ToolError)
-    assert issubclass(Dismissed, ToolError)
+    assert str(ElicitationDeclined()) != str(ElicitationCancelled())
+    assert str(ElicitationDeclined("Not now")) == "Not now"
+    assert issubclass(ElicitationDeclined, ToolError)
+    assert issubclass(ElicitationCancelled, ToolError)
 
 
 def test_a_share_used_up_is_told_apart() -> None:
-    assert (Busy("x").own, Busy("x", own=True).own, Busy("x").retry_after) == (False, True, 1.0)
+    assert (ServerBusy("x").own, ServerBusy("x", own=True).own, ServerBusy("x").retry_after) == (False, True, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_share_used_up_is_told_apart() -> None:
 )
 def test_who_is_turned_away_is_told_what_is_missing(denied: Denied, expected: tuple[int, str]) -> None:
     assert str(denied)
-    assert (denied.status, denied.challenge) == expected
+    assert (denied.status_code, denied.challenge) == expected
 
 
 @given(st.text(max_size=300), st.integers(1, 200))

@@ -7,19 +7,9 @@ from typing import Any
 import pytest
 
 from behaviour.controlled_server import ControlledServer, call_params
-from dovetail import (
-    Client,
-    ClientStats,
-    Context,
-    DurableConsent,
-    Host,
-    HostStats,
-    Policy,
-    Server,
-    ServerStats,
-    SyncClient,
-    rule,
-)
+from dovetail import Client, Context, Host, Policy, Server, SyncClient, rule
+from dovetail.host import DurableConsent
+from dovetail.types import ClientStats, HostStats, ServerStats
 from driver import HANDSHAKE, STATELESS, connect, serve
 from host.polling import wait_until
 
@@ -50,7 +40,7 @@ class Answer:
 @pytest.mark.parametrize("revision", [STATELESS, HANDSHAKE[-1]])
 async def test_a_running_call_is_counted_on_both_sides(revision: str) -> None:
     stage = ControlledServer()
-    client = Client(stage.app, revision=revision)
+    client = Client(stage.app, protocol_version=revision)
     async with client:
         assert client.stats() == ClientStats(connections=1)
         running = asyncio.create_task(client.call("wait", name="w"))
@@ -79,7 +69,7 @@ async def test_threads_that_run_plain_functions_are_counted() -> None:
 @pytest.mark.parametrize("revision", [STATELESS, HANDSHAKE[-1]])
 async def test_open_questions_are_counted(revision: str) -> None:
     app, answer = asking(), Answer()
-    async with Client(app, revision=revision, elicit=answer) as client:
+    async with Client(app, protocol_version=revision, elicitation_handler=answer) as client:
         running = asyncio.create_task(client.call("ask"))
         await answer.begun.wait()
         assert client.stats().open_questions == 1
@@ -94,7 +84,7 @@ async def test_open_questions_are_counted(revision: str) -> None:
 @pytest.mark.parametrize("revision", [STATELESS, HANDSHAKE[-1]])
 async def test_subscriptions_are_counted(revision: str) -> None:
     app = ControlledServer().app
-    async with Client(app, revision=revision) as client:
+    async with Client(app, protocol_version=revision) as client:
         async with client.listen():
             assert client.stats().subscriptions == 1
             assert app.stats().subscriptions == int(revision == STATELESS)
@@ -113,7 +103,7 @@ async def test_callbacks_that_wait_are_counted() -> None:
     async def slow(_message: Any) -> None:
         await free.wait()
 
-    async with Client(app, on_log=slow) as client:
+    async with Client(app, log_handler=slow) as client:
         await client.call("log")
         await wait_until(lambda: client.stats().queued_callbacks == 2)
         free.set()

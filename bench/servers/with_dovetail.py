@@ -2,10 +2,13 @@
 
 from workload import LARGE, URI, ServerOptions
 
-from dovetail import Limits, Server
+from dovetail import Server, ServerLimits
 
 order = ServerOptions()
-app = Server("bench", limits=Limits(body=LARGE, line=LARGE, result=LARGE) if order.large else None)
+app = Server(
+    "bench",
+    limits=ServerLimits(max_body_bytes=LARGE, max_message_bytes=LARGE, max_result_bytes=LARGE) if order.large else None,
+)
 
 
 @app.tool
@@ -51,4 +54,4 @@ if order.filtered:
 if order.transport == "stdio":
     app.run()
 else:
-    app.run("http", port=0, responses="sse" if order.responses == "sse" else "auto")
+    app.run("http", port=0, response_mode="sse" if order.responses == "sse" else "auto")

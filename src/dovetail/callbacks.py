@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dovetail.errors import (
-    AnswerError,
+    InputRequestError,
 )
 
 
@@ -40,7 +40,7 @@ async def _run_in_thread(handler: Callable[..., Any], *args: Any) -> Any:
         try:
             value = context.run(handler, *args)
         except BaseException as exc:
-            error = exc if isinstance(exc, Exception) else AnswerError(f"the handler ended with {type_name(exc)}")
+            error = exc if isinstance(exc, Exception) else InputRequestError(f"the handler ended with {type_name(exc)}")
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
             loop.call_soon_threadsafe(resolve, value, error)
 

@@ -11,21 +11,21 @@ MCPError
 │   │   └── PromptNotFound     -32004 in the draft dialect
 │   ├── InternalError        -32603
 │   ├── HeaderMismatch       -32020
-│   ├── MissingCapability    -32021
-│   ├── UnsupportedRevision  -32022
+│   ├── MissingClientCapability    -32021
+│   ├── UnsupportedProtocolVersion  -32022
 │   ├── InsufficientScope    403, with the scopes it takes
 │   └── Busy                 429, with a time after which to try again
-├── PeerError                theirs, received: code, message, data
+├── RemoteError                theirs, received: code, message, data
 │   ├── NotFound             there is no such tool, resource or prompt
 │   ├── Unauthorized         the server wants to know who asks
 │   └── RateLimited          too much at once; the same request may succeed later
 ├── TransportError           no code
-│   ├── CannotStart          the server's process did not come up
+│   ├── ProcessStartError          the server's process did not come up
 │   │   └── ScriptNotFound     there is no such file
-│   ├── CannotConnect        nothing could be reached; nothing was sent
-│   ├── HttpError            an HTTP status nobody asked for
-│   ├── NotMCP               what answers there is no MCP server
-│   ├── NoCommonRevision     the two sides share no revision of the protocol
+│   ├── ConnectError        nothing could be reached; nothing was sent
+│   ├── HTTPStatusError            an HTTP status nobody asked for
+│   ├── NotMCPServer               what answers there is no MCP server
+│   ├── VersionNegotiationError     the two sides share no revision of the protocol
 │   ├── RequestTimeout       a limit of time passed
 │   └── Disconnected         the other side is gone
 │       └── Interrupted      it went while it may have been at work on the request
@@ -36,9 +36,9 @@ MCPError
 │   └── LoginFailed          the way to a token ended
 ├── PolicyError              the host said no: the rule and the reason
 ├── ModelError               a language model could not be asked, or its answer not be read
-├── NotOffered               the server did not declare what this needs
-├── AnswerError              a question of the server could not be answered
-├── ResultError              the result is not what the tool or the method promises
+├── NotSupported               the server did not declare what this needs
+├── InputRequestError              a question of the server could not be answered
+├── InvalidResult              the result is not what the tool or the method promises
 └── ToolError                raised by an author: becomes an error result the model reads
     ├── Declined             the user said no
     └── Dismissed            the user closed the question
@@ -59,8 +59,8 @@ class MCPError(Exception):
 
     server: str | None = None
     step: str | None = None
-    revision: str | None = None
-    status: int | None = None
+    protocol_version: str | None = None
+    status_code: int | None = None
     exit_code: int | None = None
     stderr: str | None = None
     hint: str | None = None
@@ -82,7 +82,7 @@ class MCPError(Exception):
         return "\n".join(lines)
 
     def _location_parts(self) -> list[str]:
-        step = f"{self.step} ({self.revision})" if self.step and self.revision else self.step
+        step = f"{self.step} ({self.protocol_version})" if self.step and self.protocol_version else self.step
         return [part for part in (self.server, step) if part]
 
 
@@ -157,7 +157,7 @@ class HeaderMismatch(ProtocolError):
     code = -32020
 
 
-class MissingCapability(ProtocolError):
+class MissingClientCapability(ProtocolError):
     """The request needs something the client did not declare."""
 
     code = -32021
@@ -170,7 +170,7 @@ class MissingCapability(ProtocolError):
         )
 
 
-class UnsupportedRevision(ProtocolError):
+class UnsupportedProtocolVersion(ProtocolError):
     """The protocol version asked for is not served here."""
 
     code = -32022
@@ -182,7 +182,7 @@ class UnsupportedRevision(ProtocolError):
         )
 
 
-class Busy(ProtocolError):
+class ServerBusy(ProtocolError):
     """A limit on work in progress is reached; the same request may succeed later."""
 
     # Outside the range JSON-RPC reserves, as the error code policy asks. spec: basic#error-codes
@@ -205,7 +205,7 @@ class InsufficientScope(ProtocolError):
         self.scopes = tuple(scopes)
 
 
-class PeerError(MCPError):
+class RemoteError(MCPError):
     """An error response received from the other side."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
@@ -215,15 +215,15 @@ class PeerError(MCPError):
         self.data = data
 
 
-class NotFound(PeerError):
+class NotFound(RemoteError):
     """The server has no tool, resource or prompt of that name."""
 
 
-class Unauthorized(PeerError):
+class Unauthorized(RemoteError):
     """The server wants to know who asks, and says so inside the protocol."""
 
 
-class RateLimited(PeerError):
+class RateLimited(RemoteError):
     """The server has too much to do; the same request may succeed later, in `retry_after` seconds if it said so."""
 
     @property
@@ -237,30 +237,30 @@ class TransportError(MCPError):
     """The channel failed; nothing was said about the request itself."""
 
 
-class CannotStart(TransportError):
+class ProcessStartError(TransportError):
     """The server's process could not be started, or ended before it could be used."""
 
 
-class ScriptNotFound(CannotStart, FileNotFoundError):
+class ScriptNotFound(ProcessStartError, FileNotFoundError):
     """There is no such script to start."""
 
 
-class CannotConnect(TransportError):
+class ConnectError(TransportError):
     """Nothing could be reached under the address; nothing was sent."""
 
 
-class HttpError(TransportError):
+class HTTPStatusError(TransportError):
     """An HTTP status that is no answer; `body` is the beginning of what came with it."""
 
     body: str = ""
     retry_after: float | None = None
 
 
-class NotMCP(TransportError):
+class NotMCPServer(TransportError):
     """Something answers under the address, but it does not speak this protocol."""
 
 
-class NoCommonRevision(TransportError):
+class VersionNegotiationError(TransportError):
     """The two sides share no revision of the protocol."""
 
 
@@ -268,13 +268,13 @@ class RequestTimeout(TransportError):
     """A limit of time passed; the server was told that the answer is no longer wanted."""
 
 
-class Disconnected(TransportError):
+class ConnectionLost(TransportError):
     """The other side is gone; `sent` tells whether any of the request may have reached it."""
 
-    sent: bool = True
+    maybe_sent: bool = True
 
 
-class Interrupted(Disconnected):
+class OutcomeUnknown(ConnectionLost):
     """The connection was lost while the server may have been at work: the call was not repeated."""
 
 
@@ -294,12 +294,12 @@ class Denied(AuthError):
         *,
         status: int = 401,
         challenge: str = "",
-        nonce: str | None = None,
+        dpop_nonce: str | None = None,
     ) -> None:
         super().__init__(message)
-        self.status = status
+        self.status_code = status
         self.challenge = challenge or ("Bearer" if status == 401 else "")
-        self.nonce = nonce
+        self.dpop_nonce = dpop_nonce
 
 
 class NeedsLogin(AuthError):
@@ -317,15 +317,15 @@ class Forbidden(AuthError):
 class LoginFailed(AuthError):
     """A login came to no token; `reason` is the authorization server's error code, where it gave one."""
 
-    reason: str | None = None
+    oauth_error: str | None = None
 
 
 class PolicyError(MCPError):
     """The host said no. `verdict` is what its policy, or the user, decided; `rule` is the rule that did, if one did."""
 
-    def __init__(self, message: str, *, verdict: str = "deny", rule: Any = None) -> None:
+    def __init__(self, message: str, *, action: str = "deny", rule: Any = None) -> None:
         super().__init__(message)
-        self.verdict = verdict
+        self.action = action
         self.rule = rule
 
 
@@ -333,15 +333,15 @@ class ModelError(MCPError):
     """A language model could not be asked, or what it answered cannot be read."""
 
 
-class NotOffered(MCPError):
+class NotSupported(MCPError):
     """The server does not have what this needs."""
 
 
-class AnswerError(MCPError):
+class InputRequestError(MCPError):
     """A question of the server could not be answered: nobody handles it, or the answer does not fit it."""
 
 
-class ResultError(MCPError):
+class InvalidResult(MCPError):
     """What the server answered is not what the method, or the tool's own schema, promises."""
 
 
@@ -357,14 +357,14 @@ class ToolError(MCPError):
         return [part for part in (self.server, self.step) if part]  # what a tool says holds in every revision
 
 
-class Declined(ToolError):
+class ElicitationDeclined(ToolError):
     """The user was asked and said no."""
 
     def __init__(self, message: str = "The user declined to answer.") -> None:
         super().__init__(message)
 
 
-class Dismissed(ToolError):
+class ElicitationCancelled(ToolError):
     """The user was asked and closed the question without choosing."""
 
     def __init__(self, message: str = "The user dismissed the question.") -> None:

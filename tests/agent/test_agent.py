@@ -6,12 +6,21 @@ from typing import Any
 
 import pytest
 
-from dovetail import Deny, DurableConsent, Policy, Server, ToolError, rule
-from dovetail.agent.agent import Agent, AgentEvent, Answered, Called, Done, Paused, Said
-from dovetail.errors import ModelError, NotOffered
+from dovetail import Policy, Server, ToolError, rule
+from dovetail.agent.agent import (
+    Agent,
+    AgentEvent,
+    FinishedEvent,
+    PausedEvent,
+    TextEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+from dovetail.errors import ModelError, NotSupported
+from dovetail.host import Deny, DurableConsent
 from dovetail.host.host import Host
-from dovetail.protocol.language_model import Reply, Usage
-from dovetail.testing.scripted_model import Asked, Scripted, use
+from dovetail.protocol.language_model import ModelReply, Usage
+from dovetail.testing.scripted_model import ModelRequest, ScriptedModel, tool_call
 from dovetail.wire.content import TextContent, ToolResultContent, ToolUseContent
 
 OPEN = Policy("allow")
@@ -56,49 +65,54 @@ async def ran(agent: Agent, prompt: str = "go") -> list[AgentEvent]:
 
 
 def results(events: list[AgentEvent]) -> list[str]:
-    return [one.result.content[0].text for one in events if isinstance(one, Answered)]  # pyright: ignore[reportAttributeAccessIssue]
+    return [one.result.content[0].text for one in events if isinstance(one, ToolResultEvent)]  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def done(events: list[AgentEvent]) -> Done:
-    assert isinstance(events[-1], Done)
-    assert sum(isinstance(one, Done) for one in events) == 1
+def done(events: list[AgentEvent]) -> FinishedEvent:
+    assert isinstance(events[-1], FinishedEvent)
+    assert sum(isinstance(one, FinishedEvent) for one in events) == 1
     return events[-1]
 
 
 async def test_a_call_and_an_answer() -> None:
-    model = Scripted(["I add.", use("numbers__add", a=1, b=2)], "It is 3.")
+    model = ScriptedModel(["I add.", tool_call("numbers__add", a=1, b=2)], "It is 3.")
     async with host() as opened:
-        events = await ran(Agent(opened, model, system="Be brief."), "1 + 2?")
+        events = await ran(Agent(opened, model, system_prompt="Be brief."), "1 + 2?")
     said, called, answered, last, end = events
-    assert said == Said(text="I add.")
-    assert called == Called(id="call-1-1", tool="numbers.add", arguments={"a": 1, "b": 2})
-    assert isinstance(answered, Answered)
-    assert (answered.id, answered.tool, answered.denied) == ("call-1-1", "numbers.add", None)
-    assert last == Said(text="It is 3.")
-    assert isinstance(end, Done)
+    assert said == TextEvent(text="I add.")
+    assert called == ToolCallEvent(id="call-1-1", tool="numbers.add", arguments={"a": 1, "b": 2})
+    assert isinstance(answered, ToolResultEvent)
+    assert (answered.id, answered.tool, answered.denied_reason) == ("call-1-1", "numbers.add", None)
+    assert last == TextEvent(text="It is 3.")
+    assert isinstance(end, FinishedEvent)
     assert (end.reason, end.text) == ("finished", "It is 3.")
-    assert (end.usage.turns, end.usage.tokens, end.usage.calls) == (2, 4, {"numbers.add": 1})
-    assert model.asked[0].options["system"] == "Be brief."
-    assert [one.name for one in model.asked[0].tools] == ["notes__write", "numbers__add", "numbers__broken"]
-    held = model.asked[1].messages[-1].content
+    assert (end.usage.turns, end.usage.total_tokens, end.usage.tool_calls) == (2, 4, {"numbers.add": 1})
+    assert model.requests[0].options["system"] == "Be brief."
+    assert [one.name for one in model.requests[0].tools] == ["notes__write", "numbers__add", "numbers__broken"]
+    held = model.requests[1].messages[-1].content
     assert isinstance(held, list)
     assert isinstance(held[0], ToolResultContent)
     assert held[0].tool_use_id == "call-1-1"
 
 
 async def test_the_conversation_goes_on() -> None:
-    model = Scripted("Hello.", "You said hi.")
+    model = ScriptedModel("Hello.", "You said hi.")
     async with host() as opened:
         agent = Agent(opened, model)
         await ran(agent, "hi")
         assert done(await ran(agent, "what did I say?")).text == "You said hi."
-    assert [one.role for one in model.asked[1].messages] == ["user", "assistant", "user"]
+    assert [one.role for one in model.requests[1].messages] == ["user", "assistant", "user"]
 
 
 async def test_the_model_reads_what_was_refused_or_failed() -> None:
     policy = Policy("allow", [rule("deny", tool="write", reason="read only today")])
-    calls = [use("notes__write", text="x"), use("numbers__broken"), use("numbers__add", a="one", b=2), use("nothing")]
-    model = Scripted(calls, "I see.")
+    calls = [
+        tool_call("notes__write", text="x"),
+        tool_call("numbers__broken"),
+        tool_call("numbers__add", a="one", b=2),
+        tool_call("nothing"),
+    ]
+    model = ScriptedModel(calls, "I see.")
     async with host(policy) as opened:
         events = await ran(Agent(opened, model))
     refused, failed, wrong, unknown = results(events)
@@ -106,11 +120,11 @@ async def test_the_model_reads_what_was_refused_or_failed() -> None:
     assert "out of order" in failed
     assert "a" in wrong
     assert "'nothing'" in unknown
-    denied = [one.denied for one in events if isinstance(one, Answered)]
+    denied = [one.denied_reason for one in events if isinstance(one, ToolResultEvent)]
     assert denied[0] is not None
     assert denied[1:] == [None, None, None]
-    assert all(one.result.is_error for one in events if isinstance(one, Answered))
-    held = model.asked[1].messages[-1].content
+    assert all(one.result.is_error for one in events if isinstance(one, ToolResultEvent))
+    held = model.requests[1].messages[-1].content
     assert isinstance(held, list)
     assert all(isinstance(one, ToolResultContent) and one.is_error for one in held)
 
@@ -120,16 +134,16 @@ async def test_the_user_is_asked_and_may_say_no() -> None:
         return Deny("not now")
 
     async with host(Policy("ask"), consent=no) as opened:
-        events = await ran(Agent(opened, Scripted(use("numbers.add", a=1, b=2), "Fine.")))
+        events = await ran(Agent(opened, ScriptedModel(tool_call("numbers.add", a=1, b=2), "Fine.")))
     assert "not now" in results(events)[0]
 
 
 async def test_only_some_servers() -> None:
-    model = Scripted(use("numbers__add", a=1, b=2), "no")
+    model = ScriptedModel(tool_call("numbers__add", a=1, b=2), "no")
     async with host() as opened:
         events = await ran(Agent(opened, model, servers=["notes"]))
-    assert [one.name for one in model.asked[0].tools] == ["notes__write"]
-    (answer,) = [one for one in events if isinstance(one, Answered)]
+    assert [one.name for one in model.requests[0].tools] == ["notes__write"]
+    (answer,) = [one for one in events if isinstance(one, ToolResultEvent)]
     assert answer.result.is_error
     assert "numbers__add" in results(events)[0]
     with pytest.raises(TypeError, match=r"\['notes'\]"):
@@ -137,16 +151,16 @@ async def test_only_some_servers() -> None:
 
 
 async def test_search_where_the_tools_take_too_much() -> None:
-    model = Scripted(
-        use("host__search_tools", query="add numbers"),
-        use("host__describe_tool", name="numbers__add"),
-        use("host__call_tool", name="numbers__add", arguments={"a": 1, "b": 2}),
-        [use("host__call_tool", name="notes__write", arguments={"text": "x"}), use("host__call_tool")],
+    model = ScriptedModel(
+        tool_call("host__search_tools", query="add numbers"),
+        tool_call("host__describe_tool", name="numbers__add"),
+        tool_call("host__call_tool", name="numbers__add", arguments={"a": 1, "b": 2}),
+        [tool_call("host__call_tool", name="notes__write", arguments={"text": "x"}), tool_call("host__call_tool")],
         "It is 3.",
     )
     policy = Policy("allow", [rule("deny", server="numbers", tool="broken")])
     async with host(policy) as opened:
-        events = await ran(Agent(opened, model, catalog_tokens=10, servers=["numbers"]))
+        events = await ran(Agent(opened, model, max_catalog_tokens=10, servers=["numbers"]))
     found, described, three, elsewhere, wrong = results(events)
     assert "numbers__add" in found
     assert "notes__write" not in found
@@ -154,14 +168,14 @@ async def test_search_where_the_tools_take_too_much() -> None:
     assert three == "3"
     assert "notes__write" in elsewhere  # a server that is not one of this agent's stays out of reach by this way too
     assert "call_tool" in wrong
-    assert [one.result.is_error for one in events if isinstance(one, Answered)][3:] == [True, True]
-    assert [one.name for one in model.asked[0].tools] == [
+    assert [one.result.is_error for one in events if isinstance(one, ToolResultEvent)][3:] == [True, True]
+    assert [one.name for one in model.requests[0].tools] == [
         "host__call_tool",
         "host__describe_tool",
         "host__search_tools",
     ]
-    assert done(events).usage.calls == {"numbers.add": 1}
-    assert [one.tool for one in events if isinstance(one, Called)][2] == "numbers.add"
+    assert done(events).usage.tool_calls == {"numbers.add": 1}
+    assert [one.tool for one in events if isinstance(one, ToolCallEvent)][2] == "numbers.add"
 
 
 @pytest.mark.parametrize(
@@ -173,106 +187,106 @@ async def test_search_where_the_tools_take_too_much() -> None:
     ],
 )
 async def test_budgets(limits: dict[str, Any], reason: str, turns: int) -> None:
-    price = Usage(input=9_000, output=1_000, usd=0.01)
-    model = Scripted(*(use("numbers__add", a=1, b=2) for _ in range(9)), usage=price)
+    price = Usage(input_tokens=9_000, output_tokens=1_000, cost_usd=0.01)
+    model = ScriptedModel(*(tool_call("numbers__add", a=1, b=2) for _ in range(9)), usage=price)
     async with host() as opened:
         agent = Agent(opened, model, **limits)
         end = done(await ran(agent))
         assert (end.reason, end.usage.turns) == (reason, turns)
-        assert len(model.asked) == turns
+        assert len(model.requests) == turns
         if reason != "turns":
             assert done(await ran(agent)).usage.turns == turns  # a budget is for the agent's whole life
 
 
 async def test_no_reply_may_be_longer_than_what_is_left() -> None:
     """Of the tokens: what is put to the model counts before it is put."""
-    model = Scripted(use("numbers__add", a=1, b=2), "3", usage=Usage(input=900, output=100))
+    model = ScriptedModel(tool_call("numbers__add", a=1, b=2), "3", usage=Usage(input_tokens=900, output_tokens=100))
     async with host() as opened:
         await ran(Agent(opened, model, budget_tokens=3_000, max_tokens=1_950))
-    first, second = (one.options["max_tokens"] for one in model.asked)
+    first, second = (one.options["max_tokens"] for one in model.requests)
     assert first == 1_950
     assert 1_500 < second < 1_950
 
 
 async def test_no_reply_may_cost_more_than_what_is_left() -> None:
-    model = Scripted("dear", price=(0.0, 1_000.0))  # a tenth of a cent each token
+    model = ScriptedModel("dear", price=(0.0, 1_000.0))  # a tenth of a cent each token
     async with host() as opened:
         await ran(Agent(opened, model, budget_usd=0.1))
-    assert model.asked[0].options["max_tokens"] == 100
+    assert model.requests[0].options["max_tokens"] == 100
 
 
 async def test_a_prompt_beyond_the_budget_is_not_sent() -> None:
     prompt = "word " * 4_000
     async with host() as opened:
-        assert done(await ran(Agent(opened, Scripted(), budget_tokens=1_000), prompt)).reason == "tokens"
-        dear = Scripted(price=(1_000.0, 0.0))
+        assert done(await ran(Agent(opened, ScriptedModel(), budget_tokens=1_000), prompt)).reason == "tokens"
+        dear = ScriptedModel(price=(1_000.0, 0.0))
         assert done(await ran(Agent(opened, dear, budget_usd=1.0), prompt)).reason == "money"
 
 
 async def test_money_cannot_be_counted_without_a_price() -> None:
-    model = Scripted("3", usage=Usage(input=1, output=1))
+    model = ScriptedModel("3", usage=Usage(input_tokens=1, output_tokens=1))
     with pytest.raises(ModelError, match="price"):
         Agent(host(), model, budget_usd=1.0)
-    assert not model.asked
+    assert not model.requests
 
 
 async def test_a_reply_that_does_not_say_what_it_took_is_estimated() -> None:
-    model = Scripted(Reply(content=[TextContent(text="x" * 4_000)], model="m"), price=(0.0, 1.0))
+    model = ScriptedModel(ModelReply(content=[TextContent(text="x" * 4_000)], model="m"), price=(0.0, 1.0))
     async with host() as opened:
         spent = done(await ran(Agent(opened, model, budget_usd=1.0))).usage
-    assert spent.output >= 1_000
-    assert spent.input > 10  # the prompt, and the tools
-    assert spent.usd == pytest.approx(spent.output / 1_000_000)
+    assert spent.output_tokens >= 1_000
+    assert spent.input_tokens > 10  # the prompt, and the tools
+    assert spent.cost_usd == pytest.approx(spent.output_tokens / 1_000_000)
 
 
 async def test_turns_are_counted_through_pauses(tmp_path: Path) -> None:
-    model = Scripted(*(use("notes__write", text="a") for _ in range(9)))
+    model = ScriptedModel(*(tool_call("notes__write", text="a") for _ in range(9)))
     async with host(Policy("ask"), consent=DurableConsent(tmp_path / "inbox.db")) as opened:
         agent = Agent(opened, model, max_turns=2)
         events = await ran(agent)
-        while (wait := next((one for one in events if isinstance(one, Paused)), None)) is not None:
+        while (wait := next((one for one in events if isinstance(one, PausedEvent)), None)) is not None:
             events = [event async for event in agent.resume(wait.ticket, True)]
         assert done(events).reason == "turns"
-    assert len(model.asked) == 2
+    assert len(model.requests) == 2
 
 
 async def test_a_call_that_cannot_be_read_is_not_made() -> None:
     call = ToolUseContent(id="c1", name="notes__write", input={})
     lines = (
-        Reply(content=[call], model="m", unread={"c1": "the arguments are not JSON"}),
-        Reply(content=[call], model="m", stop_reason="maxTokens"),
-        Reply(content=[TextContent(text="so")], model="m", stop_reason="maxTokens"),
+        ModelReply(content=[call], model="m", invalid_calls={"c1": "the arguments are not JSON"}),
+        ModelReply(content=[call], model="m", stop_reason="maxTokens"),
+        ModelReply(content=[TextContent(text="so")], model="m", stop_reason="maxTokens"),
     )
     async with host() as opened:
-        events = await ran(Agent(opened, Scripted(*lines)))
+        events = await ran(Agent(opened, ScriptedModel(*lines)))
     assert "the arguments are not JSON" in results(events)[0]
-    assert all(one.result.is_error for one in events if isinstance(one, Answered))
-    assert not done(events).usage.calls
+    assert all(one.result.is_error for one in events if isinstance(one, ToolResultEvent))
+    assert not done(events).usage.tool_calls
     assert done(events).reason == "cut"
 
 
 async def test_nothing_said_leaves_no_empty_message() -> None:
     async with host() as opened:
-        agent = Agent(opened, Scripted(Reply(content=[], model="m", stop_reason="endTurn"), "hello"))
+        agent = Agent(opened, ScriptedModel(ModelReply(content=[], model="m", stop_reason="endTurn"), "hello"))
         await ran(agent)
         assert [one.role for one in agent.messages] == ["user"]
 
 
 async def test_calls_that_wait_for_somebody(tmp_path: Path) -> None:
     policy = Policy("ask", [rule("allow", tool="add")])
-    model = Scripted(
-        [use("notes__write", text="a"), use("numbers__add", a=1, b=2), use("notes__write", text="b")],
-        lambda asked: Reply(content=[TextContent(text=told(asked))], model="m"),
+    model = ScriptedModel(
+        [tool_call("notes__write", text="a"), tool_call("numbers__add", a=1, b=2), tool_call("notes__write", text="b")],
+        lambda asked: ModelReply(content=[TextContent(text=told(asked))], model="m"),
     )
     async with host(policy, consent=DurableConsent(tmp_path / "inbox.db")) as opened:
         agent = Agent(opened, model)
         events = await ran(agent)
-        waits = [one for one in events if isinstance(one, Paused)]
+        waits = [one for one in events if isinstance(one, PausedEvent)]
         assert [one.tool for one in waits] == ["notes.write", "notes.write"]
         assert done(events).reason == "paused"
         with pytest.raises(RuntimeError, match="resume"):
             await ran(agent)
-        with pytest.raises(NotOffered):
+        with pytest.raises(NotSupported):
             await anext(agent.resume("other", True))
         with pytest.raises(TypeError):
             await anext(agent.resume(waits[0].ticket, object()))  # no answer at all: the question still waits
@@ -283,10 +297,10 @@ async def test_calls_that_wait_for_somebody(tmp_path: Path) -> None:
         wrote, added, refused = done(rest).text.split(" | ")
         assert (wrote, added) == ("wrote a", "3")
         assert "notes.write" in refused
-        assert [one.denied is None for one in rest if isinstance(one, Answered)] == [False]
+        assert [one.denied_reason is None for one in rest if isinstance(one, ToolResultEvent)] == [False]
 
 
-def told(asked: Asked) -> str:
+def told(asked: ModelRequest) -> str:
     held = asked.messages[-1].content
     assert isinstance(held, list)
     return " | ".join(one.content[0].text for one in held if isinstance(one, ToolResultContent))  # pyright: ignore[reportAttributeAccessIssue]
@@ -294,12 +308,12 @@ def told(asked: Asked) -> str:
 
 async def test_a_conversation_left_in_the_middle_can_go_on() -> None:
     """No call is ever in it without its result: a maker would refuse the whole conversation."""
-    model = Scripted([use("numbers__add", a=1, b=2), use("numbers__add", a=3, b=4)], read_back)
+    model = ScriptedModel([tool_call("numbers__add", a=1, b=2), tool_call("numbers__add", a=3, b=4)], read_back)
     async with host() as opened:
         agent = Agent(opened, model)
         run = agent.run("go")
         async for event in run:
-            if isinstance(event, Answered):
+            if isinstance(event, ToolResultEvent):
                 break  # and the run is not even closed
         said = done(await ran(agent, "again")).text
         await run.aclose()
@@ -326,7 +340,7 @@ async def test_what_ran_before_an_interrupt_is_not_forgotten() -> None:
         await asyncio.Event().wait()
         return "shipped"
 
-    model = Scripted([use("shop__pay"), use("shop__ship"), use("shop__pay")], read_back)
+    model = ScriptedModel([tool_call("shop__pay"), tool_call("shop__ship"), tool_call("shop__pay")], read_back)
     async with Host(policy=OPEN) as opened:
         opened.add("shop", shop)
         agent = Agent(opened, model)
@@ -341,7 +355,7 @@ async def test_what_ran_before_an_interrupt_is_not_forgotten() -> None:
     assert "may have run" not in third
 
 
-def read_back(asked: Asked) -> str:
+def read_back(asked: ModelRequest) -> str:
     """The results the model was told last."""
     held = [one for message in asked.messages if isinstance(message.content, list) for one in message.content]
     return " | ".join(one.content[0].text for one in held if isinstance(one, ToolResultContent))  # pyright: ignore[reportAttributeAccessIssue]
@@ -350,7 +364,7 @@ def read_back(asked: Asked) -> str:
 @pytest.mark.parametrize("ids", [("x", "x"), ("", "")])
 async def test_each_call_keeps_its_own_result_whatever_its_id(ids: tuple[str, str]) -> None:
     calls = [ToolUseContent(id=id, name="notes__write", input={"text": f"{at}"}) for at, id in enumerate(ids)]
-    model = Scripted(Reply(content=[*calls], model="m"), Reply(content=[*calls], model="m"), read_back)
+    model = ScriptedModel(ModelReply(content=[*calls], model="m"), ModelReply(content=[*calls], model="m"), read_back)
     async with host() as opened:
         agent = Agent(opened, model)
         events = await ran(agent)
@@ -360,10 +374,10 @@ async def test_each_call_keeps_its_own_result_whatever_its_id(ids: tuple[str, st
     assert len({*asked}) == 4
     assert all(asked)
     assert [one.tool_use_id for one in said if isinstance(one, ToolResultContent)] == asked
-    assert [one.id for one in events if isinstance(one, Answered)] == asked
+    assert [one.id for one in events if isinstance(one, ToolResultEvent)] == asked
 
 
 async def test_a_script_that_ends() -> None:
     async with host() as opened:
         with pytest.raises(ModelError):
-            await ran(Agent(opened, Scripted()))
+            await ran(Agent(opened, ScriptedModel()))

@@ -2,12 +2,12 @@
 
 import pytest
 
-from dovetail.agent.budget import Budget, Spent, estimate_message_tokens
+from dovetail.agent.budget import AgentUsage, Budget, estimate_message_tokens
 from dovetail.agent.models.openai_model import OpenAIModel
-from dovetail.agent.models.preferences import Variant
+from dovetail.agent.models.preferences import ModelInfo
 from dovetail.errors import ModelError
-from dovetail.protocol.language_model import Reply, Usage
-from dovetail.testing.scripted_model import Scripted
+from dovetail.protocol.language_model import ModelReply, Usage
+from dovetail.testing.scripted_model import ScriptedModel
 from dovetail.wire.content import ImageContent, TextContent, ToolResultContent, ToolUseContent
 from dovetail.wire.sampling import SamplingMessage
 
@@ -15,38 +15,46 @@ from dovetail.wire.sampling import SamplingMessage
 @pytest.mark.parametrize(
     ("spent", "put", "room"),
     [
-        (Spent(), 0, 100),
-        (Spent(input=400, output=400), 120, 80),
-        (Spent(input=500, output=300), 184, 16),
-        (Spent(input=500, output=300), 185, "tokens"),  # a maker may refuse to be asked for less than 16
-        (Spent(usd=0.5), 0, 50),
-        (Spent(usd=0.5), 300, 20),
-        (Spent(usd=0.5), 400, "money"),
-        (Spent(usd=1.0), 0, "money"),
+        (AgentUsage(), 0, 100),
+        (AgentUsage(input_tokens=400, output_tokens=400), 120, 80),
+        (AgentUsage(input_tokens=500, output_tokens=300), 184, 16),
+        (
+            AgentUsage(input_tokens=500, output_tokens=300),
+            185,
+            "tokens",
+        ),  # a maker may refuse to be asked for less than 16
+        (AgentUsage(cost_usd=0.5), 0, 50),
+        (AgentUsage(cost_usd=0.5), 300, 20),
+        (AgentUsage(cost_usd=0.5), 400, "money"),
+        (AgentUsage(cost_usd=1.0), 0, "money"),
     ],
 )
-def test_room(spent: Spent, put: int, room: int | str) -> None:
-    budget = Budget(Scripted(price=(1_000.0, 10_000.0)), 100, 1_000, 1.0)
+def test_room(spent: AgentUsage, put: int, room: int | str) -> None:
+    budget = Budget(ScriptedModel(price=(1_000.0, 10_000.0)), 100, 1_000, 1.0)
     assert budget.get_reply_limit(spent, put) == room
 
 
 def test_a_short_reply_may_be_as_short_as_one_wants() -> None:
-    assert Budget(Scripted(), 4, 100, None).get_reply_limit(Spent(), 96) == 4
+    assert Budget(ScriptedModel(), 4, 100, None).get_reply_limit(AgentUsage(), 96) == 4
 
 
 def test_the_price_is_known_before_the_first_reply() -> None:
     with pytest.raises(ModelError, match="price"):
         Budget(OpenAIModel("some"), 100, None, 1.0)
-    assert Budget(OpenAIModel(Variant("some", price=(1.0, 2.0))), 100, None, 1.0).get_reply_limit(Spent(), 0) == 100
+    assert (
+        Budget(OpenAIModel(ModelInfo("some", price=(1.0, 2.0))), 100, None, 1.0).get_reply_limit(AgentUsage(), 0) == 100
+    )
 
 
 def test_what_a_reply_took() -> None:
-    budget = Budget(Scripted(price=(1.0, 2.0)), 100, None, None)
+    budget = Budget(ScriptedModel(price=(1.0, 2.0)), 100, None, None)
     text = [TextContent(text="x" * 40)]
-    own = budget.measure_usage(Reply(content=[*text], model="m", usage=Usage(input=7, output=8, usd=9.0)), 100)
-    ours = budget.measure_usage(Reply(content=[*text], model="m"), 100)
-    assert (own.input, own.output, own.usd) == (7, 8, 9.0)
-    assert (ours.input, ours.output, ours.usd) == (100, 10, pytest.approx(0.00012))
+    own = budget.measure_usage(
+        ModelReply(content=[*text], model="m", usage=Usage(input_tokens=7, output_tokens=8, cost_usd=9.0)), 100
+    )
+    ours = budget.measure_usage(ModelReply(content=[*text], model="m"), 100)
+    assert (own.input_tokens, own.output_tokens, own.cost_usd) == (7, 8, 9.0)
+    assert (ours.input_tokens, ours.output_tokens, ours.cost_usd) == (100, 10, pytest.approx(0.00012))
 
 
 def test_a_picture_counts_by_what_is_seen_of_it() -> None:

@@ -1,7 +1,7 @@
 """Turns: every call of a reply gets exactly one result, under an id of its own."""
 
 from dovetail.agent.agent import create_turn
-from dovetail.protocol.language_model import Reply
+from dovetail.protocol.language_model import ModelReply
 from dovetail.server.tool import build_error_result
 from dovetail.wire.content import TextContent, ToolResultContent, ToolUseContent
 
@@ -12,7 +12,7 @@ def call(id: str) -> ToolUseContent:
 
 def test_ids_are_unlike_all_others_of_the_conversation() -> None:
     taken = {"old"}
-    turn = create_turn(Reply(content=[call("new"), call("old"), call("")], model="m"), taken)
+    turn = create_turn(ModelReply(content=[call("new"), call("old"), call("")], model="m"), taken)
     first, second, third = (one.id for one in turn.calls)
     assert first == "new"
     assert taken == {"old", "new", second, third}
@@ -20,12 +20,12 @@ def test_ids_are_unlike_all_others_of_the_conversation() -> None:
 
 
 def test_what_cannot_be_read_is_known_under_the_new_id() -> None:
-    turn = create_turn(Reply(content=[call("a")], model="m", unread={"a": "no JSON"}), {"a"})
+    turn = create_turn(ModelReply(content=[call("a")], model="m", invalid_calls={"a": "no JSON"}), {"a"})
     assert [*turn.invalid_calls] == [turn.calls[0].id]
 
 
 def test_an_interrupt_gives_every_call_its_word() -> None:
-    turn = create_turn(Reply(content=[TextContent(text="now"), *map(call, "abcd")], model="m"), set())
+    turn = create_turn(ModelReply(content=[TextContent(text="now"), *map(call, "abcd")], model="m"), set())
     a, b, c, d = turn.calls
     turn.finish(a, build_error_result("no"))
     turn.started_ids |= {"a", "b"}
@@ -43,7 +43,7 @@ def test_an_interrupt_gives_every_call_its_word() -> None:
 
 
 def test_a_reply_that_holds_nothing_leaves_nothing() -> None:
-    assert create_turn(Reply(content=[], model="m"), set()).to_messages() == []
+    assert create_turn(ModelReply(content=[], model="m"), set()).to_messages() == []
 
 
 def _text(result: ToolResultContent) -> str:

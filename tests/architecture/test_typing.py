@@ -16,10 +16,30 @@ from dataclasses import dataclass
 from typing import Annotated, Any, assert_type
 
 from dovetail import (
-    Argument, Client, Context, Depends, Lifetime, Limits, Server, SyncClient, ToolError, Transform, prompt, testing,
+    ArgTransform,
+    CacheHint,
+    Client,
+    Context,
+    Depends,
+    prompt,
+    Server,
+    ServerLimits,
+    SyncClient,
+    testing,
     tool,
+    ToolError,
+    Transform,
 )
-from dovetail.middleware import Caching, LogRequests, MaskErrors, RateLimit, ResponseLimit, Retry, Telemetry, Timing
+from dovetail.middleware import (
+    LogRequests,
+    MaskErrors,
+    RateLimit,
+    ResponseCache,
+    ResponseLimit,
+    Retry,
+    Telemetry,
+    Timing,
+)
 
 
 @dataclass
@@ -38,11 +58,11 @@ async def lifespan():
     yield Pool(3)
 
 
-app = Server("typed", limits=Limits(), cache=Lifetime(1000), lifespan=lifespan, middleware=[Timing(), LogRequests()])
-for one in (Caching(["x"]), MaskErrors(), RateLimit(1), ResponseLimit(1000), Retry()):
+app = Server("typed", limits=ServerLimits(), cache_hints=CacheHint(1000), lifespan=lifespan, middleware=[Timing(), LogRequests()])
+for one in (ResponseCache(["x"]), MaskErrors(), RateLimit(1), ResponseLimit(1000), Retry()):
     app.middleware(one)
 other = Server("other", middleware=[Telemetry()])
-unmount = app.mount(other, "x", transforms={"a": Transform(name="b", arguments={"c": Argument(value=1)})}, tags=["t"])
+unmount = app.mount(other, "x", transforms={"a": Transform(name="b", arguments={"c": ArgTransform(value=1)})}, tags=["t"])
 assert_type(unmount, Callable[[], None])
 
 
@@ -61,7 +81,7 @@ def named(city: str, rate: Annotated[float, Depends(rate)]) -> str:
     raise ToolError(city)
 
 
-@app.resource("city://{name}", cache=Lifetime(5))
+@app.resource("city://{name}", cache_hint=CacheHint(5))
 def city(name: str) -> str:
     return name
 
@@ -71,7 +91,7 @@ def packing(city: str) -> str:
     return city
 
 
-@app.complete("packing", "city")
+@app.completion("packing", "city")
 def cities(value: str) -> list[str]:
     return [value]
 
@@ -91,7 +111,7 @@ assert_type(city("a"), str)
 assert_type(packing("a"), str)
 assert_type(cities("a"), list[str])
 assert_type(Books().find("a"), int)
-app.add(Books())
+app.include(Books())
 
 
 @app.tool
@@ -109,7 +129,7 @@ def wait(ctx: Context) -> int:
     return seats
 
 
-app.restrict("named", tags=["a"], visible=lambda principal: principal is not None)
+app.restrict("named", tags=["a"], visible_to=lambda principal: principal is not None)
 with testing.override(rate, lambda: 2.0):
     app.run("http", port=8000, sessions=False)
 

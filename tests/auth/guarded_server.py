@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager, closing, suppress
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from dovetail import Client, OAuth
+from dovetail import Client
+from dovetail.auth import OAuth
 
 TIMEOUT_S = 20.0
 

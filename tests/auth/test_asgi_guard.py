@@ -8,17 +8,9 @@ from typing import Any
 import pytest
 
 from auth.live_server import serve_app
-from dovetail import (
-    AuthorizationServer,
-    Client,
-    Context,
-    Guard,
-    JwtVerifier,
-    NeedsLogin,
-    Principal,
-    Server,
-    StaticTokens,
-)
+from dovetail import Client, Context, Server
+from dovetail.auth import AuthorizationServer, Guard, JWTVerifier, Principal, StaticTokenVerifier
+from dovetail.errors import NeedsLogin
 from dovetail.oauth.challenge import parse_challenge
 from dovetail.protocol.http_checks import build_scope_challenge
 from oauth.fake_issuer import Issuer, current_claims
@@ -34,7 +26,7 @@ from transports.fake_service import (
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 LOCAL = "http://localhost:8000/mcp"
-TOKENS = StaticTokens(
+TOKENS = StaticTokenVerifier(
     {
         "ada": Principal("ada", scopes=["read", "write"]),
         "bob": Principal("bob", scopes=["read"]),
@@ -118,7 +110,7 @@ async def test_two_authorization_headers_are_none() -> None:
 
 
 async def test_what_the_metadata_says() -> None:
-    app = guarded(Guard(JwtVerifier(issuer="https://login.example"), scopes=["read"]))
+    app = guarded(Guard(JWTVerifier(issuer="https://login.example"), required_scopes=["read"]))
     answer = await AsgiRequest(app.asgi(), "GET", WELL_KNOWN + "/mcp").wait_done()
     assert answer.headers["content-type"] == "application/json"
     said = json.loads(answer.body)
@@ -174,7 +166,7 @@ async def test_beside_another_application_the_metadata_is_the_servers(public_url
         await send({"type": "http.response.start", "status": 418, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    endpoint = guarded().asgi(otherwise=other, public_url=public_url)
+    endpoint = guarded().asgi(fallback=other, public_url=public_url)
     host = {} if public_url is None else {"host": "files.example"}
     for path in (WELL_KNOWN, WELL_KNOWN + "/mcp"):
         assert (await AsgiRequest(endpoint, "GET", path, headers=host).wait_done()).last["resource"] == (
@@ -187,7 +179,7 @@ async def test_beside_another_application_the_metadata_is_the_servers(public_url
 
 async def test_the_audience_is_the_public_address() -> None:
     issuer = Issuer()
-    auth = JwtVerifier(issuer=issuer.url, keys=issuer.jwks())
+    auth = JWTVerifier(issuer=issuer.url, public_keys=issuer.jwks())
     endpoint = guarded(auth).asgi(public_url="https://x.example/a/mcp")
     there = {"host": "x.example"}
     for audience, status in (
@@ -201,7 +193,7 @@ async def test_the_audience_is_the_public_address() -> None:
 async def test_the_request_does_not_choose_its_audience() -> None:
     """Without a public address, what the Host header says of a port is not believed."""
     issuer = Issuer()
-    endpoint = guarded(JwtVerifier(issuer=issuer.url, keys=issuer.jwks())).asgi()
+    endpoint = guarded(JWTVerifier(issuer=issuer.url, public_keys=issuer.jwks())).asgi()
     mine = issuer.token(aud=LOCAL, **current_claims())
     other = issuer.token(aud="http://localhost:9999/mcp", **current_claims())
     assert (await call(endpoint, mine)).status == 200
@@ -217,7 +209,7 @@ async def test_the_request_does_not_choose_its_audience() -> None:
 async def test_missing_scopes_for_a_resource(method: str) -> None:
     app = guarded(LED)
     app.add_resource(lambda: "kept", uri="file://kept", name="kept", scopes=["write"])
-    app.add_resource(lambda: "hidden", uri="file://hidden", name="hidden", visible=lambda principal: False)
+    app.add_resource(lambda: "hidden", uri="file://hidden", name="hidden", visible_to=lambda principal: False)
     endpoint = app.asgi()
     session = await opened(endpoint, "bob")
     answer = await start_post(endpoint, request(method, uri="file://kept"), bearer("bob") | session).wait_done()
@@ -263,14 +255,14 @@ async def test_missing_scopes_in_both_eras() -> None:
     ],
 )
 async def test_a_challenge_names_all_that_a_token_needs(token: str, stateless: set[str], handshake: set[str]) -> None:
-    tokens = StaticTokens(
+    tokens = StaticTokenVerifier(
         {
             "base": Principal("eve", scopes=["base"]),
             "more": Principal("eve", scopes=["base", "more", 'no"scope']),
             "all": Principal("eve", scopes=["all"]),
         }
     )
-    guard = Guard(tokens, scopes=["base"], implied={"all": ["base", "more"]})
+    guard = Guard(tokens, required_scopes=["base"], implied_scopes={"all": ["base", "more"]})
     endpoint = guarded(guard).asgi()
     answer = await call(endpoint, token, "write")
     assert answer.status == 403
@@ -288,7 +280,7 @@ def test_a_challenge_is_in_the_scheme_of_what_was_shown() -> None:
 
 
 async def test_where_nobody_issues_tokens_a_403_leads_nowhere() -> None:
-    app = Server("files", auth=StaticTokens({"t": "bob"}))
+    app = Server("files", auth=StaticTokenVerifier({"t": "bob"}))
 
     @app.tool(scopes=["write"])
     def write() -> str:
@@ -333,10 +325,10 @@ async def test_a_batch_says_what_is_missing_in_its_place() -> None:
 
 
 async def test_on_other_transports_it_is_an_error() -> None:
-    from dovetail import PeerError
+    from dovetail import RemoteError
 
     async with Client(guarded()) as client:
-        with pytest.raises(PeerError, match="write") as refusal:
+        with pytest.raises(RemoteError, match="write") as refusal:
             await client.call("write")
         assert refusal.value.code == 403
 
@@ -356,14 +348,14 @@ async def test_what_cannot_guard_a_server_is_told_where_it_was_written() -> None
         return "ada"
 
     for wrong, told in (
-        ("s3cret", r"str.*StaticTokens\({token: name}\)"),
-        ({"s3cret": "ada"}, "dict.*StaticTokens"),
-        (JwtVerifier, "JwtVerifier"),
+        ("s3cret", r"str.*StaticTokenVerifier\({token: name}\)"),
+        ({"s3cret": "ada"}, "dict.*StaticTokenVerifier"),
+        (JWTVerifier, "JWTVerifier"),
         (AuthorizationServer(issuer="http://127.0.0.1:1"), r"AuthorizationServer.*\.verifier\(\)"),
         (authenticate, r"asgi\(authenticate=\.\.\.\)"),
         ([TOKENS, 7], "int"),
     ):
-        with pytest.raises(TypeError, match=f"auth.*StaticTokens.*{told}") as refused:
+        with pytest.raises(TypeError, match=f"auth.*StaticTokenVerifier.*{told}") as refused:
             Server("x", auth=wrong)
         assert "s3cret" not in str(refused.value)
 
@@ -372,7 +364,7 @@ async def test_the_log_says_what_callers_are_not_told(caplog: pytest.LogCaptureF
     """Two texts that an operator can compare: most trouble with tokens is one of them being a little different."""
     caplog.set_level("DEBUG", "dovetail")
     issuer = Issuer("https://login.example/")
-    endpoint = guarded(JwtVerifier(issuer="https://login.example", keys=issuer.jwks())).asgi()
+    endpoint = guarded(JWTVerifier(issuer="https://login.example", public_keys=issuer.jwks())).asgi()
     token = issuer.token(**current_claims(aud=LOCAL))
     refused = await call(endpoint, token)
     assert refused.status == 401
@@ -390,8 +382,8 @@ async def test_that_keys_cannot_be_found_is_a_warning_with_its_reason(
 ) -> None:
     issuer = Issuer(f"http://127.0.0.1:{free_port}")
     for verifier, why in (
-        (JwtVerifier(issuer=issuer.url), "oauth-authorization-server cannot be fetched: "),
-        (JwtVerifier(issuer=issuer.url, jwks_url=issuer.url + "/keys"), "/keys answers with nothing"),
+        (JWTVerifier(issuer=issuer.url), "oauth-authorization-server cannot be fetched: "),
+        (JWTVerifier(issuer=issuer.url, jwks_uri=issuer.url + "/keys"), "/keys answers with nothing"),
     ):
         endpoint = guarded(verifier).asgi()
         for _ in range(3):
@@ -425,7 +417,7 @@ async def test_keys_are_fetched_once_for_all_who_wait() -> None:
 
     async with serve_app(lambda _: web) as url:
         issuer.url = url
-        endpoint = guarded(JwtVerifier(issuer=url, jwks_url=url + "/jwks")).asgi()
+        endpoint = guarded(JWTVerifier(issuer=url, jwks_uri=url + "/jwks")).asgi()
         tokens = [issuer.token(aud=LOCAL, sub=f"user {number}", **current_claims()) for number in range(20)]
         answers = await asyncio.gather(*(call(endpoint, token) for token in tokens))
     assert [one.status for one in answers] == [200] * 20
@@ -434,7 +426,7 @@ async def test_keys_are_fetched_once_for_all_who_wait() -> None:
 
 async def test_an_issuer_that_is_gone_is_not_the_callers_fault() -> None:
     issuer = Issuer("http://127.0.0.1:1")
-    endpoint = guarded(JwtVerifier(issuer=issuer.url)).asgi()
+    endpoint = guarded(JWTVerifier(issuer=issuer.url)).asgi()
     answer = await call(endpoint, issuer.token(aud=LOCAL, **current_claims()))
     assert answer.status == 503
     assert "www-authenticate" not in answer.headers

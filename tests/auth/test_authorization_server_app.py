@@ -18,22 +18,20 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 
 from auth.live_server import serve_app
-from dovetail import (
+from dovetail import Client, Context, Server
+from dovetail.auth import (
     AuthorizationServer,
-    Client,
     ClientCredentials,
-    Context,
     Guard,
-    LoginFailed,
     OAuth,
     Principal,
-    Provider,
-    Server,
-    Upstream,
+    ProviderMetadata,
+    UpstreamProvider,
     known_client,
 )
 from dovetail.auth.flow_runner import FlowRunner
 from dovetail.auth.sqlite_store import SQLiteStore
+from dovetail.errors import LoginFailed
 from dovetail.oauth.authorization_server.identity_provider import SecretSealer
 from dovetail.oauth.authorization_server.store import TokenGrant
 from dovetail.oauth.authorization_server.token_issuer import OAuthTokenIssuer
@@ -95,7 +93,7 @@ def browser(pages: list[str] | None = None, **fields: str) -> Browse:
 
 
 def login(pages: list[str] | None = None, **fields: str) -> OAuth:
-    return OAuth(store="memory", open_browser=browser(pages, **fields), timeout=20)
+    return OAuth(token_store="memory", open_browser=browser(pages, **fields), timeout=20)
 
 
 def pair(url: str, supported: Sequence[str] | None = (), **options: Any) -> tuple[AuthorizationServer, Server]:
@@ -121,7 +119,7 @@ def pair(url: str, supported: Sequence[str] | None = (), **options: Any) -> tupl
 def both(**options: Any) -> Callable[[str], Any]:
     def make(url: str) -> Any:
         authority, app = pair(url, **options)
-        return authority.beside(app.asgi())
+        return authority.wrap(app.asgi())
 
     return make
 
@@ -135,7 +133,7 @@ async def test_a_login_from_the_first_request_to_a_step_up(revision: str, kind: 
     pages: list[str] = []
     async with serve_app(both(**options)) as url:
         settings = login(pages, username="ada", password="pw")
-        async with Client(url + "/mcp", auth=settings, revision=revision) as client:
+        async with Client(url + "/mcp", auth=settings, protocol_version=revision) as client:
             assert await client.call("who") == "ada"
             assert await client.call("write") == "written"
             assert await client.call("who") == "ada write"
@@ -204,14 +202,14 @@ async def test_a_provider_upstream_over_http() -> None:
         return whole
 
     async with serve_app(provider) as up:
-        facts = Provider(
+        facts = ProviderMetadata(
             name="Up",
             authorization_endpoint=up + "/authorize",
             token_endpoint=up + "/token",
             userinfo_endpoint=up + "/userinfo",
-            method="client_secret_basic",
+            token_endpoint_auth_method="client_secret_basic",
         )
-        upstream = Upstream(facts, client_id="proxy", client_secret="s3cret")
+        upstream = UpstreamProvider(facts, client_id="proxy", client_secret="s3cret")
         async with serve_app(both(upstream=upstream)) as url:
             pages: list[str] = []
             async with Client(url + "/mcp", auth=login(pages)) as client:
@@ -257,7 +255,7 @@ async def test_what_is_not_below_the_issuer_is_the_applications() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"mine"})
 
-    application = AuthorizationServer(issuer=HOME + "/auth").beside(mine)
+    application = AuthorizationServer(issuer=HOME + "/auth").wrap(mine)
     for path in ("/token", "/callback", "/auth/jwks", "/.well-known/oauth-authorization-server/auth"):
         assert (await AsgiRequest(application, "GET", path).wait_done()).status == 200
     assert asked == ["/token", "/callback"]
@@ -275,7 +273,7 @@ def _log_in(path: Path, subject: str, upstream: str | None = None) -> dict[str, 
 
 def _renewed(path: Path, users: dict[str, str] | None = None, **options: Any) -> Callable[[], Awaitable[int]]:
     """What a renewal by a user who is logged in is answered with, whenever it is asked for."""
-    authority = AuthorizationServer(issuer=HOME, users=users, store=path, secret=SECRET, **options)
+    authority = AuthorizationServer(issuer=HOME, users=users, store=path, secret_key=SECRET, **options)
     said = _log_in(path, "ada")
 
     async def renew() -> int:
@@ -304,8 +302,8 @@ async def test_who_is_no_user_any_more_renews_nothing(kind: str, tmp_path: Path)
 
 
 async def test_revoking_a_user_and_whose_tokens_are_the_providers(tmp_path: Path) -> None:
-    path, up = tmp_path / "kept.db", Upstream("github", client_id="a", client_secret="b")
-    authority = AuthorizationServer(issuer=HOME, upstream=up, store=path, secret=SECRET)
+    path, up = tmp_path / "kept.db", UpstreamProvider("github", client_id="a", client_secret="b")
+    authority = AuthorizationServer(issuer=HOME, upstream=up, store=path, secret_key=SECRET)
     _log_in(path, "github:1", SecretSealer(SECRET).seal(Token(access_token="adas"), "f"))
     claims = {"sid": "f"}
     assert await authority.upstream_token(Principal("github:1", issuer=HOME, claims=claims)) == "adas"
@@ -317,7 +315,7 @@ async def test_revoking_a_user_and_whose_tokens_are_the_providers(tmp_path: Path
         None,
     ):
         assert await authority.upstream_token(other) is None
-    assert await authority.revoke("github:1") == 1
+    assert await authority.revoke_user("github:1") == 1
     assert await authority.upstream_token(Principal("github:1", issuer=HOME, claims=claims)) is None
 
 
@@ -333,7 +331,7 @@ async def test_bodies_are_bounded() -> None:
 
 
 def test_mistakes() -> None:
-    up = Upstream("github", client_id="a", client_secret="b")
+    up = UpstreamProvider("github", client_id="a", client_secret="b")
     wrong: list[dict[str, Any]] = [
         {"issuer": "http://login.example", "users": {}},
         {"issuer": "https://login.example?x=1", "users": {}},
@@ -355,7 +353,7 @@ def test_mistakes() -> None:
 
 
 async def test_one_resource_and_scopes_may_be_one_text() -> None:
-    authority = AuthorizationServer(issuer=HOME, resources=f"{HOME}/mcp", scopes="read write")
+    authority = AuthorizationServer(issuer=HOME, resources=f"{HOME}/mcp", scopes_supported="read write")
     metadata = await AsgiRequest(authority, "GET", "/.well-known/oauth-authorization-server").wait_done()
     assert metadata.last["scopes_supported"] == ["read", "write"]
     query = urlencode(
@@ -407,8 +405,8 @@ async def test_steps_in_threads_come_one_at_a_time(tmp_path: Path) -> None:
     authority = AuthorizationServer(
         issuer="http://127.0.0.1:8000",
         store=tmp_path / "kept.db",
-        secret="a secret of many letters",
-        registrations=1000,
+        secret_key="a secret of many letters",
+        max_registrations_per_hour=1000,
     )
     body = b'{"redirect_uris": ["http://127.0.0.1/cb"]}'
     visits = [AsgiRequest(authority, "POST", "/register", body=body) for _ in range(30)]
@@ -441,7 +439,7 @@ def test_a_client_with_a_blank_secret_is_anyone(secret: str) -> None:
 
 def test_less_than_none_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="registration=False"):
-        AuthorizationServer(issuer=HOME, registrations=-1)
+        AuthorizationServer(issuer=HOME, max_registrations_per_hour=-1)
 
 
 # Several processes
@@ -454,19 +452,20 @@ def test_several_workers_need_a_store_they_share(how: str, tmp_path: Path) -> No
     more: dict[str, Any] = {"otherwise": authority} if how == "otherwise" else {}
     with pytest.raises(ValueError, match=r"workers[\s\S]*store="):
         Server("files", auth=auth).run("http", port=0, workers=2, sessions=False, **more)
-    shared = AuthorizationServer(issuer=HOME, store=tmp_path / "kept.db", secret="a secret of many letters")
+    shared = AuthorizationServer(issuer=HOME, store=tmp_path / "kept.db", secret_key="a secret of many letters")
     assert not shared.alone
 
 
 WORKERS = """
 import sys
-from dovetail import AuthorizationServer, Server
+from dovetail import Server
+from dovetail.auth import AuthorizationServer
 
 port = int(sys.argv[1])
 home = f"http://127.0.0.1:{port}"
-authority = AuthorizationServer(issuer=home, resources=home + "/mcp", store=sys.argv[2], secret="a secret of letters")
+authority = AuthorizationServer(issuer=home, resources=home + "/mcp", store=sys.argv[2], secret_key="a secret of letters")
 app = Server("files", auth=authority.verifier())
-app.run("http", port=port, workers=2, sessions=False, otherwise=authority)
+app.run("http", port=port, workers=2, sessions=False, fallback=authority)
 """
 
 

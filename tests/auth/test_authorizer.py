@@ -27,22 +27,11 @@ from auth.guarded_server import (
     run_guarded_server,
     wait_until,
 )
-from dovetail import (
-    Bearer,
-    Client,
-    ClientCredentials,
-    DeviceLogin,
-    EnterpriseLogin,
-    Forbidden,
-    HttpError,
-    LoginFailed,
-    MCPError,
-    NeedsLogin,
-    OAuth,
-    Timeouts,
-)
+from dovetail import Client, MCPError, Timeouts
+from dovetail.auth import BearerAuth, ClientCredentials, DeviceLogin, EnterpriseLogin, OAuth
 from dovetail.auth.authorizer import OAuthAuthorizer, create_authorizer
 from dovetail.auth.token_stores import FileTokenStore, MemoryTokenStore
+from dovetail.errors import Forbidden, HTTPStatusError, LoginFailed, NeedsLogin
 from dovetail.oauth.login.saved_login import SavedLogin
 from dovetail.transports.http_client.http_client import HTTPClient
 from dovetail.transports.http_client.remote_server import RemoteServer, create_http_client
@@ -86,7 +75,7 @@ async def test_a_login_that_fails_fails_for_all_and_leaves_the_client_usable(pla
         await wait_until(lambda: len(user.opened) == 2)
         user.ready.set()
         found = await asyncio.gather(*pings, return_exceptions=True)
-        assert all(isinstance(error, LoginFailed) and error.reason == "access_denied" for error in found)
+        assert all(isinstance(error, LoginFailed) and error.oauth_error == "access_denied" for error in found)
         assert len(user.opened) == 2
         del place.says["/authorize"]
         await one.ping()
@@ -163,7 +152,7 @@ async def test_a_request_open_when_the_client_closes(place: GuardedServer, user:
 
 async def test_no_clock_runs_while_the_user_logs_in(place: GuardedServer, user: User) -> None:
     user.ready.clear()
-    limits = Timeouts(probe=0.3, initialize=0.3, read=0.3, total=0.3)
+    limits = Timeouts(discover=0.3, initialize=0.3, request=0.3, total=0.3)
     async with asyncio.TaskGroup() as group:
         one = Client(place.url, auth=oauth_settings(user), timeouts=limits)
         entering = group.create_task(one.__aenter__())
@@ -453,7 +442,7 @@ async def test_a_login_for_a_scope_that_fails_leaves_the_token(place: GuardedSer
         )
         with pytest.raises(LoginFailed) as refused:
             await one.ping()
-        assert refused.value.reason == "no"
+        assert refused.value.oauth_error == "no"
         place.need = set()
         await one.ping()
     assert place.refreshes == 0
@@ -474,7 +463,7 @@ async def test_a_plain_403_asks_nobody(place: GuardedServer, user: User) -> None
 async def test_a_token_never_goes_to_another_origin(place: GuardedServer, user: User, status: int) -> None:
     async with run_guarded_server() as other, create_client(place, user) as one:
         place.says["/mcp"] = lambda asked: HttpReply(status, None, {"location": other.url})
-        with pytest.raises(HttpError):
+        with pytest.raises(HTTPStatusError):
             await one.ping()
         assert not other.asked
         del place.says["/mcp"]
@@ -488,7 +477,7 @@ async def test_an_address_without_a_scheme_is_another_origin_too(place: GuardedS
             other.url.upper(),
         ):
             place.says["/mcp"] = lambda asked, to=location: HttpReply(307, None, {"location": to})
-            with pytest.raises(HttpError):
+            with pytest.raises(HTTPStatusError):
                 await one.ping()
         assert not other.asked
         del place.says["/mcp"]
@@ -679,7 +668,7 @@ async def test_paste(place: GuardedServer) -> None:
         asked.append(url)
         return (await http_get(url))[1]["location"]
 
-    async with Client(place.url, auth=OAuth(paste=paste, store="memory")) as one:
+    async with Client(place.url, auth=OAuth(paste_redirect=paste, token_store="memory")) as one:
         await one.ping()
     assert len(asked) == 1
     assert "redirect_uri=http%3A%2F%2F127.0.0.1%3A8765%2Fcallback" in asked[0]
@@ -688,16 +677,18 @@ async def test_paste(place: GuardedServer) -> None:
 PASTING = {
     "Client": """
 import asyncio, sys
-from dovetail import Client, OAuth
+from dovetail import Client
+from dovetail.auth import OAuth
 async def main():
-    async with Client(sys.argv[1], auth=OAuth(paste=input, store="memory")):
+    async with Client(sys.argv[1], auth=OAuth(paste_redirect=input, token_store="memory")):
         pass
 asyncio.run(main())
 """,
     "SyncClient": """
 import sys
-from dovetail import OAuth, SyncClient
-with SyncClient(sys.argv[1], auth=OAuth(paste=input, store="memory")):
+from dovetail import SyncClient
+from dovetail.auth import OAuth
+with SyncClient(sys.argv[1], auth=OAuth(paste_redirect=input, token_store="memory")):
     pass
 """,
 }
@@ -731,13 +722,13 @@ async def test_the_end_of_input_gives_a_login_up(place: GuardedServer) -> None:
         raise EOFError
 
     with pytest.raises(LoginFailed):
-        await Client(place.url, auth=OAuth(paste=paste, store="memory")).connect()
+        await Client(place.url, auth=OAuth(paste_redirect=paste, token_store="memory")).connect()
     assert place.count("/token") == 0
 
 
 async def test_what_should_have_been_pasted_is_explained(place: GuardedServer) -> None:
     with pytest.raises(LoginFailed, match="'nonsense'") as caught:
-        await Client(place.url, auth=OAuth(paste=lambda _: "nonsense", store="memory")).connect()
+        await Client(place.url, auth=OAuth(paste_redirect=lambda _: "nonsense", token_store="memory")).connect()
     assert re.search("code=.*state=", caught.value.hint or "")
 
 
@@ -746,7 +737,7 @@ async def test_what_should_have_been_pasted_is_explained(place: GuardedServer) -
 )
 async def test_something_else_pasted(place: GuardedServer, pasted: str) -> None:
     with pytest.raises(LoginFailed):
-        async with Client(place.url, auth=OAuth(paste=lambda url: pasted, store="memory")):
+        async with Client(place.url, auth=OAuth(paste_redirect=lambda url: pasted, token_store="memory")):
             pass
     assert place.count("/token") == 0
 
@@ -759,7 +750,7 @@ async def test_another_device(place: GuardedServer) -> None:
     )
     place.says["/token"] = lambda asked: answers.pop(0) or place.issue(set())
     shown: list[tuple[str, str]] = []
-    auth = DeviceLogin(show=lambda url, code: shown.append((url, code)), store="memory")
+    auth = DeviceLogin(show_code=lambda url, code: shown.append((url, code)), token_store="memory")
     async with Client(place.url, auth=auth) as one:
         await one.ping()
     assert shown == [(f"{place.origin}/enter", "AB-12")]
@@ -774,7 +765,7 @@ async def test_without_a_way_to_show_it_the_code_is_logged(
         200, {"device_code": "d", "user_code": "AB-12", "verification_uri": f"{place.origin}/enter", "interval": 1}
     )
     place.says["/token"] = lambda asked: place.issue(set())
-    async with Client(place.url, auth=DeviceLogin(store="memory")) as one:
+    async with Client(place.url, auth=DeviceLogin(token_store="memory")) as one:
         await one.ping()
     assert re.search(f"{re.escape(place.origin)}/enter.*AB-12", caplog.text)
 
@@ -785,7 +776,7 @@ async def test_another_device_is_not_sent_just_anywhere(place: GuardedServer, ur
     said = {"device_code": "d", "user_code": "x", "verification_uri": uri, "verification_uri_complete": uri}
     place.says["/device"] = lambda asked: HttpReply(200, said)
     shown: list[str] = []
-    auth = DeviceLogin(show=lambda url, code: shown.append(url), store="memory")
+    auth = DeviceLogin(show_code=lambda url, code: shown.append(url), token_store="memory")
     with pytest.raises(LoginFailed):
         async with Client(place.url, auth=auth):
             pass
@@ -846,7 +837,7 @@ async def test_what_is_no_setting_is_refused_at_once(auth: Any, told: str) -> No
     assert "s3cret" not in str(refused.value)
 
 
-@pytest.mark.parametrize("auth", ["oauth", Bearer("t")])
+@pytest.mark.parametrize("auth", ["oauth", BearerAuth("t")])
 async def test_two_ways_to_say_who_is_calling_are_one_too_many(auth: Any) -> None:
     with pytest.raises(ValueError, match=r"headers=.*auth="):
         Client("http://127.0.0.1:1/mcp", headers={"authorization": "Bearer x"}, auth=auth)

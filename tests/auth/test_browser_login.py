@@ -11,7 +11,9 @@ import pytest
 from auth.browser import Browser, open_browser
 from auth.guarded_server import GuardedServer, HttpReply, HttpRequest, User, oauth_settings
 from auth.live_server import serve_app
-from dovetail import AuthorizationServer, Client, Context, Guard, LoginFailed, Server
+from dovetail import Client, Context, Server
+from dovetail.auth import AuthorizationServer, Guard
+from dovetail.errors import LoginFailed
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
 
@@ -103,7 +105,7 @@ async def test_with_our_own_authorization_server(chromium: Browser) -> None:
         def write() -> str:
             return "written"
 
-        return authority.beside(app.asgi())
+        return authority.wrap(app.asgi())
 
     ada = Ada(chromium)
     async with (
@@ -129,7 +131,7 @@ async def test_a_no_is_told_and_what_came_with_it_is_not_run(place: GuardedServe
             pass
     await chromium.wait_for_text("close this window")
     await person.close()
-    assert refused.value.reason == "access_denied"
+    assert refused.value.oauth_error == "access_denied"
     assert not chromium.dialogs
     assert place.count("/token") == 0
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from auth.live_server import serve_app
-from dovetail import Bearer, Client, Context, Guard, JwtVerifier, Principal, Server, StaticTokens
+from dovetail import Client, Context, Server
+from dovetail.auth import BearerAuth, Guard, JWTVerifier, Principal, StaticTokenVerifier
 from dovetail.oauth.flow import HTTPResponse
 from dovetail.oauth.guard.verifiers import IntrospectionVerifier
 from oauth.fake_issuer import Issuer, current_claims, run_flow
@@ -27,7 +28,7 @@ SOON = 1.0
 EVERYTHING = {"toolsListChanged": True}
 
 
-class Tokens(StaticTokens):
+class Tokens(StaticTokenVerifier):
     """Tokens of one user, of which `brief` ends soon."""
 
     def __init__(self) -> None:
@@ -131,7 +132,7 @@ async def test_a_call_that_was_let_in_may_finish(era: str) -> None:
     assert answer.last["result"]["content"][0]["text"] == "done"
 
 
-class Turning(StaticTokens):
+class Turning(StaticTokenVerifier):
     """One token that ends soon whenever it is looked at, as long as `brief` says so."""
 
     def __init__(self) -> None:
@@ -153,7 +154,7 @@ async def test_a_client_that_listens_goes_on(revision: str) -> None:
     async with (
         asyncio.timeout(TIMEOUT_S),
         serve_app(lambda url: app.asgi()) as url,
-        Client(f"{url}/mcp", auth=Bearer("t"), revision=revision) as client,
+        Client(f"{url}/mcp", auth=BearerAuth("t"), protocol_version=revision) as client,
         client.listen(tools=True) as changes,
     ):
         looked = tokens.looked
@@ -162,7 +163,7 @@ async def test_a_client_that_listens_goes_on(revision: str) -> None:
         tokens.brief = False
         telling = asyncio.create_task(_tell(app))
         async for change in changes:
-            if change.kind == "tools" and not change.missed:
+            if change.kind == "tools" and not change.maybe_missed:
                 break
         telling.cancel()
 
@@ -176,7 +177,7 @@ async def _tell(app: Server) -> None:
 def test_the_end_of_a_token_is_known() -> None:
     """With the leeway: whoever is let in can open a stream that lasts for a moment."""
     issuer = Issuer()
-    verifier = JwtVerifier(issuer=issuer.url, keys=issuer.jwks(), leeway=30.0)
+    verifier = JWTVerifier(issuer=issuer.url, public_keys=issuer.jwks(), leeway=30.0)
     claims = current_claims()
     token = issuer.token(**claims)
     principal = run_flow(verifier.verify(token, ["https://mcp.example/mcp"]), now=claims["iat"])
@@ -189,7 +190,7 @@ def test_the_end_of_a_token_is_known() -> None:
 
 @pytest.mark.parametrize(("said", "ends"), [({}, None), ({"exp": 2000}, 2030.0)])
 def test_and_of_one_that_was_asked_about(said: dict[str, Any], ends: float | None) -> None:
-    verifier = IntrospectionVerifier(endpoint="https://login.example/i", client_id="x", client_secret="y")
+    verifier = IntrospectionVerifier(introspection_endpoint="https://login.example/i", client_id="x", client_secret="y")
     claims = {"active": True, "sub": "ada", "aud": "https://mcp.example/mcp"} | said
     answer = HTTPResponse(200, {}, json.dumps(claims).encode())
     assert run_flow(verifier.verify("t", ["https://mcp.example/mcp"]), lambda _: answer, 1000.0).expires_at == ends

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dovetail import Context, Server
-from dovetail.errors import PeerError
+from dovetail.errors import RemoteError
 from raw_http import TIMEOUT_S
 
 
@@ -112,6 +112,6 @@ def text(result: Any) -> str:
 
 async def expect_error(work: Awaitable[Any]) -> Any:
     """The error a request is answered with."""
-    with pytest.raises(PeerError) as caught:
+    with pytest.raises(RemoteError) as caught:
         await work
     return caught.value

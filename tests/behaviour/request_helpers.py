@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.errors import PeerError
+from dovetail.errors import RemoteError
 from driver import Peer
 
 # An image of one pixel and a sound of one sample, for whoever needs some that are real.
@@ -30,9 +30,9 @@ def error_text(result: Any) -> str:
     return result["content"][0]["text"]
 
 
-async def expect_error(request: Awaitable[Any]) -> PeerError:
+async def expect_error(request: Awaitable[Any]) -> RemoteError:
     """The error a request is answered with."""
-    with pytest.raises(PeerError) as caught:
+    with pytest.raises(RemoteError) as caught:
         await request
     return caught.value
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from behaviour.controlled_server import ControlledServer, call_params, text
 from behaviour.manifest import requirement
-from dovetail import Limits
+from dovetail import ServerLimits
 from driver import STATELESS, Peer, connect
 from raw_http import TIMEOUT_S
 
@@ -162,7 +162,7 @@ async def test_a_batch_is_no_way_around_the_limit(revision: str, transport: str)
 
 @requirement("batch.limit")
 async def test_members_count_as_requests_in_flight(revision: str, transport: str) -> None:
-    stage = ControlledServer(limits=Limits(calls_per_connection=2))
+    stage = ControlledServer(limits=ServerLimits(max_calls_per_connection=2))
     async with connect(stage.app, transport, revision) as peer:
         held = [peer.start("tools/call", call_params("wait", name=name)) for name in ("a", "b")]
         for name in ("a", "b"):

@@ -6,7 +6,7 @@ import pytest
 
 from behaviour.manifest import requirement
 from behaviour.request_helpers import call
-from dovetail import Context, Lifetime, Server
+from dovetail import CacheHint, Context, Server
 from driver import connect
 
 PROMPT = {"name": "prompt", "arguments": {"kind": "a"}}
@@ -16,14 +16,14 @@ def server(**options: Any) -> Server:
     app = Server("cached", **options)
     app.add_tool(lambda: "tool", name="tool")
     app.add_resource(lambda: "plain", "x:plain", name="plain")
-    app.add_resource(lambda: "own", "x:own", name="own", cache=Lifetime(ttl_ms=50, scope="public"))
-    app.add_resource(lambda v: v, "x:of/{v}", name="of", cache=Lifetime(ttl_ms=60))
+    app.add_resource(lambda: "own", "x:own", name="own", cache_hint=CacheHint(ttl_ms=50, scope="public"))
+    app.add_resource(lambda v: v, "x:of/{v}", name="of", cache_hint=CacheHint(ttl_ms=60))
 
     @app.prompt
     def prompt(kind: str) -> str:
         return kind
 
-    @app.complete("prompt", "kind")
+    @app.completion("prompt", "kind")
     def kinds(value: str) -> list[str]:
         return [value]
 
@@ -60,7 +60,7 @@ async def test_what_may_be_kept_says_how_long(revision: str, transport: str) -> 
 
 @requirement("caching.hints", transports=("memory",))
 async def test_a_result_that_asks_is_not_kept(revision: str, transport: str) -> None:
-    app = Server("asking", cache=Lifetime(ttl_ms=1000))
+    app = Server("asking", cache_hints=CacheHint(ttl_ms=1000))
 
     @app.resource("x:who")
     async def who(ctx: Context) -> str:
@@ -78,12 +78,12 @@ async def test_a_result_that_asks_is_not_kept(revision: str, transport: str) -> 
 
 @requirement("caching.choice")
 async def test_the_nearest_hint_counts(revision: str, transport: str) -> None:
-    async with connect(server(cache=Lifetime(ttl_ms=5, scope="public")), transport, revision) as peer:
+    async with connect(server(cache=CacheHint(ttl_ms=5, scope="public")), transport, revision) as peer:
         found = await hints(peer)
         assert found.pop("x:own") == (50, "public")
         assert found.pop("x:of/1") == (60, "private")
         assert set(found.values()) == {(5, "public")}
-    by_method = {"tools/list": Lifetime(ttl_ms=300_000, scope="public"), "resources/read": Lifetime(ttl_ms=9)}
+    by_method = {"tools/list": CacheHint(ttl_ms=300_000, scope="public"), "resources/read": CacheHint(ttl_ms=9)}
     async with connect(server(cache=by_method), transport, revision) as peer:
         found = await hints(peer)
         assert found["tools/list"] == (300_000, "public")
@@ -94,7 +94,7 @@ async def test_the_nearest_hint_counts(revision: str, transport: str) -> None:
 
 @requirement("caching.pages")
 async def test_all_pages_have_one_scope(revision: str, transport: str) -> None:
-    app = Server("pages", page_size=1, cache={"tools/list": Lifetime(ttl_ms=7, scope="public")})
+    app = Server("pages", page_size=1, cache_hints={"tools/list": CacheHint(ttl_ms=7, scope="public")})
     for name in "abc":
         app.add_tool(lambda: "x", name=name)
     async with connect(app, transport, revision) as peer:
@@ -106,7 +106,7 @@ async def test_all_pages_have_one_scope(revision: str, transport: str) -> None:
 
 @requirement("caching.not-before")
 async def test_handshake_revisions_have_no_hints(revision: str, transport: str) -> None:
-    async with connect(server(cache=Lifetime(ttl_ms=5, scope="public")), transport, revision) as peer:
+    async with connect(server(cache=CacheHint(ttl_ms=5, scope="public")), transport, revision) as peer:
         results = [await peer.request(method) for method in ("tools/list", "prompts/list", "resources/list")]
         results.append(await peer.request("resources/templates/list"))
         results += [await peer.request("resources/read", {"uri": uri}) for uri in ("x:plain", "x:own", "x:of/1")]
@@ -117,6 +117,6 @@ async def test_handshake_revisions_have_no_hints(revision: str, transport: str) 
 @requirement("caching.never-negative")
 def test_a_hint_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(ValueError, match="ttl_ms"):
-        Lifetime(ttl_ms=-1)
+        CacheHint(ttl_ms=-1)
     with pytest.raises(ValueError, match="scope"):
-        Lifetime(scope="shared")  # type: ignore[arg-type]
+        CacheHint(scope="shared")  # type: ignore[arg-type]

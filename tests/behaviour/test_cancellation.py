@@ -9,7 +9,7 @@ import pytest
 from behaviour.controlled_server import ControlledServer, call_params, expect_error, text
 from behaviour.manifest import requirement
 from dovetail import Context
-from dovetail.errors import Disconnected
+from dovetail.errors import ConnectionLost
 from driver import CLIENT, DRAFT, STATELESS, Peer, Pending, connect
 from raw_http import TIMEOUT_S
 
@@ -22,7 +22,7 @@ async def barrier(peer: Peer) -> None:
 async def unanswered(peer: Peer, pending: Pending) -> None:
     """The request was ended without a result: on a duplex connection silently, over HTTP by the end of its reply."""
     if peer.transport == "http":
-        with pytest.raises(Disconnected):
+        with pytest.raises(ConnectionLost):
             await pending
     await barrier(peer)
     assert not [message for message in peer.messages if message.get("id") == pending.id]
@@ -177,7 +177,7 @@ async def test_a_question_nobody_needs_answered_is_withdrawn(revision: str, tran
 
     @stage.app.tool
     async def ask(ctx: Context) -> str:
-        return str(await ctx.roots())
+        return str(await ctx.list_roots())
 
     async with connect(stage.app, transport, revision, capabilities={"roots": {}}, answer={"roots/list": slow}) as peer:
         pending = peer.start("tools/call", call_params("ask"), id=50)

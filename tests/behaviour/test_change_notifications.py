@@ -64,7 +64,7 @@ async def test_a_change_may_come_from_a_thread(revision: str, transport: str) ->
 
     def change() -> None:
         app.changed("tools")
-        app.updated("x:a")
+        app.notify_resource_updated("x:a")
         app.add_prompt(lambda: "x", name="from-a-thread")
         app.changed("resources")
 
@@ -99,13 +99,13 @@ async def test_nothing_is_told_before_the_session_is_ready(revision: str, transp
 async def test_updates_are_told_to_those_who_subscribed(revision: str, transport: str) -> None:
     app = server()
     async with connect(app, transport, revision) as peer:
-        app.updated("x:a")
+        app.notify_resource_updated("x:a")
         assert await peer.request("resources/subscribe", {"uri": "x:a"}) == {}
         assert await peer.request("resources/subscribe", {"uri": "x:a"}) == {}
         async with connect_again(peer) if transport == "http" else connect(app, "memory", revision) as other:
             await other.request("resources/subscribe", {"uri": "x:b"})
             for uri in ("x:c", "x:A", "x:b", "x:a"):
-                app.updated(uri)
+                app.notify_resource_updated(uri)
             assert await peer.next_notification(UPDATED) == {"uri": "x:a"}
             assert await other.next_notification(UPDATED) == {"uri": "x:b"}
             app.changed("tools")
@@ -127,14 +127,14 @@ async def test_notices_have_the_subscribers_spelling(revision: str, transport: s
         else:
             for uri in spelled:
                 await peer.request("resources/subscribe", {"uri": uri})
-        app.updated("notes://today/%C3%A9")
+        app.notify_resource_updated("notes://today/%C3%A9")
         assert [(await peer.next_notification(UPDATED))["uri"] for _ in spelled] == spelled
         if revision != STATELESS:
             await peer.request("resources/unsubscribe", {"uri": spelled[0]})
-            app.updated("notes://today/%C3%A9")
+            app.notify_resource_updated("notes://today/%C3%A9")
             assert (await peer.next_notification(UPDATED))["uri"] == spelled[1]
             await peer.request("resources/unsubscribe", {"uri": "notes://today/%C3%A9"})
-            app.updated("notes://today/%C3%A9")
+            app.notify_resource_updated("notes://today/%C3%A9")
             app.changed("resources")
             await peer.next_notification(RESOURCES)
             assert [method for method, _ in peer.notices if method == UPDATED] == [UPDATED] * 3
@@ -148,11 +148,11 @@ async def test_after_unsubscribing_there_is_silence(revision: str, transport: st
             await peer.request("resources/subscribe", {"uri": uri})
         assert await peer.request("resources/unsubscribe", {"uri": "x:a"}) == {}
         assert await peer.request("resources/unsubscribe", {"uri": "x:never"}) == {}
-        app.updated("x:a")
-        app.updated("x:b")
+        app.notify_resource_updated("x:a")
+        app.notify_resource_updated("x:b")
         assert await peer.next_notification(UPDATED) == {"uri": "x:b"}
         await peer.request("resources/unsubscribe", {"uri": "x:b"})
-        app.updated("x:b")
+        app.notify_resource_updated("x:b")
         app.changed("tools")
         await peer.next_notification(TOOLS)
         assert [method for method, _ in peer.notices] == [UPDATED, TOOLS]
@@ -165,8 +165,8 @@ async def test_what_was_missed_is_told_once(revision: str, transport: str) -> No
         await peer.request("resources/subscribe", {"uri": "x:a"})
         for _ in range(3):
             app.changed("tools", "prompts")
-            app.updated("x:a")
-            app.updated("x:b")
+            app.notify_resource_updated("x:a")
+            app.notify_resource_updated("x:b")
         await peer.request("ping")
         assert peer.notices == [], "nothing but the GET stream carries what nobody asked for"
         await peer.listen()

@@ -27,15 +27,15 @@ def server() -> Server:
     def chart(city: str, kind: Literal["road", "rail"]) -> str:
         return city
 
-    @app.complete("trip", "city")
+    @app.completion("trip", "city")
     def cities(value: str) -> list[str]:
         return [city for city in CITIES if city.startswith(value)]
 
-    @app.complete("trip", "street")
+    @app.completion("trip", "street")
     async def streets(value: str, arguments: dict[str, str]) -> list[str]:
         return [f"{value} {arguments.get('city', 'nowhere')} {len(arguments)}"]
 
-    @app.complete("map://{city}/{kind}", "city")
+    @app.completion("map://{city}/{kind}", "city")
     def many(value: str) -> Any:
         match value:
             case "list":

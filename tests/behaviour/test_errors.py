@@ -12,7 +12,7 @@ import pytest
 
 from behaviour.manifest import requirement
 from behaviour.request_helpers import call, error_text, expect_error, text
-from dovetail import CallToolResult, Context, Limits, PeerError, Server, TextContent
+from dovetail import CallToolResult, Context, RemoteError, Server, ServerLimits, TextContent
 from driver import STATELESS, connect
 
 REFERENCE = re.compile(r"\b[0-9a-f]{8}\b")
@@ -38,7 +38,7 @@ def broken(**options: Any) -> Server:
     async def resource() -> str:
         raise RuntimeError(PRIVATE)
 
-    @app.complete("prompt", "kind")
+    @app.completion("prompt", "kind")
     def complete(value: str) -> list[str]:
         raise RuntimeError(PRIVATE)
 
@@ -155,7 +155,7 @@ async def test_nothing_an_author_raises_gets_out(
 async def test_the_newest_revision_uses_only_the_codes_it_has(
     revision: str, transport: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = broken(limits=Limits(uri=100))
+    app = broken(limits=ServerLimits(max_uri_bytes=100))
 
     @app.tool
     async def ask(ctx: Context) -> str:
@@ -249,7 +249,7 @@ async def test_a_result_without_a_json_form_is_an_error(
     with caplog.at_level(logging.CRITICAL, "dovetail"):
         async with connect(app, transport, revision) as peer:
             for which, value in enumerate(values):
-                with contextlib.suppress(PeerError):  # whole results are encoded later, when only an error is left
+                with contextlib.suppress(RemoteError):  # whole results are encoded later, when only an error is left
                     assert (await call(peer, "give", which=which))["isError"] is True, value
                 last = peer.messages[-1]
                 assert "result" in last or last["error"]["code"] == -32603, value
@@ -260,7 +260,7 @@ async def test_a_result_without_a_json_form_is_an_error(
 
 @requirement("errors.too-large")
 async def test_a_result_beyond_the_limit_is_an_error(revision: str, transport: str) -> None:
-    app = Server("large", limits=Limits(result=1000))
+    app = Server("large", limits=ServerLimits(max_result_bytes=1000))
 
     @app.tool
     def give(size: int, meta: bool) -> CallToolResult:
@@ -276,7 +276,7 @@ async def test_a_result_beyond_the_limit_is_an_error(revision: str, transport: s
 
 @requirement("errors.timeout")
 async def test_what_takes_too_long_is_stopped(revision: str, transport: str) -> None:
-    app = Server("slow", limits=Limits(run_time=0.1))
+    app = Server("slow", limits=ServerLimits(call_timeout=0.1))
     stopped: list[str] = []
     release = threading.Event()
 
@@ -330,7 +330,7 @@ async def test_what_takes_too_long_is_stopped(revision: str, transport: str) -> 
 
 @requirement("errors.busy")
 async def test_beyond_the_limit_of_calls_the_server_is_busy(revision: str, transport: str) -> None:
-    app = Server("small", limits=Limits(calls=2))
+    app = Server("small", limits=ServerLimits(max_calls=2))
     release, began = asyncio.Event(), asyncio.Semaphore(0)
 
     @app.tool
@@ -347,7 +347,7 @@ async def test_beyond_the_limit_of_calls_the_server_is_busy(revision: str, trans
         assert error.code == 429
         assert error.data["retryAfterMs"] >= 1
         if transport == "http" and revision == STATELESS:
-            assert error.status == 503  # type: ignore[attr-defined]
+            assert error.status_code == 503  # type: ignore[attr-defined]
             assert int(error.headers["retry-after"]) >= 1  # type: ignore[attr-defined]
         release.set()
         assert [text(await one) for one in waiting] == ["waited", "waited"]
@@ -365,9 +365,9 @@ async def test_plain_functions_run_in_threads(revision: str, transport: str) -> 
     loop_thread = threading.get_ident()
 
     @app.middleware
-    async def mark(exchange: Any, proceed: Any) -> Any:
+    async def mark(exchange: Any, call_next: Any) -> Any:
         request_mark.set(f"request {exchange.id}")
-        return await proceed(exchange)
+        return await call_next(exchange)
 
     @app.tool
     def meet() -> str:

@@ -150,7 +150,7 @@ async def test_headers_that_disagree_stop_the_call(transport: str, revision: str
         for arguments, params in BAD:
             error = await expect_error(send(peer, "run", arguments, params))
             assert error.code == -32020, (arguments, params)
-            assert error.status == 400, (arguments, params)  # type: ignore[attr-defined]
+            assert error.status_code == 400, (arguments, params)  # type: ignore[attr-defined]
     assert ran == []
 
 
@@ -213,7 +213,7 @@ async def test_a_name_that_is_missing_or_another_is_refused(transport: str, revi
         for method, params, name in cases:
             error = await expect_error(peer.request(method, params, headers={"mcp-name": name}))
             assert error.code == -32020, (method, params, name)
-            assert error.status == 400  # type: ignore[attr-defined]
+            assert error.status_code == 400  # type: ignore[attr-defined]
         for method in ("tools/list", "prompts/list"):
             await peer.request(method, headers={"mcp-name": "of no consequence"})
 

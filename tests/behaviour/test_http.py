@@ -19,8 +19,8 @@ import pytest
 from behaviour import programs
 from behaviour.controlled_server import ControlledServer, call_params, expect_error, text
 from behaviour.manifest import requirement
-from dovetail import Context, Limits, Server
-from dovetail.errors import Busy, InsufficientScope, MissingCapability, ProtocolError
+from dovetail import Context, Server, ServerLimits
+from dovetail.errors import InsufficientScope, MissingClientCapability, ProtocolError, ServerBusy
 from driver import DRAFT, JSON_AND_STREAM, STATELESS, Peer, connect, serve, serve_asgi, spawn, stop_process
 from raw_http import TIMEOUT_S, HttpServerAddress, Response
 
@@ -137,7 +137,7 @@ async def test_what_concerns_a_request_is_said_on_its_reply_and_nowhere_else(rev
 
 @requirement("http.keep-alive")
 async def test_a_quiet_stream_is_kept_alive_by_comments(revision: str, transport: str) -> None:
-    stage = ControlledServer(limits=Limits(keep_alive=0.02))
+    stage = ControlledServer(limits=ServerLimits(keep_alive_interval=0.02))
     async with connect(stage.app, transport, revision) as peer:
         pending = peer.start("tools/call", call_params("talk", name="t"), progress_token=1)
         response = await pending.streaming()
@@ -148,7 +148,7 @@ async def test_a_quiet_stream_is_kept_alive_by_comments(revision: str, transport
 
 @requirement("http.keep-alive")
 async def test_the_stream_of_a_session_is_kept_alive_too() -> None:
-    stage = ControlledServer(limits=Limits(keep_alive=0.02))
+    stage = ControlledServer(limits=ServerLimits(keep_alive_interval=0.02))
     async with connect(stage.app, "http", "2025-11-25") as peer:
         stream = peer.listening
         assert stream is not None
@@ -157,7 +157,7 @@ async def test_the_stream_of_a_session_is_kept_alive_too() -> None:
 
 @requirement("http.silent")
 async def test_a_silent_call_becomes_a_stream_with_comments(revision: str, transport: str) -> None:
-    stage = ControlledServer(limits=Limits(keep_alive=0.02))
+    stage = ControlledServer(limits=ServerLimits(keep_alive_interval=0.02))
     async with connect(stage.app, transport, revision) as peer:
         pending = peer.start("tools/call", call_params("wait", name="s"))
         response = await pending.streaming()
@@ -170,7 +170,7 @@ async def test_a_silent_call_becomes_a_stream_with_comments(revision: str, trans
 
 @requirement("http.silent")
 async def test_a_silent_call_in_a_thread_becomes_a_stream_too(revision: str, transport: str) -> None:
-    stage = ControlledServer(limits=Limits(keep_alive=0.02))
+    stage = ControlledServer(limits=ServerLimits(keep_alive_interval=0.02))
     stage.remember_loop()
     async with connect(stage.app, transport, revision) as peer:
         pending = peer.start("tools/call", call_params("block", name="s"))
@@ -196,7 +196,7 @@ async def test_where_streams_are_preferred_they_begin_at_once(revision: str, tra
 async def test_where_json_is_wanted_a_silent_call_stays_json(
     revision: str, transport: str, option: str, accept: str
 ) -> None:
-    stage = ControlledServer(limits=Limits(keep_alive=0.02))
+    stage = ControlledServer(limits=ServerLimits(keep_alive_interval=0.02))
     async with (
         connect(stage.app, transport, revision, options={"responses": option}) as peer,
         connect(stage.app, transport, revision) as other,
@@ -215,11 +215,13 @@ async def test_where_json_is_wanted_a_silent_call_stays_json(
 
 
 @requirement("http.silent")
-@pytest.mark.parametrize("fault", [Busy("Later"), InsufficientScope(["a"]), MissingCapability({"roots": {}})])
+@pytest.mark.parametrize(
+    "fault", [ServerBusy("Later"), InsufficientScope(["a"]), MissingClientCapability({"roots": {}})]
+)
 async def test_an_error_after_the_stream_began_is_its_last_event(
     revision: str, transport: str, fault: ProtocolError
 ) -> None:
-    stage = ControlledServer(limits=Limits(keep_alive=0.02))
+    stage = ControlledServer(limits=ServerLimits(keep_alive_interval=0.02))
 
     @stage.app.tool
     async def fail(name: str) -> str:
@@ -280,7 +282,7 @@ async def test_the_endpoint_is_at_its_path_and_nowhere_else(revision: str, trans
 
 @requirement("http.body-limit")
 async def test_a_body_over_the_limit_is_refused_before_it_is_read(revision: str, transport: str) -> None:
-    async with connect(ControlledServer(limits=Limits(body=5000)).app, transport, revision) as peer:
+    async with connect(ControlledServer(limits=ServerLimits(max_body_bytes=5000)).app, transport, revision) as peer:
         headers = peer.headers(echo(peer), revision)
         large = json.dumps(echo(peer) | {"pad": "x" * 5000}).encode()
         for changed in ({}, {"content-length": None, "transfer-encoding": "chunked"}):
@@ -291,7 +293,7 @@ async def test_a_body_over_the_limit_is_refused_before_it_is_read(revision: str,
 
 @requirement("http.body-limit")
 async def test_a_length_that_is_announced_is_enough_to_be_refused(revision: str, transport: str) -> None:
-    async with connect(ControlledServer(limits=Limits(body=5000)).app, transport, revision) as peer:
+    async with connect(ControlledServer(limits=ServerLimits(max_body_bytes=5000)).app, transport, revision) as peer:
         assert peer.web is not None
         reader, writer = await asyncio.open_connection(peer.web.host, peer.web.port)
         writer.write(
@@ -380,13 +382,13 @@ async def test_a_header_sent_as_a_trailer_is_missing(revision: str, transport: s
 async def test_trailers_over_the_limit_are_refused(
     revision: str, transport: str, in_one_read: bool, trailers: bytes
 ) -> None:
-    stage = ControlledServer(limits=Limits(header_block=5000, header=4000))
+    stage = ControlledServer(limits=ServerLimits(max_header_block_bytes=5000, max_header_bytes=4000))
     ran: list[str] = []
 
     @stage.app.middleware
-    async def note(exchange: Any, proceed: Any) -> Any:
+    async def note(exchange: Any, call_next: Any) -> Any:
         ran.append(exchange.method)
-        return await proceed(exchange)
+        return await call_next(exchange)
 
     async with connect(stage.app, transport, revision) as peer:
         ran.clear()
@@ -548,7 +550,7 @@ async def test_errors_have_the_status_of_their_kind(transport: str) -> None:
 
     @app.tool
     async def asking(ctx: Context) -> str:
-        return str(await ctx.roots())
+        return str(await ctx.list_roots())
 
     async with connect(app, transport, STATELESS) as peer:
         for method, params, status, code in (
@@ -584,7 +586,7 @@ async def test_handshake_clients_can_be_served_without_sessions(revision: str, t
 
     @app.tool
     async def asking(ctx: Context) -> str:
-        return str(await ctx.roots())
+        return str(await ctx.list_roots())
 
     async with connect(app, transport, revision, capabilities={"roots": {}}) as peer:
         assert peer.session is None
@@ -641,7 +643,7 @@ async def test_two_servers_stand_side_by_side_under_prefixes(revision: str) -> N
         prefix = "/" + scope["path"].split("/")[1]
         await endpoints[prefix](scope | {"root_path": prefix}, receive, send)
 
-    async with serve_asgi(router, Limits()) as web:
+    async with serve_asgi(router, ServerLimits()) as web:
         for prefix in apps:
             peer = Peer("http", revision, {}, {})
             peer.web, peer.path = web, f"{prefix}/mcp"
@@ -687,7 +689,7 @@ async def test_a_mounted_server_needs_no_lifespan_of_its_host(transport: str) ->
         else:
             await endpoint(scope, receive, send)
 
-    async with serve_asgi(router, Limits()) as web:
+    async with serve_asgi(router, ServerLimits()) as web:
         peer = Peer("http", STATELESS, {}, {})
         peer.web = web
         assert begun == []

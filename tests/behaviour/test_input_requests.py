@@ -15,14 +15,14 @@ from behaviour.request_helpers import PNG, call, error_text, expect_error, text
 from dovetail import (
     CallToolResult,
     Context,
-    Declined,
-    Dismissed,
     Elicit,
-    ElicitUrl,
+    ElicitationCancelled,
+    ElicitationDeclined,
+    ElicitURL,
     ImageContent,
     InputRequired,
-    PeerError,
-    Roots,
+    ListRoots,
+    RemoteError,
     Sample,
     Server,
     TextContent,
@@ -206,12 +206,15 @@ async def test_declining_and_dismissing_are_told_apart(revision: str, transport:
     async def careful(ctx: Context) -> str:
         try:
             return await ctx.elicit("Sure?", str)
-        except Declined:
+        except ElicitationDeclined:
             return "declined"
-        except Dismissed:
+        except ElicitationCancelled:
             return "dismissed"
 
-    for action, said, error in (("decline", "declined", Declined), ("cancel", "dismissed", Dismissed)):
+    for action, said, error in (
+        ("decline", "declined", ElicitationDeclined),
+        ("cancel", "dismissed", ElicitationCancelled),
+    ):
         answer = {"elicitation/create": lambda params, action=action: {"action": action}}
         async with connect(app, transport, revision, capabilities=ALL, answer=answer) as peer:
             assert text(await call(peer, "careful")) == said
@@ -262,12 +265,12 @@ async def test_a_client_that_answers_with_an_error_fails_only_the_question(revis
     @app.tool
     async def careful(ctx: Context) -> str:
         try:
-            return str(await ctx.roots())
-        except PeerError as exc:
+            return str(await ctx.list_roots())
+        except RemoteError as exc:
             return f"{exc.code} {exc.message}"
 
     def reject(params: Any) -> Any:
-        raise PeerError(-1, "User rejected sampling request")
+        raise RemoteError(-1, "User rejected sampling request")
 
     answer = {"sampling/createMessage": reject, "roots/list": reject}
     async with connect(app, transport, revision, capabilities=ALL, answer=answer) as peer:
@@ -449,7 +452,7 @@ async def test_the_clients_roots_are_asked_for(revision: str, transport: str) ->
 
     @app.tool
     async def look(ctx: Context) -> str:
-        return ", ".join(f"{root.name or '?'}={root.uri}" for root in await ctx.roots())
+        return ", ".join(f"{root.name or '?'}={root.uri}" for root in await ctx.list_roots())
 
     given = {"roots": [{"uri": "file:///srv/a", "name": "A"}, {"uri": "file:///tmp"}]}
     answer = {"roots/list": lambda params: given}
@@ -465,7 +468,7 @@ async def test_questions_asked_together_go_out_together(revision: str, transport
 
     @app.tool
     async def survey(ctx: Context) -> str:
-        said = await ctx.ask_all(name=Elicit("Name?", str), joke=Sample("A joke"), where=Roots())
+        said = await ctx.request_inputs(name=Elicit("Name?", str), joke=Sample("A joke"), where=ListRoots())
         return f"{said['name']} {said['joke'].content.text} {said['where'][0].uri}"
 
     out = 0
@@ -520,12 +523,12 @@ async def test_when_one_fails_the_others_are_withdrawn(revision: str, transport:
 
     @app.tool
     async def both(ctx: Context) -> str:
-        await ctx.ask_all(name=Elicit("Name?", str), where=Roots())
+        await ctx.request_inputs(name=Elicit("Name?", str), where=ListRoots())
         return "both"
 
     async def fail(params: Any) -> Any:
         await asyncio.wait_for(asked.wait(), 5)
-        raise PeerError(-1, "no roots today")
+        raise RemoteError(-1, "no roots today")
 
     async def never(params: Any) -> Any:
         asked.set()
@@ -609,12 +612,12 @@ async def test_an_author_drives_the_rounds(revision: str, transport: str) -> Non
     async def steps(ctx: Context) -> str | InputRequired:
         match ctx.request_state:
             case None:
-                return InputRequired({"name": Elicit("Name?", str), "roots": Roots()}, state="asked once")
+                return InputRequired({"name": Elicit("Name?", str), "roots": ListRoots()}, request_state="asked once")
             case "asked once":
-                assert ctx.answers["roots"]["roots"] == [{"uri": "file:///r"}]
-                return InputRequired({"color": Elicit("Color?", str)}, state="asked \u00fc twice")
+                assert ctx.input_responses["roots"]["roots"] == [{"uri": "file:///r"}]
+                return InputRequired({"color": Elicit("Color?", str)}, request_state="asked \u00fc twice")
             case state:
-                given = [ctx.answers[key]["content"]["value"] for key in ("name", "color")]
+                given = [ctx.input_responses[key]["content"]["value"] for key in ("name", "color")]
                 return f"{state}: {given}"
 
     answer = {
@@ -634,7 +637,7 @@ async def test_a_round_may_ask_for_nothing(revision: str, transport: str) -> Non
     async def slowly(ctx: Context) -> CallToolResult | InputRequired:
         done = int(ctx.request_state or 0)
         if done < 3:
-            return InputRequired(state=str(done + 1))
+            return InputRequired(request_state=str(done + 1))
         return CallToolResult(content=[TextContent(text=f"after {done}")])
 
     async with connect(app, transport, revision) as peer:
@@ -648,23 +651,23 @@ async def test_a_round_may_ask_for_nothing(revision: str, transport: str) -> Non
 
 def needy() -> Server:
     app = Server("needy")
-    questions = {"form": Elicit("?", str), "page": ElicitUrl("?", "https://example.com"), "model": Sample("?")}
-    questions |= {"roots": Roots(), "tools": Sample("?", tools=[Tool(name="t", input_schema={"type": "object"})])}
+    questions = {"form": Elicit("?", str), "page": ElicitURL("?", "https://example.com"), "model": Sample("?")}
+    questions |= {"roots": ListRoots(), "tools": Sample("?", tools=[Tool(name="t", input_schema={"type": "object"})])}
 
     @app.tool
     async def ask(what: list[str], ctx: Context) -> str:
-        await ctx.ask_all(**{one: questions[one] for one in what})
+        await ctx.request_inputs(**{one: questions[one] for one in what})
         return "asked"
 
     @app.tool
     async def explicit(what: list[str], ctx: Context) -> str | InputRequired:
-        if ctx.answers:
+        if ctx.input_responses:
             return "asked"
         return InputRequired({one: questions[one] for one in what})
 
     @app.tool
     def require(ctx: Context) -> str:
-        ctx.require(sampling=True, roots={}, elicitation={"url": {}})
+        ctx.require_capabilities(sampling=True, roots={}, elicitation={"url": {}})
         return "able"
 
     return app
@@ -679,7 +682,7 @@ async def test_what_was_not_declared_is_not_asked(revision: str, transport: str)
             wanted = {"elicitation": {"form": {}}, "sampling": {}, "roots": {}}
             assert error.data == {"requiredCapabilities": wanted}
             if transport == "http" and revision == STATELESS:
-                assert error.status == 400  # type: ignore[attr-defined]
+                assert error.status_code == 400  # type: ignore[attr-defined]
         error = await expect_error(call(peer, "require"))
         assert error.data == {"requiredCapabilities": {"sampling": {}, "roots": {}, "elicitation": {"url": {}}}}
         assert peer.questions == []

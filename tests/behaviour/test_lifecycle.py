@@ -157,9 +157,9 @@ async def test_the_stateless_era_remembers_nothing_of_the_caller(revision: str, 
 
     @app.tool
     async def who(ctx: Context) -> str:
-        assert ctx.client is None or ctx.client.name
-        roots = ctx.capabilities.roots is not None
-        return json.dumps([ctx.client.name if ctx.client else None, roots])
+        assert ctx.client_info is None or ctx.client_info.name
+        roots = ctx.client_capabilities.roots is not None
+        return json.dumps([ctx.client_info.name if ctx.client_info else None, roots])
 
     async with connect(app, transport, revision) as peer:
 
@@ -180,8 +180,8 @@ async def test_a_handshake_session_remembers_the_caller(revision: str, transport
 
     @app.tool
     async def who(ctx: Context) -> str:
-        assert ctx.client is not None
-        return json.dumps([ctx.client.name, ctx.revision, ctx.capabilities.roots is not None])
+        assert ctx.client_info is not None
+        return json.dumps([ctx.client_info.name, ctx.protocol_version, ctx.client_capabilities.roots is not None])
 
     async with connect(app, transport, revision, capabilities={"roots": {}}) as peer:
         for _ in range(2):

@@ -79,7 +79,7 @@ async def answers(app: Server, revision: str, count: int = 3) -> list[Any]:
             done.set()
 
     peer = Peer("memory", revision, {}, {})
-    link = app.link(take)
+    link = app.open_connection(take)
     if revision != STATELESS:
         hello = {"protocolVersion": revision, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
         link.receive(json.dumps({"jsonrpc": "2.0", "id": "open", "method": "initialize", "params": hello}).encode())
@@ -110,7 +110,7 @@ def test_a_client_in_each_event_loop(revision: str) -> None:
     app = server(steps)
 
     async def use() -> None:
-        async with Client(app, revision=revision) as first, Client(app, revision=revision) as second:
+        async with Client(app, protocol_version=revision) as first, Client(app, protocol_version=revision) as second:
             assert [await client.call("look") for client in (first, second)] == [42, 42]
 
     for _ in range(2):

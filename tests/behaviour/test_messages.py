@@ -8,8 +8,8 @@ import pytest
 
 from behaviour.controlled_server import ControlledServer, call_params, text
 from behaviour.manifest import requirement
-from dovetail import Limits
-from dovetail.errors import PeerError
+from dovetail import ServerLimits
+from dovetail.errors import RemoteError
 from driver import DRAFT, STATELESS, Peer, connect
 
 NOT_JSON = {
@@ -69,7 +69,7 @@ async def test_an_answer_carries_the_very_id_of_its_request(revision: str, trans
     async with connect(ControlledServer().app, transport, revision) as peer:
         for id in (0, -1, 2**53, 10**39, "", "0", "a b", "\u00e9\u4e16", "x" * 256):
             assert text(await peer.request("tools/call", call_params("echo", text="hi"), id=id)) == "hi"
-            with pytest.raises(PeerError):
+            with pytest.raises(RemoteError):
                 await peer.request("no/such", id=id)
             assert [message["id"] for message in peer.messages[-2:]] == [id, id]
 
@@ -250,12 +250,12 @@ async def test_the_stateless_era_takes_no_answers_over_http(revision: str) -> No
 @requirement("msg.method-not-found")
 async def test_an_unknown_method_is_refused_with_its_id(revision: str, transport: str) -> None:
     async with connect(ControlledServer().app, transport, revision) as peer:
-        with pytest.raises(PeerError) as caught:
+        with pytest.raises(RemoteError) as caught:
             await peer.request("no/such/method", {"x": 1}, id="mine")
         assert caught.value.code == -32601
         assert peer.messages[-1]["id"] == "mine"
         if transport == "http" and revision == STATELESS:
-            assert caught.value.status == 404  # type: ignore[attr-defined]
+            assert caught.value.status_code == 404  # type: ignore[attr-defined]
         await still_serves(peer)
 
 
@@ -293,7 +293,7 @@ async def test_no_text_breaks_the_framing(revision: str, transport: str) -> None
 
 @requirement("msg.line-limit")
 async def test_a_line_over_the_limit_is_skipped_and_said_so(revision: str, transport: str) -> None:
-    async with connect(ControlledServer(limits=Limits(line=2000)).app, transport, revision) as peer:
+    async with connect(ControlledServer(limits=ServerLimits(max_message_bytes=2000)).app, transport, revision) as peer:
         reply = await peer.raw(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "x" * 5000}).encode())
         assert reply.code == -32600
         assert "2000" in reply.message["error"]["message"]
@@ -318,17 +318,17 @@ async def test_a_message_of_megabytes_passes(revision: str, transport: str) -> N
 
 @requirement("msg.flood")
 async def test_a_connection_has_a_number_of_requests_in_flight(revision: str, transport: str) -> None:
-    stage = ControlledServer(limits=Limits(calls_per_connection=2))
+    stage = ControlledServer(limits=ServerLimits(max_calls_per_connection=2))
     async with connect(stage.app, transport, revision) as peer:
         held = [peer.start("tools/call", call_params("wait", name=name)) for name in ("a", "b")]
         for name in ("a", "b"):
             await stage.wait_until_started(name)
-        with pytest.raises(PeerError) as caught:
+        with pytest.raises(RemoteError) as caught:
             await peer.request("tools/call", call_params("echo", text="x"))
         assert caught.value.code == 429
         assert caught.value.data["retryAfterMs"] > 0
         if transport == "http":
-            assert caught.value.status == 429  # type: ignore[attr-defined]
+            assert caught.value.status_code == 429  # type: ignore[attr-defined]
             assert int(caught.value.headers["retry-after"]) > 0  # type: ignore[attr-defined]
         stage.release("a")
         stage.release("b")

@@ -7,7 +7,8 @@ import pytest
 
 from behaviour.manifest import requirement
 from behaviour.request_helpers import call, expect_error, text
-from dovetail import CallToolResult, Context, InvalidParams, Server, TextContent, ToolError
+from dovetail import CallToolResult, Context, Server, TextContent, ToolError
+from dovetail.errors import InvalidParams
 from driver import STATELESS, connect
 
 
@@ -26,7 +27,7 @@ def server() -> Server:
     def resource() -> str:
         return "a"
 
-    @app.complete("prompt", "kind")
+    @app.completion("prompt", "kind")
     def kinds(value: str) -> list[str]:
         return [value]
 
@@ -39,10 +40,10 @@ async def test_the_first_registered_stands_outermost(revision: str, transport: s
     steps: list[str] = []
 
     def around(name: str) -> Any:
-        async def step(exchange: Any, proceed: Any) -> Any:
+        async def step(exchange: Any, call_next: Any) -> Any:
             steps.append(f"{name} in")
             try:
-                return await proceed(exchange)
+                return await call_next(exchange)
             finally:
                 steps.append(f"{name} out")
 
@@ -67,8 +68,8 @@ async def test_middleware_that_returns_nothing_is_named_in_the_log(
     app = server()
 
     @app.middleware
-    async def forgetful(exchange: Any, proceed: Any) -> Any:
-        result = await proceed(exchange)
+    async def forgetful(exchange: Any, call_next: Any) -> Any:
+        result = await call_next(exchange)
         return None if exchange.method == "tools/call" else result
 
     async with connect(app, transport, revision) as peer:
@@ -90,9 +91,9 @@ async def test_middleware_may_answer_instead(revision: str, transport: str, capl
         return word
 
     @app.middleware
-    async def guard(exchange: Any, proceed: Any) -> Any:
+    async def guard(exchange: Any, call_next: Any) -> Any:
         if exchange.params.get("name") != "guarded":
-            return await proceed(exchange)
+            return await call_next(exchange)
         match exchange.params["arguments"]["word"]:
             case "answer":
                 return CallToolResult(content=[TextContent(text="instead")])
@@ -104,7 +105,7 @@ async def test_middleware_may_answer_instead(revision: str, transport: str, capl
                 raise RuntimeError("password is hunter2")
             case "change":
                 exchange.params["arguments"]["word"] = "changed"
-        result = await proceed(exchange)
+        result = await call_next(exchange)
         assert isinstance(result, CallToolResult)
         return result
 
@@ -127,9 +128,9 @@ async def test_middleware_sees_who_asks_for_what(revision: str, transport: str) 
     seen: list[Any] = []
 
     @app.middleware
-    async def look(exchange: Any, proceed: Any) -> Any:
+    async def look(exchange: Any, call_next: Any) -> Any:
         seen.append(exchange)
-        return await proceed(exchange)
+        return await call_next(exchange)
 
     async with connect(app, transport, revision, capabilities={"roots": {}}) as peer:
         params = {"name": "tool", "arguments": {"word": "w"}}
@@ -154,9 +155,9 @@ async def test_middleware_stands_around_every_method(revision: str, transport: s
     seen: list[str] = []
 
     @app.middleware
-    async def look(exchange: Any, proceed: Any) -> Any:
+    async def look(exchange: Any, call_next: Any) -> Any:
         seen.append(exchange.method)
-        return await proceed(exchange)
+        return await call_next(exchange)
 
     requests: list[tuple[str, dict[str, Any]]] = [
         ("tools/list", {}),
@@ -207,12 +208,12 @@ async def test_the_context_tells_about_the_call(revision: str, transport: str) -
         await peer.request("tools/call", {"name": "look"}, id="the id", meta=meta)
     (ctx,) = seen
     assert ctx.request_id == "the id"
-    assert ctx.revision == revision
-    assert ctx.client is not None
-    assert (ctx.client.name, ctx.client.version) == ("driver", "1")
-    assert ctx.capabilities.roots is not None
-    assert ctx.capabilities.sampling is None
-    assert ctx.capabilities.extensions == {"com.example/unknown": {"a": 1}}
+    assert ctx.protocol_version == revision
+    assert ctx.client_info is not None
+    assert (ctx.client_info.name, ctx.client_info.version) == ("driver", "1")
+    assert ctx.client_capabilities.roots is not None
+    assert ctx.client_capabilities.sampling is None
+    assert ctx.client_capabilities.extensions == {"com.example/unknown": {"a": 1}}
     assert ctx.meta["traceparent"] == trace
     assert ctx.meta["com.example/own"] == [1]
     assert ctx.principal == ("ada" if transport == "http" else None)

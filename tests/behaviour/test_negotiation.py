@@ -32,7 +32,7 @@ def full(**options: Any) -> Server:
     async def p(a: str) -> str:
         return a
 
-    @app.complete("p", "a")
+    @app.completion("p", "a")
     async def suggest(value: str) -> list[str]:
         return [value]
 
@@ -78,7 +78,7 @@ async def test_a_server_offers_only_the_revisions_it_was_given(
 def test_revisions_are_checked_when_the_server_is_made() -> None:
     for wrong in ([], ["2025-01-01"], ["2025-11-25", "x"]):
         with pytest.raises(ValueError, match="revisions"):
-            Server("x", revisions=wrong)
+            Server("x", protocol_versions=wrong)
 
 
 @requirement("neg.modern-only-initialize")

@@ -7,7 +7,7 @@ import pytest
 
 from behaviour.manifest import requirement
 from behaviour.request_helpers import expect_error, text
-from dovetail import Context, Limits, Server
+from dovetail import Context, Server, ServerLimits
 from driver import connect, connect_again
 
 ASKED = {"elicitation": {}}
@@ -89,7 +89,9 @@ async def test_a_state_that_is_not_ours_is_refused_always_the_same(revision: str
 
 @requirement("state.refused", transports=("memory",))
 async def test_a_state_has_its_time(revision: str, transport: str) -> None:
-    async with connect(server(limits=Limits(state_time=0)), transport, revision, capabilities=ASKED) as peer:
+    async with connect(
+        server(limits=ServerLimits(request_state_ttl=0)), transport, revision, capabilities=ASKED
+    ) as peer:
         expired = CALL | {"requestState": await begun(peer), "inputResponses": YES}
         late = await expect_error(peer.request("tools/call", expired))
         made_up = await expect_error(peer.request("tools/call", CALL | {"requestState": "x", "inputResponses": YES}))

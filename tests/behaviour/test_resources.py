@@ -7,14 +7,15 @@ import pytest
 
 from behaviour.manifest import requirement
 from behaviour.request_helpers import expect_error, list_names
-from dovetail import Annotations, Icon, Limits, ResourceContents, ResourceNotFound, Server, ToolError
+from dovetail import Annotations, Icon, ResourceContents, Server, ServerLimits, ToolError
+from dovetail.errors import ResourceNotFound
 from driver import STATELESS, connect
 
 ANNOTATIONS = {"audience": ["user"], "priority": 1.0, "lastModified": "2025-01-12T15:00:58Z"}
 
 
 def server() -> Server:
-    app = Server("shelf", limits=Limits(uri=200))
+    app = Server("shelf", limits=ServerLimits(max_uri_bytes=200))
 
     @app.resource(
         "file:///notes.txt",

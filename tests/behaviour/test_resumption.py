@@ -7,7 +7,7 @@ import pytest
 
 from behaviour.controlled_server import ControlledServer, call_params, text
 from behaviour.manifest import requirement
-from dovetail import Context, Limits
+from dovetail import Context, ServerLimits
 from driver import Peer, Pending, connect, connect_again
 from raw_http import TIMEOUT_S, Event, Response
 
@@ -66,7 +66,7 @@ async def cut_after(peer: Peer, stage: ControlledServer, name: str, step: int) -
 @pytest.mark.parametrize("preferred", ["auto", "sse"])
 @pytest.mark.parametrize("early", [True, False])
 async def test_the_result_of_a_silent_call_can_be_fetched_later(revision: str, preferred: str, early: bool) -> None:
-    stage = ControlledServer(limits=Limits(keep_alive=0.02))
+    stage = ControlledServer(limits=ServerLimits(keep_alive_interval=0.02))
     async with connect(stage.app, "http", revision, options={"responses": preferred}) as peer:
         pending = peer.start("tools/call", call_params("wait", name="s"))
         response = await pending.streaming()
@@ -224,7 +224,7 @@ async def test_an_event_of_another_session_is_refused(revision: str) -> None:
 
 @requirement("resume.window")
 async def test_what_is_no_longer_kept_is_an_error_not_a_gap(revision: str) -> None:
-    stage = ControlledServer(limits=Limits(replay_events=3))
+    stage = ControlledServer(limits=ServerLimits(max_replay_events=3))
     async with connect(stage.app, "http", revision, listen=False) as peer:
         pending = peer.start("tools/call", call_params("count", to=10), progress_token=1)
         await pending
@@ -239,7 +239,9 @@ async def test_what_is_no_longer_kept_is_an_error_not_a_gap(revision: str) -> No
 
 @requirement("resume.window")
 async def test_streams_that_ended_are_forgotten_after_a_while(revision: str) -> None:
-    async with connect(ControlledServer(limits=Limits(replay_time=0.1)).app, "http", revision, listen=False) as peer:
+    async with connect(
+        ControlledServer(limits=ServerLimits(replay_ttl=0.1)).app, "http", revision, listen=False
+    ) as peer:
         pending = peer.start("tools/call", call_params("count", to=3), progress_token=1)
         await pending
         assert pending.response is not None
@@ -296,7 +298,7 @@ async def test_a_tool_may_let_go_of_the_connection(revision: str) -> None:
     @stage.app.tool
     async def slow(ctx: Context) -> str:
         await ctx.progress(1, message="first")
-        await ctx.close_stream(retry_ms=20)
+        await ctx.close_sse_stream(retry_ms=20)
         await ctx.progress(2, message="second")
         await stage.play("slow")
         return "late"
@@ -325,7 +327,7 @@ async def test_a_result_nobody_waited_for_can_be_fetched_later(revision: str) ->
 
     @stage.app.tool
     async def slow(ctx: Context) -> str:
-        await ctx.close_stream()
+        await ctx.close_sse_stream()
         return "late"
 
     async with connect(stage.app, "http", revision) as peer:
@@ -343,7 +345,7 @@ async def test_letting_go_means_nothing_where_nobody_comes_back(revision: str, t
 
     @stage.app.tool
     async def slow(ctx: Context) -> str:
-        await ctx.close_stream()
+        await ctx.close_sse_stream()
         return "at once"
 
     async with connect(stage.app, transport, revision) as peer:

@@ -9,8 +9,8 @@ import pytest
 
 from behaviour.controlled_server import ControlledServer, call_params, expect_error, text
 from behaviour.manifest import requirement
-from dovetail import Context, Limits, Server
-from dovetail.errors import Disconnected
+from dovetail import Context, Server, ServerLimits
+from dovetail.errors import ConnectionLost
 from driver import CLIENT, STATELESS, Peer, connect, connect_again
 from raw_http import TIMEOUT_S
 
@@ -83,7 +83,7 @@ async def test_a_session_ends_on_the_clients_wish(revision: str) -> None:
         for method in ("POST", "GET", "DELETE"):
             assert await status(peer, method) == 404, method
         assert await stage.wait_until_ended("w") == "cancelled"
-        with pytest.raises(Disconnected):
+        with pytest.raises(ConnectionLost):
             await running
         assert peer.listening is not None
         # Its stream ends too.
@@ -197,7 +197,7 @@ async def test_answers_do_not_cross_between_sessions(revision: str) -> None:
 
     @app.tool
     async def ask(ctx: Context) -> str:
-        return (await ctx.roots())[0].uri
+        return (await ctx.list_roots())[0].uri
 
     def roots(name: str) -> Any:
         return {"roots/list": lambda _: {"roots": [{"uri": f"file:///{name}"}]}}
@@ -220,7 +220,7 @@ async def test_a_session_cannot_answer_for_another() -> None:
 
     @app.tool
     async def ask(ctx: Context) -> str:
-        return (await ctx.roots())[0].uri
+        return (await ctx.list_roots())[0].uri
 
     async def honest(_: Any) -> Any:
         asked.set()
@@ -253,7 +253,9 @@ async def test_a_session_cannot_cancel_for_another() -> None:
 
 @requirement("session.idle")
 async def test_an_unused_session_expires(revision: str) -> None:
-    async with connect(ControlledServer(limits=Limits(session_idle=0.4)).app, "http", revision, listen=False) as peer:
+    async with connect(
+        ControlledServer(limits=ServerLimits(session_idle_timeout=0.4)).app, "http", revision, listen=False
+    ) as peer:
         assert await status(peer) == 200
         await asyncio.sleep(0.6)
         assert await status(peer) == 404
@@ -261,7 +263,7 @@ async def test_an_unused_session_expires(revision: str) -> None:
 
 @requirement("session.idle")
 async def test_a_session_at_work_or_listening_does_not_expire(revision: str) -> None:
-    stage = ControlledServer(limits=Limits(session_idle=0.4))
+    stage = ControlledServer(limits=ServerLimits(session_idle_timeout=0.4))
     async with connect(stage.app, "http", revision) as peer:
         await asyncio.sleep(0.6)
         assert await status(peer) == 200
@@ -276,7 +278,7 @@ async def test_a_session_at_work_or_listening_does_not_expire(revision: str) -> 
 
 @requirement("session.idle")
 async def test_what_expired_is_swept_away() -> None:
-    app = ControlledServer(limits=Limits(session_idle=0.3, session_lifetime=1.0)).app
+    app = ControlledServer(limits=ServerLimits(session_idle_timeout=0.3, session_lifetime=1.0)).app
     endpoint = app.asgi()
     from driver import serve_asgi
 
@@ -296,7 +298,7 @@ async def test_what_expired_is_swept_away() -> None:
 
 @requirement("session.lifetime")
 async def test_no_session_lives_longer_than_its_lifetime(revision: str) -> None:
-    async with connect(ControlledServer(limits=Limits(session_lifetime=0.6)).app, "http", revision) as peer:
+    async with connect(ControlledServer(limits=ServerLimits(session_lifetime=0.6)).app, "http", revision) as peer:
         assert await status(peer) == 200
         await asyncio.sleep(0.8)
         assert await status(peer) == 404
@@ -305,7 +307,7 @@ async def test_no_session_lives_longer_than_its_lifetime(revision: str) -> None:
 @requirement("session.opening")
 async def test_a_session_that_is_never_opened_fully_expires(revision: str) -> None:
     async with connect(
-        ControlledServer(limits=Limits(session_opening=0.4)).app, "http", revision, handshake=False
+        ControlledServer(limits=ServerLimits(initialize_timeout=0.4)).app, "http", revision, handshake=False
     ) as peer:
         await peer.initialize()
         await asyncio.sleep(0.6)
@@ -317,7 +319,7 @@ async def test_a_session_that_is_never_opened_fully_expires(revision: str) -> No
 
 @requirement("session.cap")
 async def test_the_longest_unused_session_gives_way(revision: str) -> None:
-    async with connect(ControlledServer(limits=Limits(sessions=3)).app, "http", revision) as peer:
+    async with connect(ControlledServer(limits=ServerLimits(max_sessions=3)).app, "http", revision) as peer:
         ids: list[str | None] = []
         for _ in range(2):
             await _open_another(peer, ids)
@@ -329,7 +331,7 @@ async def test_the_longest_unused_session_gives_way(revision: str) -> None:
 
 @requirement("session.cap")
 async def test_where_all_are_in_use_there_is_no_room(revision: str) -> None:
-    app = ControlledServer(limits=Limits(sessions=2)).app
+    app = ControlledServer(limits=ServerLimits(max_sessions=2)).app
     async with connect(app, "http", revision) as peer, connect_again(peer) as other:
         response = await peer.http("POST", None, _post_headers(), json.dumps(_initialize(revision)).encode())
         assert response.status == 503
@@ -347,7 +349,7 @@ async def test_where_all_are_in_use_there_is_no_room(revision: str) -> None:
 
 @requirement("session.cap")
 async def test_one_principal_has_its_share() -> None:
-    limits = Limits(sessions_per_principal=2)
+    limits = ServerLimits(max_sessions_per_principal=2)
     ann = {"authorization": "Bearer ann"}
     options = {"authenticate": by_token}
     async with (

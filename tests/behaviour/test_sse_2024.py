@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from behaviour.controlled_server import ControlledServer, call_params, text
 from behaviour.manifest import requirement
-from dovetail import Context, Limits, Server
+from dovetail import Context, Server, ServerLimits
 from driver import connect, serve
 from raw_http import TIMEOUT_S
 
@@ -42,7 +42,7 @@ async def test_everything_the_server_says_is_a_message_event(revision: str, tran
     async def ask(ctx: Context) -> str:
         await ctx.progress(1)
         await ctx.log("error", "about to ask")
-        return (await ctx.roots())[0].uri
+        return (await ctx.list_roots())[0].uri
 
     answer = {"roots/list": lambda _: {"roots": [{"uri": "file:///r"}]}}
     async with connect(stage.app, transport, revision, capabilities={"roots": {}}, answer=answer) as peer:
@@ -67,7 +67,7 @@ async def test_a_post_is_accepted_and_answered_on_the_stream() -> None:
 
 @requirement("sse.refused")
 async def test_a_post_that_belongs_nowhere_is_refused() -> None:
-    async with connect(ControlledServer(limits=Limits(body=2000)).app, "sse", "2024-11-05") as peer:
+    async with connect(ControlledServer(limits=ServerLimits(max_body_bytes=2000)).app, "sse", "2024-11-05") as peer:
 
         async def status(method: str, path: str, headers: Mapping[str, str] = JSON, body: bytes = PING) -> int:
             response = await peer.http(method, path, headers, body)
@@ -146,7 +146,7 @@ async def test_every_stream_is_a_conversation_of_its_own() -> None:
 
 @requirement("sse.cap")
 async def test_streams_are_counted_as_sessions() -> None:
-    async with serve(ControlledServer(limits=Limits(sessions=2)).app) as web:
+    async with serve(ControlledServer(limits=ServerLimits(max_sessions=2)).app) as web:
         kept = [await web.open("GET", "/sse", {"accept": "text/event-stream"}) for _ in range(2)]
         assert [one.status for one in kept] == [200, 200]
         refused = await web.open("GET", "/sse", {"accept": "text/event-stream"})
@@ -155,7 +155,7 @@ async def test_streams_are_counted_as_sessions() -> None:
 
 @requirement("sse.keep-alive")
 async def test_a_quiet_stream_carries_comments() -> None:
-    async with serve(ControlledServer(limits=Limits(keep_alive=0.02)).app) as web:
+    async with serve(ControlledServer(limits=ServerLimits(keep_alive_interval=0.02)).app) as web:
         response = await web.open("GET", "/sse", {"accept": "text/event-stream"})
         async with asyncio.timeout(TIMEOUT_S):
             async for _ in response.events():
@@ -165,7 +165,7 @@ async def test_a_quiet_stream_carries_comments() -> None:
 
 @requirement("sse.optional")
 async def test_the_old_pair_can_be_left_out() -> None:
-    for options in ({"old_sse": False}, {"sessions": False}):
+    for options in ({"http_sse": False}, {"sessions": False}):
         async with serve(ControlledServer().app, **options) as web:
             for method, path in (("GET", "/sse"), ("POST", "/messages"), ("GET", "/mcp/sse")):
                 response = await web.open(method, path, JSON)

@@ -8,7 +8,7 @@ import pytest
 from behaviour.manifest import requirement
 from behaviour.request_helpers import call, expect_error
 from dovetail import Context, Server
-from dovetail.errors import Disconnected
+from dovetail.errors import ConnectionLost
 from driver import STATELESS, Peer, Pending, connect
 
 TOOLS = "notifications/tools/list_changed"
@@ -92,7 +92,7 @@ async def test_everything_carries_the_subscriptions_id(id: Any, revision: str, t
     async with connect(app, transport, revision) as peer:
         await listen(peer, EVERYTHING, id)
         app.changed("tools")
-        app.updated("x:a")
+        app.notify_resource_updated("x:a")
         await peer.next_notification(UPDATED)
         assert heard(peer, id) == [(TOOLS, None), (UPDATED, "x:a")]
         assert len(peer.notices) == 3
@@ -112,11 +112,11 @@ async def test_a_subscription_hears_only_what_it_asked_for(revision: str, transp
             (m, p) for m, p in peer.notices if m not in ("notifications/progress", "notifications/message")
         ]
         for uri in ("x:b", "x:", "x:A", "x:a/b"):
-            app.updated(uri)
+            app.notify_resource_updated(uri)
         app.changed("tools")
         app.changed("resources")
         app.add_tool(lambda: "x", name="new")
-        app.updated("x:a")
+        app.notify_resource_updated("x:a")
         app.changed("prompts")
         await peer.next_notification(PROMPTS)
         assert heard(peer, "s") == [(UPDATED, "x:a"), (PROMPTS, None)]
@@ -147,8 +147,8 @@ async def test_subscriptions_live_side_by_side(revision: str, transport: str) ->
         await listen(peer, {"resourceSubscriptions": ["x:b"]}, 1)
         await listen(peer, {"resourceSubscriptions": ["x:b"]}, "1")
         app.changed("tools")
-        app.updated("x:a")
-        app.updated("x:b")
+        app.notify_resource_updated("x:a")
+        app.notify_resource_updated("x:b")
         for _ in range(4):
             await peer.next_notification(UPDATED)
         await peer.next_notification(TOOLS)
@@ -198,7 +198,7 @@ async def test_a_dropped_connection_ends_a_subscription(revision: str, transport
         gone = await listen(peer, {"toolsListChanged": True}, "gone")
         assert len(app.changes) == 2
         await gone.disconnect()
-        with pytest.raises(Disconnected):
+        with pytest.raises(ConnectionLost):
             await gone
         await until_listeners_are(app, 1, peer)
         app.changed("tools")
@@ -230,6 +230,6 @@ async def test_who_did_not_subscribe_hears_nothing(revision: str, transport: str
     assert revision == STATELESS
     async with connect(app, transport, revision) as peer:
         app.changed("tools")
-        app.updated("x:a")
+        app.notify_resource_updated("x:a")
         await call(peer, "work")
         assert peer.notices == []

@@ -8,8 +8,8 @@ import pytest
 
 from behaviour.controlled_server import ControlledServer, call_params, expect_error, text
 from behaviour.manifest import requirement
-from dovetail import Context, Limits
-from dovetail.errors import Disconnected
+from dovetail import Context, ServerLimits
+from dovetail.errors import ConnectionLost
 from driver import Peer, Pending, connect, connect_again
 from raw_http import TIMEOUT_S
 
@@ -37,7 +37,7 @@ class Asking(ControlledServer):
     """A stage with tools that ask one question each, and how they ended, by the question."""
 
     def __init__(self, **limits: Any) -> None:
-        super().__init__(limits=Limits(**limits))
+        super().__init__(limits=ServerLimits(**limits))
         self.outcomes: dict[str, object] = {}
         self.app.add_tool(self.ask)
         self.app.add_tool(self.ask_in_a_thread)
@@ -114,7 +114,7 @@ async def test_a_question_ends_when_its_client_is_gone(revision: str, tool: str)
     async with connect(stage.app, "http", revision, capabilities=ASKED, answer={"elicitation/create": user}) as peer:
         pending = await open_question(peer, user, tool, "q")
         await pending.disconnect()
-        assert await stage.outcome("q") is Disconnected
+        assert await stage.outcome("q") is ConnectionLost
         assert text(await peer.request("tools/call", call_params("echo", text="hi"))) == "hi"
 
 
@@ -144,7 +144,7 @@ async def test_only_the_question_whose_stream_is_not_read_ends(revision: str) ->
     async with connect(stage.app, "http", revision, capabilities=ASKED, answer=answer, listen=False) as peer:
         here, gone = [await open_question(peer, user, "ask", name) for name in ("here", "gone")]
         await gone.disconnect()
-        assert await stage.outcome("gone") is Disconnected
+        assert await stage.outcome("gone") is ConnectionLost
         assert set(stage.outcomes) == {"gone"}
         user.answers("here")
         assert text(await here) == "Ada"
@@ -172,7 +172,7 @@ async def test_a_session_that_only_waits_for_a_client_that_is_gone_expires(revis
     async with connect(stage.app, "http", revision, capabilities=ASKED, answer=answer, listen=False) as peer:
         pending = await open_question(peer, user, tool, "q")
         await pending.disconnect()
-        assert await stage.outcome("q") in (Disconnected, asyncio.CancelledError, concurrent.futures.CancelledError)
+        assert await stage.outcome("q") in (ConnectionLost, asyncio.CancelledError, concurrent.futures.CancelledError)
         error = await expect_error(peer.request("ping"))
         assert error.status == 404
 
@@ -197,7 +197,7 @@ async def test_nor_is_it_counted_among_the_calls_of_its_caller(revision: str) ->
     async def authenticate(headers: Any) -> str:
         return headers.get(b"x-user", b"ada").decode()
 
-    stage, user = Asking(calls_per_principal=1), User()
+    stage, user = Asking(max_calls_per_principal=1), User()
     options, answer = {"authenticate": authenticate}, {"elicitation/create": user}
     async with connect(
         stage.app, "http", revision, capabilities=ASKED, answer=answer, options=options, listen=False

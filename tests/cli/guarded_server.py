@@ -5,14 +5,17 @@ import sys
 
 import uvicorn
 
-from dovetail import AuthorizationServer, Context, Guard, Server
+from dovetail import Context, Server
+from dovetail.auth import AuthorizationServer, Guard
 
 
 def main() -> None:
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     here = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    authority = AuthorizationServer(issuer=here, resources=[f"{here}/mcp"], scopes=("notes:read", "notes:write"))
+    authority = AuthorizationServer(
+        issuer=here, resources=[f"{here}/mcp"], scopes_supported=("notes:read", "notes:write")
+    )
     app = Server("guarded", auth=Guard(authority.verifier(), scopes_supported=[]))  # a login asks for no scope
 
     @app.tool
@@ -27,7 +30,7 @@ def main() -> None:
 
     sys.stderr.write(f"guarded is at {here}/mcp\n")
     sys.stderr.flush()
-    application = authority.beside(app.asgi())
+    application = authority.wrap(app.asgi())
     uvicorn.Server(uvicorn.Config(application, log_level="critical", ws="none")).run([listener])
 
 

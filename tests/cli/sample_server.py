@@ -79,7 +79,7 @@ async def count(to: int, ctx: Context) -> str:
 def write(name: str, text: str) -> str:
     """Write a note."""
     notes[name] = text
-    app.updated(f"notes://{name}")
+    app.notify_resource_updated(f"notes://{name}")
     return "written"
 
 
@@ -120,7 +120,7 @@ def packing(city: str) -> str:
     return f"What to pack for {city}?\x1b[2J"
 
 
-@app.complete("packing", "city")
+@app.completion("packing", "city")
 def cities(typed: str) -> list[str]:
     return [one for one in ("Oslo", "Osaka", "Rome") if one.startswith(typed)]
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from dovetail import AnswerError, Declined, Dismissed, ElicitParams
+from dovetail import ElicitationCancelled, ElicitationDeclined
 from dovetail.cli.answers import AnswerProvider
+from dovetail.errors import InputRequestError
+from dovetail.types import ElicitRequestParams
 
 FORM: dict[str, Any] = {
     "properties": {
@@ -35,7 +37,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, typed: str, given: dict[str, str] | Non
     monkeypatch.setattr(sys, "stdin", Terminal(typed))
     monkeypatch.setattr(sys, "stderr", shown)
     monkeypatch.setenv("NO_COLOR", "1")
-    question = ElicitParams(message="Which seat?", requested_schema=FORM)
+    question = ElicitRequestParams(message="Which seat?", requested_schema=FORM)
     return AnswerProvider(given or {}, lambda: None).fill_form(question), shown.getvalue()
 
 
@@ -60,17 +62,17 @@ def test_defaults_and_answers_from_the_command_line(monkeypatch: pytest.MonkeyPa
 
 
 def test_no_and_the_end_of_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Declined):
+    with pytest.raises(ElicitationDeclined):
         ask(monkeypatch, "1\n\n\na\n\n\nn\n")
-    with pytest.raises(Dismissed):
+    with pytest.raises(ElicitationCancelled):
         ask(monkeypatch, "1\n")
 
 
 def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     questions = AnswerProvider({"row": "1"}, lambda: None)
-    with pytest.raises(AnswerError, match="Which seat") as caught:
-        questions.fill_form(ElicitParams(message="Which seat?", requested_schema=FORM))
+    with pytest.raises(InputRequestError, match="Which seat") as caught:
+        questions.fill_form(ElicitRequestParams(message="Which seat?", requested_schema=FORM))
     assert caught.value.hint is not None
     assert "--answer class=a|b" in caught.value.hint
     assert "row" not in caught.value.hint
@@ -80,8 +82,8 @@ def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_nobody_can_answer_it_is_said_what_may_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     form = {"properties": {"allow": {"enum": ["once", "no"]}, "note": {"type": "string"}}, "required": ["allow"]}
-    question = ElicitParams(message="Allow it?\n  because: \x1b[2J", requested_schema=form)
-    with pytest.raises(AnswerError) as told:
+    question = ElicitRequestParams(message="Allow it?\n  because: \x1b[2J", requested_schema=form)
+    with pytest.raises(InputRequestError) as told:
         AnswerProvider({}, lambda: None).fill_form(question)
     assert "Allow it?\n  because: \\x1b[2J" in str(told.value)
     assert "--answer allow=once|no --answer note=..." in str(told.value)

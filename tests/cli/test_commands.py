@@ -154,7 +154,7 @@ def test_a_server_that_cannot_be_reached_exits_with_3(run: RunCommand, words: li
 
 def test_an_error_as_json_is_one_document_on_stderr(run: RunCommand) -> None:
     said = run("info", "http://127.0.0.1:1/mcp", "--json")
-    assert json.loads(said.err)["error"] == "CannotConnect"
+    assert json.loads(said.err)["error"] == "ConnectError"
     assert not said.out
 
 

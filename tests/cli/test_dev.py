@@ -63,7 +63,7 @@ async def test_over_stdio_the_client_stays(program: Path) -> None:
         write(program.parent, "two")
         async with asyncio.timeout(PATIENCE):
             change = await anext(aiter(changes))
-        assert (change.kind, change.missed) == ("tools", False)
+        assert (change.kind, change.maybe_missed) == ("tools", False)
         await until(client, "two")
         write(program.parent, "broken")
         async with asyncio.timeout(PATIENCE):
@@ -112,7 +112,7 @@ async def test_over_http_a_broken_server_refuses_at_once(program: Path, environm
                     async with Client(url) as client:
                         await client.call("word")
                 except MCPError as exc:
-                    if exc.status == 503:
+                    if exc.status_code == 503:
                         break
         write(program.parent, "two")
         async with asyncio.timeout(PATIENCE):

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from cli.command_process import SAMPLE_SERVER, RunCommand
-from dovetail import MCPError, RequestTimeout
+from dovetail import MCPError
 from dovetail.cli.error_report import translate_error
+from dovetail.errors import RequestTimeout
 
 SERVER = """
 import asyncio, os
@@ -29,7 +30,7 @@ async def think(ctx: Context) -> str:
 
 @app.tool
 async def where(ctx: Context) -> str:
-    return str(await ctx.roots())
+    return str(await ctx.list_roots())
 """
 NEEDS_VARIABLE = "import os; os.environ['WANTED']"
 HANDSHAKE_ONLY = """

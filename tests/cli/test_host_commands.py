@@ -15,7 +15,7 @@ from cli.command_process import TIMEOUT_S, UNSAFE_CHARACTERS, RunCommand, Server
 from cli.terminal import open_terminal
 from dovetail import Client
 from dovetail.cli.host_setup import is_gateway
-from dovetail.host.config.server_entry import Entry
+from dovetail.host.config.server_entry import ServerConfig
 
 HOSTED = Path(__file__).with_name("hosted_server.py")
 GOOD = {"command": sys.executable, "args": [str(HOSTED)]}
@@ -178,7 +178,7 @@ async def test_only_some_servers_and_no_gateway_within_itself(tmp_path: Path, al
     ],
 )
 def test_what_a_gateway_is(command: str, args: list[str], is_one: bool) -> None:
-    assert is_gateway(Entry(name="x", source="", path=Path(), command=command, args=args)) is is_one
+    assert is_gateway(ServerConfig(name="x", source="", path=Path(), command=command, args=args)) is is_one
 
 
 # policy

@@ -17,10 +17,10 @@ from cli.command_process import RunCommand
 from dovetail.cli.answers import AnswerProvider
 from dovetail.cli.commands.lint import lint_tools
 from dovetail.cli.tool_arguments import read_arguments
-from dovetail.errors import AnswerError
+from dovetail.errors import InputRequestError
 from dovetail.schemas.definition_diff import diff_definitions
 from dovetail.schemas.provider_rules import PROFILES, PROVIDER_RULES, fit_schema
-from dovetail.wire.elicitation import ElicitParams
+from dovetail.wire.elicitation import ElicitRequestParams
 from dovetail.wire.tools import Tool
 
 WORDS = (
@@ -55,8 +55,8 @@ def test_no_schema_is_stumbled_over(schema: dict[str, Any], other: dict[str, Any
         assert fit_schema(profile, schema)["type"] == "object"
     old, new = ({"t": {"inputSchema": one, "outputSchema": one}} for one in (schema, other))
     assert [*diff_definitions("tool", old, new)] == [] or schema != other
-    question = ElicitParams(mode="form", message="?", requested_schema=schema)
-    with contextlib.suppress(AnswerError):
+    question = ElicitRequestParams(mode="form", message="?", requested_schema=schema)
+    with contextlib.suppress(InputRequestError):
         assert "a" in AnswerProvider({"a": "1"}, lambda: None).fill_form(question)
 
 

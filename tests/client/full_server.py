@@ -16,8 +16,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from dovetail import Client, Context, InputRequired, Root, Server, ToolAnnotations, ToolError
+from dovetail import Client, Context, InputRequired, Server, ToolAnnotations, ToolError
 from dovetail.transports.socket_server import serve_socket
+from dovetail.types import Root
 from driver import DRAFT, HANDSHAKE, REVISIONS, STATELESS, serve
 
 TESTS = Path(__file__).parents[1]
@@ -99,7 +100,7 @@ def create_full_server() -> Server:
 
     @app.tool
     async def change(ctx: Context, uri: str | None = None) -> None:
-        app.changed("tools") if uri is None else app.updated(uri)
+        app.changed("tools") if uri is None else app.notify_resource_updated(uri)
 
     @app.tool
     async def book(ctx: Context) -> str:
@@ -120,7 +121,7 @@ def create_full_server() -> Server:
 
     @app.tool
     async def roots(ctx: Context) -> list[str]:
-        found: list[Root] = await ctx.roots()
+        found: list[Root] = await ctx.list_roots()
         return [root.uri for root in found]
 
     @app.tool
@@ -149,7 +150,7 @@ def create_full_server() -> Server:
     def packing(city: str) -> str:
         return f"What to pack for {city}?"
 
-    @app.complete("packing", "city")
+    @app.completion("packing", "city")
     def cities(value: str) -> list[str]:
         return [city for city in ("Oslo", "Osaka", "Rome") if city.startswith(value)]
 
@@ -199,7 +200,10 @@ async def connect_client(
 ) -> AsyncIterator[Client]:
     """A client, connected."""
     env = {"env": {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}} if way == "stdio" else {}
-    async with run_target(way, app) as given, Client(given, revision=revision, name="it", **env, **options) as client:
+    async with (
+        run_target(way, app) as given,
+        Client(given, protocol_version=revision, name="it", **env, **options) as client,
+    ):
         yield client
 
 

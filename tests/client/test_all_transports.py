@@ -19,21 +19,16 @@ from client.full_server import (
     wait_for_record,
 )
 from dovetail import (
-    AnswerError,
     ClientLimits,
-    CreateMessageParams,
-    Declined,
-    Disconnected,
-    Dismissed,
-    ElicitParams,
+    ElicitationCancelled,
+    ElicitationDeclined,
     MCPError,
-    NotFound,
-    NotOffered,
-    PeerError,
-    RequestTimeout,
+    RemoteError,
     Timeouts,
     ToolError,
 )
+from dovetail.errors import ConnectionLost, InputRequestError, NotFound, NotSupported, RequestTimeout
+from dovetail.types import CreateMessageRequestParams, ElicitRequestParams
 from mentions import values
 from transports.fake_service import wait_until
 
@@ -44,23 +39,23 @@ eras = pytest.mark.parametrize(("way", "revision"), ERA_CASES)
 @everywhere
 async def test_a_client_finds_out_or_insists_and_knows_its_server(way: str, revision: str) -> None:
     async with connect_client(way, revision) as client:
-        assert client.connected
-        assert client.revision == revision
+        assert client.is_connected
+        assert client.protocol_version == revision
         assert client.instructions == "Try it all."
-        assert client.server is not None
-        assert (client.server.name, client.server.version) == ("everything", "1.2")
-        assert client.capabilities.tools is not None
+        assert client.server_info is not None
+        assert (client.server_info.name, client.server_info.version) == ("everything", "1.2")
+        assert client.server_capabilities.tools is not None
         await client.ping()
         assert revision in (await client.discover()).supported_versions
-    assert not client.connected
-    assert client.revision is None
+    assert not client.is_connected
+    assert client.protocol_version is None
 
 
 @pytest.mark.parametrize("way", TRANSPORTS)
 async def test_left_alone_it_speaks_the_newest_the_transport_has(way: str) -> None:
-    timeouts = Timeouts(probe=30)  # a busy machine may take long to start the server
+    timeouts = Timeouts(discover=30)  # a busy machine may take long to start the server
     async with connect_client(way, timeouts=timeouts) as client:
-        assert client.revision == (STATELESS if way != "sse" else NEWEST_HANDSHAKE)
+        assert client.protocol_version == (STATELESS if way != "sse" else NEWEST_HANDSHAKE)
         assert await client.call("add", a=2, b=3) == 5
 
 
@@ -77,7 +72,7 @@ async def test_calls_give_values(way: str, revision: str) -> None:
         assert caught.value.result == result
         with pytest.raises(MCPError) as unknown:
             await client.call("nothing")
-        assert isinstance(unknown.value, NotFound if revision == DRAFT else PeerError)
+        assert isinstance(unknown.value, NotFound if revision == DRAFT else RemoteError)
         assert unknown.value.step == "tools/call nothing"
 
 
@@ -105,7 +100,7 @@ async def test_resources_prompts_and_completions(way: str, revision: str) -> Non
         assert await client.read("note://trees") == "about trees"
         assert await client.read("file:///logo") == b"\x00\x01"
         assert (await client.read_resource("page://3", timeout=5)).contents[0].text == "text 3"
-        with pytest.raises(PeerError) as missing:
+        with pytest.raises(RemoteError) as missing:
             await client.read("missing://x")
         assert missing.value.step == "resources/read missing://x"
         prompt = await client.get_prompt("packing", {"city": "Oslo"})
@@ -125,7 +120,7 @@ async def test_progress_is_told_in_order_and_before_the_result(way: str, revisio
         told.append((done, total, text))
 
     async with connect_client(way, revision) as client:
-        assert (await client.call_tool("count", {"to": 3}, progress=tell)).is_error is not True
+        assert (await client.call_tool("count", {"to": 3}, progress_handler=tell)).is_error is not True
         expected = [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]
         # The first revision's progress has no words.
         assert told == (expected if revision != "2024-11-05" else [(*one[:2], None) for one in expected])
@@ -138,7 +133,7 @@ async def test_progress_extends_one_limit_and_not_the_other(way: str, revision: 
         result = await client.call_tool("count", {"to": 8, "pause": 0.1}, timeout=0.4)
         assert not result.is_error
         with pytest.raises(RequestTimeout, match="total limit") as caught:
-            await client.call_tool("count", {"to": 1000, "pause": 0.05}, timeout=5, total=0.3)
+            await client.call_tool("count", {"to": 1000, "pause": 0.05}, timeout=5, total_timeout=0.3)
         assert caught.value.server == "it"
         assert await client.call("echo", text="still here") == "still here"
 
@@ -170,7 +165,7 @@ async def test_leaving_cancels_what_is_running(way: str, revision: str) -> None:
         await client.close()
         with pytest.raises(MCPError):
             await asyncio.wait_for(task, 5)
-        with pytest.raises(Disconnected):
+        with pytest.raises(ConnectionLost):
             await client.call("echo", text="x")
         await client.connect()
         assert await client.call("echo", text="again") == "again"
@@ -186,7 +181,7 @@ async def test_log_messages_arrive_at_their_level(way: str, revision: str) -> No
         await wait_until(lambda: heard)
         assert [(one.level, one.data) for one in heard] == [("warning", {"loud": True})]
         heard.clear()
-        await client.set_log_level("debug")
+        await client.set_logging_level("debug")
         await client.call("speak")
         await wait_until(lambda: len(heard) > 1)
         assert [one.level for one in heard] == ["debug", "warning"]
@@ -200,9 +195,9 @@ asking = pytest.mark.parametrize(("way", "revision"), ASKS)
 
 @asking
 async def test_a_form_is_answered_with_its_defaults(way: str, revision: str) -> None:
-    asked: list[ElicitParams] = []
+    asked: list[ElicitRequestParams] = []
 
-    def answer(question: ElicitParams) -> dict[str, Any]:
+    def answer(question: ElicitRequestParams) -> dict[str, Any]:
         asked.append(question)
         return {"row": 12}
 
@@ -213,9 +208,16 @@ async def test_a_form_is_answered_with_its_defaults(way: str, revision: str) -> 
 
 
 @asking
-@pytest.mark.parametrize(("no", "as_if"), [(Declined, Declined), (Dismissed, Dismissed), (None, Declined)])
+@pytest.mark.parametrize(
+    ("no", "as_if"),
+    [
+        (ElicitationDeclined, ElicitationDeclined),
+        (ElicitationCancelled, ElicitationCancelled),
+        (None, ElicitationDeclined),
+    ],
+)
 async def test_a_user_may_say_no(way: str, revision: str, no: type[Exception] | None, as_if: type[Exception]) -> None:
-    async def refuse(question: ElicitParams) -> None:
+    async def refuse(question: ElicitRequestParams) -> None:
         if no is not None:
             raise no
 
@@ -227,19 +229,19 @@ async def test_a_user_may_say_no(way: str, revision: str, no: type[Exception] | 
 @asking
 async def test_a_wrong_answer_never_leaves(way: str, revision: str) -> None:
     async with connect_client(way, revision, elicit=lambda _: {"row": "twelve"}) as client:
-        with pytest.raises(AnswerError, match=values("it", "tools/call book", "row")):
+        with pytest.raises(InputRequestError, match=values("it", "tools/call book", "row")):
             await client.call("book")
         assert await client.call("echo", text="fine") == "fine"
 
 
 @asking
 async def test_a_handler_that_fails_fails_the_call_and_nothing_else(way: str, revision: str) -> None:
-    def broken(_: ElicitParams) -> dict[str, Any]:
+    def broken(_: ElicitRequestParams) -> dict[str, Any]:
         raise ZeroDivisionError("mine")
 
     async with connect_client(way, revision, elicit=broken) as client:
         with pytest.raises(
-            AnswerError, match=values("it", "tools/call book", "elicit", "ZeroDivisionError: mine")
+            InputRequestError, match=values("it", "tools/call book", "elicit", "ZeroDivisionError: mine")
         ) as e:
             await client.call_tool("book")
         assert isinstance(e.value.__cause__, ZeroDivisionError)
@@ -253,7 +255,7 @@ async def test_the_handler_that_failed_is_named(way: str, revision: str, handler
         raise LookupError
 
     async with connect_client(way, revision, **{handler: broken}) as client:
-        with pytest.raises(AnswerError, match=values(handler, "LookupError")):
+        with pytest.raises(InputRequestError, match=values(handler, "LookupError")):
             await client.call(tool)
         assert await client.call("echo", text="fine") == "fine"
 
@@ -270,9 +272,9 @@ async def test_a_question_nobody_answers_is_an_error_on_either_side(way: str, re
 
 @everywhere
 async def test_a_model_is_asked(way: str, revision: str) -> None:
-    asked: list[CreateMessageParams] = []
+    asked: list[CreateMessageRequestParams] = []
 
-    def think(question: CreateMessageParams) -> str:
+    def think(question: CreateMessageRequestParams) -> str:
         asked.append(question)
         return "forty-two"
 
@@ -285,7 +287,7 @@ async def test_a_model_is_asked(way: str, revision: str) -> None:
 async def test_roots_are_told(way: str, revision: str, tmp_path: Path) -> None:
     async with connect_client(way, revision, roots=[tmp_path, "file:///x"]) as client:
         assert await client.call("roots", into=list[str]) == [tmp_path.as_uri(), "file:///x"]
-        await client.roots_changed()
+        await client.send_roots_list_changed()
 
 
 URLS = [(way, revision) for way, revision in FAST_TRANSPORT_CASES if revision in (STATELESS, NEWEST_HANDSHAKE, DRAFT)]
@@ -295,7 +297,7 @@ URLS = [(way, revision) for way, revision in FAST_TRANSPORT_CASES if revision in
 async def test_a_url_is_handed_on_only_if_it_is_harmless(way: str, revision: str) -> None:
     shown: list[str | None] = []
 
-    def visit(question: ElicitParams) -> None:
+    def visit(question: ElicitRequestParams) -> None:
         shown.append(question.url)
 
     async with connect_client(way, revision, elicit_url=visit) as client:
@@ -308,13 +310,13 @@ async def test_a_url_is_handed_on_only_if_it_is_harmless(way: str, revision: str
 
 @asking
 async def test_the_time_of_a_user_counts_for_no_limit(way: str, revision: str) -> None:
-    async def slowly(question: ElicitParams) -> dict[str, Any]:
+    async def slowly(question: ElicitRequestParams) -> dict[str, Any]:
         await asyncio.sleep(0.5)
         return {"row": 1}
 
     async with connect_client(way, revision, elicit=slowly) as client:
         await client.call("echo", text="warm")
-        result = await client.call_tool("book", timeout=0.3, total=0.4)
+        result = await client.call_tool("book", timeout=0.3, total_timeout=0.4)
         assert not result.is_error
         with pytest.raises(RequestTimeout):  # and afterwards the limits count again
             await client.call_tool("wait", {"name": "d"}, timeout=0.2)
@@ -322,10 +324,10 @@ async def test_the_time_of_a_user_counts_for_no_limit(way: str, revision: str) -
 
 @pytest.mark.parametrize("way", ["memory", "http"])
 async def test_rounds_are_limited(way: str) -> None:
-    options: dict[str, Any] = {"elicit": lambda _: {"row": 1}, "limits": ClientLimits(rounds=3)}
+    options: dict[str, Any] = {"elicit": lambda _: {"row": 1}, "limits": ClientLimits(max_input_rounds=3)}
     async with connect_client(way, STATELESS, **options) as client:
         assert await client.call("stubborn", rounds=3) == "satisfied"
-        with pytest.raises(AnswerError, match=values(3)):
+        with pytest.raises(InputRequestError, match=values(3)):
             await client.call("stubborn", rounds=4)
 
 
@@ -342,7 +344,7 @@ async def test_changes_are_heard(way: str, revision: str) -> None:
         heard: list[Any] = []
         async with asyncio.timeout(5):
             async for change in changes:
-                heard.append((change.kind, change.uri, change.missed))
+                heard.append((change.kind, change.uri, change.maybe_missed))
                 if change.kind == "tools":
                     break
         assert heard == [("resource", "page://1", False), ("tools", None, False)]
@@ -404,7 +406,7 @@ async def test_something_of_everything(way: str, revision: str, tmp_path: Path) 
     heard: list[Any] = []
     answers: dict[str, Any] = {"elicit": lambda _: {"row": 2}, "sample": lambda _: "forty-two", "roots": [tmp_path]}
     async with connect_client(way, revision, on_log=heard.append, log_level="warning", **answers) as client:
-        assert client.revision == revision
+        assert client.protocol_version == revision
         assert client.instructions == "Try it all."
         await client.ping()
         assert len(await client.list_tools()) > 8
@@ -436,7 +438,7 @@ async def test_structured_content_is_held_against_the_schema(way: str, revision:
 async def test_extensions_have_their_way(way: str, revision: str) -> None:
     async with connect_client(way, revision) as client:
         assert (await client.request("prompts/list"))["prompts"][0]["name"] == "packing"
-        with pytest.raises(PeerError) as caught:
+        with pytest.raises(RemoteError) as caught:
             await client.request("none/such", {"a": 1}, timeout=5)
         assert caught.value.code == -32601
         assert caught.value.step == "none/such"
@@ -445,16 +447,16 @@ async def test_extensions_have_their_way(way: str, revision: str) -> None:
 @pytest.mark.parametrize(("way", "revision"), [one for one in ERA_CASES if one[1] != STATELESS])
 async def test_what_only_sessions_have(way: str, revision: str) -> None:
     async with connect_client(way, revision) as client:
-        await client.subscribe("page://1")
-        await client.unsubscribe("page://1")
+        await client.subscribe_resource("page://1")
+        await client.unsubscribe_resource("page://1")
         await client.notify("notifications/none", {"a": 1})
         await client.shutdown()
-        assert not client.connected
+        assert not client.is_connected
 
 
 async def test_what_only_sessions_have_is_refused_elsewhere_without_a_word() -> None:
     async with connect_client("memory", STATELESS) as client:
-        for work in (client.subscribe("page://1"), client.unsubscribe("page://1"), client.shutdown()):
-            with pytest.raises(NotOffered, match=STATELESS):
+        for work in (client.subscribe_resource("page://1"), client.unsubscribe_resource("page://1"), client.shutdown()):
+            with pytest.raises(NotSupported, match=STATELESS):
                 await work
-        assert client.connected
+        assert client.is_connected

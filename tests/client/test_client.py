@@ -23,25 +23,18 @@ from client.full_server import (
     run_target,
     server_command,
 )
-from dovetail import (
-    AnswerError,
-    CannotConnect,
-    Client,
-    ClientCapabilities,
-    ClientLimits,
-    Disconnected,
-    MCPError,
-    NoCommonRevision,
-    PeerError,
-    Pending,
+from dovetail import Client, ClientLimits, MCPError, PendingRequest, RemoteError, Server, Timeouts, ToolError
+from dovetail.errors import (
+    ConnectError,
+    ConnectionLost,
+    InputRequestError,
+    InvalidResult,
     RateLimited,
     RequestTimeout,
-    ResultError,
-    Server,
-    Timeouts,
-    ToolError,
+    VersionNegotiationError,
 )
 from dovetail.transports.process.reaper import reaper
+from dovetail.types import ClientCapabilities
 from mentions import mentions, values
 from scripted_server import (
     ERAS,
@@ -58,7 +51,7 @@ from scripted_server import (
 )
 from transports.fake_service import run_pending_callbacks, wait_until
 
-QUICK = Timeouts(connect=2, probe=0.3, initialize=3, call=3, read=3)
+QUICK = Timeouts(connect=2, discover=0.3, initialize=3, call=3, request=3)
 both = pytest.mark.parametrize("era", ERAS)
 
 
@@ -73,7 +66,7 @@ def client(at: Any, **options: Any) -> Client:
 async def test_a_list_that_goes_in_circles_is_found_out(era: str) -> None:
     play = ScriptedServer(era, {"tools/list": {"tools": [tool_definition()], "nextCursor": "again"}})
     async with serve_on_socket(play) as at, client(at) as one:
-        with pytest.raises(ResultError):
+        with pytest.raises(InvalidResult):
             await one.list_tools()
         assert play.count("tools/list") == 2
         page = await one.list_tools_page()  # a page at a time it can still be read
@@ -94,12 +87,12 @@ async def test_pages_and_items_are_limited() -> None:
         "handshake", {"tools/list": lambda _: {"tools": [tool_definition()] * 7, "nextCursor": str(next(numbers))}}
     )
     async with serve_on_socket(endless) as at:
-        async with client(at, limits=ClientLimits(pages=5)) as one:
-            with pytest.raises(ResultError, match=values(5, "pages")):
+        async with client(at, limits=ClientLimits(max_pages=5)) as one:
+            with pytest.raises(InvalidResult, match=values(5, "pages")):
                 await one.list_tools()
             assert endless.count("tools/list") == 5
-        async with client(at, limits=ClientLimits(items=20)) as one:
-            with pytest.raises(ResultError, match=values(20, "items")):
+        async with client(at, limits=ClientLimits(max_items=20)) as one:
+            with pytest.raises(InvalidResult, match=values(20, "items")):
                 await one.list_tools()
 
 
@@ -116,7 +109,7 @@ async def test_a_malformed_item_is_left_out_and_reported(era: str, caplog: pytes
 
 async def test_a_list_that_is_none_is_an_error() -> None:
     async with serve_on_socket(ScriptedServer("handshake", {"tools/list": {"tools": "many"}})) as at, client(at) as one:
-        with pytest.raises(ResultError, match="tools/list") as caught:
+        with pytest.raises(InvalidResult, match="tools/list") as caught:
             await one.list_tools()
         assert (caught.value.server, caught.value.step) == ("it", "tools/list")
 
@@ -154,9 +147,9 @@ async def test_a_mismatch_of_headers_is_mended_by_listing_again() -> None:
         assert await one.call("go", region="north") == "ok"
         assert [one["method"] for one in play.received[1:]] == ["tools/call", "tools/list", "tools/call"]
         play.reactions = {"tools/call": ErrorReply(-32020, "headers differ", status=400)}
-        with pytest.raises(PeerError) as caught:
+        with pytest.raises(RemoteError) as caught:
             await one.call("go", region="north")
-        assert (caught.value.code, caught.value.status) == (-32020, 400)
+        assert (caught.value.code, caught.value.status_code) == (-32020, 400)
 
 
 async def test_a_definition_with_a_broken_header_is_left_out_where_headers_are_sent(
@@ -186,18 +179,18 @@ async def test_a_result_must_keep_the_promise_of_its_schema(era: str) -> None:
         play.reactions = {**play.reactions, "tools/call": text_result("x", structuredContent={"n": "x"})}
         await one.call("go")  # nothing was promised to one who has not looked
         await one.list_tools()
-        with pytest.raises(ResultError, match=values("n")) as caught:
+        with pytest.raises(InvalidResult, match=values("n")) as caught:
             await one.call("go")
         assert (caught.value.server, caught.value.step) == ("it", "tools/call go")
         play.reactions = {**play.reactions, "tools/call": text_result("x")}
-        with pytest.raises(ResultError):
+        with pytest.raises(InvalidResult):
             await one.call("go")
         play.reactions = {**play.reactions, "tools/call": text_result("x", isError=True)}
         with pytest.raises(ToolError, match="x"):
             await one.call("go")
         play.reactions = {**play.reactions, "tools/call": text_result("x", structuredContent={"n": 1})}
         assert await one.call("go") == {"n": 1}
-    async with serve_on_socket(play) as at, client(at, check_results=False) as one:
+    async with serve_on_socket(play) as at, client(at, validate_results=False) as one:
         await one.list_tools()
         play.reactions = {**play.reactions, "tools/call": text_result("x", structuredContent={"n": "x"})}
         assert await one.call("go") == {"n": "x"}
@@ -209,12 +202,12 @@ async def test_a_result_of_the_wrong_shape_is_told(era: str) -> None:
         era, {"tools/call": {"content": "text"}, "resources/read": {"contents": [{"uri": "a", "blob": "%"}]}}
     )
     async with serve_on_socket(play) as at, client(at) as one:
-        with pytest.raises(ResultError, match="tools/call"):
+        with pytest.raises(InvalidResult, match="tools/call"):
             await one.call("go")
-        with pytest.raises(ResultError, match="base64"):
+        with pytest.raises(InvalidResult, match="base64"):
             await one.read("a")
         play.reactions = {"tools/call": text_result(resultType="later")}
-        with pytest.raises(ResultError):
+        with pytest.raises(InvalidResult):
             await one.call("go")
 
 
@@ -241,12 +234,12 @@ async def test_a_question_can_be_stored_and_answered_by_another_client() -> None
     async with serve_over_http(play) as at:
         async with client(at) as one:
             pending = await one.start_tool("book", {"flight": "SK"})
-            assert isinstance(pending, Pending)
+            assert isinstance(pending, PendingRequest)
             stored = pending.dump()
         async with client(at) as other:
-            loaded = Pending.load(stored)
+            loaded = PendingRequest.load(stored)
             assert loaded == pending
-            assert loaded.questions["seat"].params == FORM["params"]
+            assert loaded.input_requests["seat"].params == FORM["params"]
             answer = {"action": "accept", "content": {"row": 12}}
             result = await other.resume(loaded, {"seat": answer})
             assert result.content[0].text == "12"
@@ -258,9 +251,9 @@ async def test_a_question_can_be_stored_and_answered_by_another_client() -> None
 
 RESUME = """
 import sys
-from dovetail import Pending, SyncClient
-pending = Pending.load(sys.stdin.buffer.read())
-(key,) = pending.questions
+from dovetail import PendingRequest, SyncClient
+pending = PendingRequest.load(sys.stdin.buffer.read())
+(key,) = pending.input_requests
 with SyncClient(sys.argv[1]) as client:
     result = client.resume(pending, {key: {"action": "accept", "content": {"row": 3}}})
     print(result.content[0].text)
@@ -270,7 +263,7 @@ with SyncClient(sys.argv[1]) as client:
 async def test_a_stored_question_is_answered_by_another_process() -> None:
     async with run_target("http") as at, client(at) as one:
         pending = await one.start_tool("book")
-        assert isinstance(pending, Pending)
+        assert isinstance(pending, PendingRequest)
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", RESUME, at, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
         )
@@ -287,8 +280,8 @@ async def test_without_handlers_everything_may_be_asked_and_comes_back() -> None
             ("roots", {}, "roots/list"),
         ):
             pending = await one.start_tool(tool, arguments, meta={"example.com/a": 1})
-            assert isinstance(pending, Pending)
-            assert [question.method for question in pending.questions.values()] == [method]
+            assert isinstance(pending, PendingRequest)
+            assert [question.method for question in pending.input_requests.values()] == [method]
         with pytest.raises(MCPError, match="elicit="):
             await one.call("book")  # nobody is there who could answer
 
@@ -312,36 +305,36 @@ async def test_extensions_are_declared_with_what_may_be_asked() -> None:
 async def test_a_handshake_server_asks_the_handlers_even_then() -> None:
     async with connect_client("memory", NEWEST_HANDSHAKE, elicit=lambda _: {"row": 2}) as one:
         result = await one.start_tool("book")
-        assert not isinstance(result, Pending)
+        assert not isinstance(result, PendingRequest)
         assert result.content[0].text == "row 2, window, none"  # pyright: ignore[reportAttributeAccessIssue]
 
 
 async def test_what_does_not_hold_pendings_is_refused() -> None:
     with pytest.raises(ValueError, match=r"."):
-        Pending.load(b'{"method": 1}')
+        PendingRequest.load(b'{"method": 1}')
 
 
 async def test_rounds_without_questions_or_with_too_many_are_bounded() -> None:
     play = ScriptedServer("stateless", {"tools/call": asking("s")})
-    limits = ClientLimits(rounds=3, reconnect_after=0.01, questions=2)
+    limits = ClientLimits(max_input_rounds=3, reconnect_delay=0.01, max_input_requests=2)
     async with serve_on_socket(play) as at, client(at, limits=limits, elicit=lambda _: {"row": 1}) as one:
-        with pytest.raises(AnswerError, match=values(3)):
+        with pytest.raises(InputRequestError, match=values(3)):
             await one.call("go")
         assert play.count("tools/call") == 4
         play.reactions = {"tools/call": asking(a=FORM, b=FORM, c=FORM)}
-        with pytest.raises(AnswerError, match=values(3)):
+        with pytest.raises(InputRequestError, match=values(3)):
             await one.call("go")
 
 
 async def test_a_question_nobody_answers_names_what_is_missing() -> None:
     play = ScriptedServer("stateless", {"tools/call": asking(a=FORM)})
     async with serve_on_socket(play) as at, client(at) as one:
-        with pytest.raises(AnswerError, match="elicitation/create") as caught:
+        with pytest.raises(InputRequestError, match="elicitation/create") as caught:
             await one.call("go")
         assert mentions(caught.value.hint, "elicit=")
         sampling = {"method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}}
         play.reactions = {"tools/call": asking(a=sampling)}
-        with pytest.raises(AnswerError) as caught:
+        with pytest.raises(InputRequestError) as caught:
             await one.call("go")
         assert mentions(caught.value.hint, "sample=")
 
@@ -444,16 +437,16 @@ async def test_eras_are_remembered_and_asked_for_again_when_they_are_wrong() -> 
         play.era = "stateless"  # another server has come to live there
         clients = [client(at) for _ in range(4)]
         await asyncio.gather(*(one.connect() for one in clients))
-        assert {one.revision for one in clients} == {STATELESS}
+        assert {one.protocol_version for one in clients} == {STATELESS}
         for one in clients:
             await one.close()
 
 
 async def test_a_wish_that_cannot_be_met_says_so() -> None:
     async with serve_on_socket(ScriptedServer("handshake")) as at:
-        with pytest.raises(NoCommonRevision, match="stateless"):
+        with pytest.raises(VersionNegotiationError, match="stateless"):
             await client(at, era="stateless").connect()
-        with pytest.raises(NoCommonRevision, match=values("2025-11-25", "2025-03-26")) as caught:
+        with pytest.raises(VersionNegotiationError, match=values("2025-11-25", "2025-03-26")) as caught:
             await client(at, revision="2025-03-26").connect()
         assert caught.value.hint is not None
     async with serve_on_socket(ScriptedServer("stateless")) as at:
@@ -473,13 +466,13 @@ async def test_versions_offered_in_return_are_taken() -> None:
         return result if asked == "2024-11-05" else offered
 
     async with serve_on_socket(ScriptedServer("handshake", {"initialize": initialize})) as at, client(at) as one:
-        assert one.revision == "2024-11-05"
+        assert one.protocol_version == "2024-11-05"
 
 
 async def test_a_refused_log_level_does_not_cost_the_server() -> None:
     play = ScriptedServer("handshake", {"logging/setLevel": ErrorReply(-32603, "no logs here")})
     async with serve_on_socket(play) as at, client(at, on_log=print) as one:
-        assert one.connected
+        assert one.is_connected
 
 
 async def test_closed_while_connecting_every_waiter_is_told() -> None:
@@ -491,7 +484,7 @@ async def test_closed_while_connecting_every_waiter_is_told() -> None:
         await wait_until(lambda: play.count("server/discover"))
         await one.close()
         told = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [type(error) for error in told] == [Disconnected] * 4
+        assert [type(error) for error in told] == [ConnectionLost] * 4
 
 
 async def test_closed_while_connecting_with_one_waiter() -> None:
@@ -501,7 +494,7 @@ async def test_closed_while_connecting_with_one_waiter() -> None:
         task = asyncio.get_running_loop().create_task(one.connect())
         await wait_until(lambda: play.count("server/discover"))
         await one.close()
-        with pytest.raises(Disconnected):
+        with pytest.raises(ConnectionLost):
             await task
 
 
@@ -547,7 +540,7 @@ async def test_the_first_request_opens_and_any_task_may_close() -> None:
         assert await asyncio.get_running_loop().create_task(one.call("add", a=1)) == 2
         await asyncio.get_running_loop().create_task(one.close())
         await one.close()
-        with pytest.raises(Disconnected):
+        with pytest.raises(ConnectionLost):
             await one.ping()
         await one.connect()
         assert await one.call("add", a=2) == 3
@@ -631,7 +624,7 @@ async def test_a_failed_opening_is_not_repeated_without_a_pause() -> None:
         {"server/discover": encode_http_reply(b"", status=500), "initialize": encode_http_reply(b"", status=500)},
     )
     async with serve_over_http(play) as at:
-        one = client(at, limits=ClientLimits(reconnect_after=0.2))
+        one = client(at, limits=ClientLimits(reconnect_delay=0.2))
         loop = asyncio.get_running_loop()
         began = loop.time()
         for _ in range(3):
@@ -642,7 +635,7 @@ async def test_a_failed_opening_is_not_repeated_without_a_pause() -> None:
 
 
 async def test_nothing_listens() -> None:
-    with pytest.raises(CannotConnect, match=values("127.0.0.1:9")):
+    with pytest.raises(ConnectError, match=values("127.0.0.1:9")):
         await client("tcp://127.0.0.1:9").connect()
 
 
@@ -654,7 +647,7 @@ async def test_a_server_without_resources_and_prompts_has_none(revision: str) ->
     def one() -> int:
         return 1
 
-    async with Client(app, revision=revision) as client:
+    async with Client(app, protocol_version=revision) as client:
         assert [tool.name for tool in await client.list_tools()] == ["one"]
         assert await client.list_resources() == []
         assert await client.list_resource_templates() == []
@@ -703,7 +696,7 @@ async def test_whoever_connects_while_the_client_closes_is_connected_afterwards(
         gate.set()
         await asyncio.gather(connecting, *closing)
         assert _left(play) == 1
-        assert one.connected
+        assert one.is_connected
         assert await asyncio.to_thread(_elsewhere, one) == "ok"
 
 
@@ -714,7 +707,7 @@ async def test_whoever_gives_up_closing_does_not_wait_for_the_server() -> None:
         closing.cancel()
         await asyncio.wait([closing])
         assert closing.cancelled()
-        assert not one.connected
+        assert not one.is_connected
         await one.connect()
         assert await one.call("go") == "ok"
 
@@ -751,7 +744,7 @@ def _close_a_loop_under_a_client() -> None:
     async def progress(*told: object) -> None:
         handled.append(told)
 
-    one = Client(server_command(), env=env, revision=NEWEST_HANDSHAKE, on_log=on_log)
+    one = Client(server_command(), env=env, protocol_version=NEWEST_HANDSHAKE, log_handler=on_log)
     listener = one.listen()
 
     async def first() -> None:
@@ -760,7 +753,7 @@ def _close_a_loop_under_a_client() -> None:
 
     async def second() -> None:
         async with asyncio.timeout(20):
-            await one.call_tool("count", {"to": 3}, progress=progress)
+            await one.call_tool("count", {"to": 3}, progress_handler=progress)
             assert len(handled) == 3
             assert [change async for change in listener] == []
             await one.close()

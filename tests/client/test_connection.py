@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from dovetail import AnswerError, Client, ClientLimits, ResultError, TextContent, Timeouts
+from dovetail import Client, ClientLimits, TextContent, Timeouts
+from dovetail.errors import InputRequestError, InvalidResult
 from mentions import mentions, values
 from scripted_server import (
     ERAS,
@@ -22,7 +23,7 @@ from scripted_server import (
 )
 from transports.fake_service import wait_until
 
-PATIENT = Timeouts(connect=5, probe=5, initialize=60, call=600, read=600)
+PATIENT = Timeouts(connect=5, discover=5, initialize=60, call=600, request=600)
 
 both = pytest.mark.parametrize("era", ERAS)
 
@@ -67,7 +68,7 @@ async def test_a_malformed_answer_fails_its_call_at_once_and_no_other(era: str, 
     play = ScriptedServer(era, {"tools/call": called})
     async with serve_on_socket(play) as at, Client(at, name="it", timeouts=PATIENT) as one, asyncio.timeout(10):
         waiting = asyncio.create_task(one.call("good"))
-        with pytest.raises(ResultError) as caught:
+        with pytest.raises(InvalidResult) as caught:
             await one.call("bad")
         assert (caught.value.server, caught.value.step) == ("it", "tools/call bad")
         other.set()
@@ -87,7 +88,7 @@ async def test_a_malformed_answer_over_http(era: str, broken: Any, streaming: bo
 
     play = ScriptedServer(era, {"tools/call": called})
     async with serve_over_http(play) as at, Client(at, name="it", timeouts=PATIENT) as one, asyncio.timeout(10):
-        with pytest.raises(ResultError) as caught:
+        with pytest.raises(InvalidResult) as caught:
             await one.call("bad")
         assert (caught.value.server, caught.value.step) == ("it", "tools/call bad")
         assert play.count("tools/call") == 1
@@ -104,9 +105,9 @@ async def _open_ended(pieces: list[bytes]) -> Any:
 async def test_an_answer_that_is_too_large_fails_its_call_at_once(era: str) -> None:
     large = {"content": [{"type": "text", "text": "x" * 5000}], "resultType": "complete"}
     play = ScriptedServer(era, {"tools/call": large})
-    limits = ClientLimits(answer=4000)
+    limits = ClientLimits(max_response_bytes=4000)
     async with serve_on_socket(play) as at, Client(at, timeouts=PATIENT, limits=limits) as one, asyncio.timeout(10):
-        with pytest.raises(ResultError) as caught:
+        with pytest.raises(InvalidResult) as caught:
             await one.call("go")
         assert "ClientLimits(answer=" in str(caught.value)
 
@@ -135,7 +136,7 @@ async def test_a_failed_handler_is_told_to_the_server_and_to_the_call(caplog: py
 
     play = ScriptedServer("handshake", {"tools/call": asks})
     async with serve_on_socket(play) as at, Client(at, roots=broken, timeouts=PATIENT) as one, asyncio.timeout(10):
-        with pytest.raises(AnswerError, match=values("roots", "LookupError: no disk")):
+        with pytest.raises(InputRequestError, match=values("roots", "LookupError: no disk")):
             await one.call("go")
         await wait_until(lambda: play.count("notifications/cancelled"))
         (refusal,) = [message for message in play.received if message.get("id") == 70]
@@ -185,7 +186,7 @@ async def test_over_http_the_call_whose_reply_brought_the_question_is_blamed() -
     async with serve_over_http(play) as at, Client(at, roots=broken, timeouts=PATIENT) as one, asyncio.timeout(10):
         other = asyncio.create_task(one.call("other"))
         await wait_until(lambda: play.count("tools/call"))
-        with pytest.raises(AnswerError, match="no disk"):
+        with pytest.raises(InputRequestError, match="no disk"):
             await one.call("asking")
         answered.set()
         assert await other == "fine"
@@ -230,7 +231,7 @@ async def test_a_slow_handler_of_progress_holds_an_answer_no_longer_than_the_cal
 
     play = ScriptedServer(era, {"tools/call": _progressing})
     async with serve_on_socket(play) as at, Client(at, timeouts=PATIENT) as one, asyncio.timeout(10):
-        result = await one.call_tool("pay", timeout=0.2, total=0.2, progress=slow)
+        result = await one.call_tool("pay", timeout=0.2, total_timeout=0.2, progress_handler=slow)
     assert result.content == [TextContent(text="paid")]
 
 
@@ -239,10 +240,10 @@ async def test_a_handler_of_progress_may_call_from_tasks_of_its_own(era: str) ->
     async def inner(*_: object) -> None: ...
 
     async def outer(*_: object) -> None:
-        results.extend(await asyncio.gather(*(one.call_tool("pay", progress=inner) for _ in range(2))))
+        results.extend(await asyncio.gather(*(one.call_tool("pay", progress_handler=inner) for _ in range(2))))
 
     results = list[Any]()
     play = ScriptedServer(era, {"tools/call": _progressing})
     async with serve_on_socket(play) as at, Client(at, timeouts=PATIENT) as one, asyncio.timeout(10):
-        await one.call_tool("pay", progress=outer)
+        await one.call_tool("pay", progress_handler=outer)
     assert [result.content for result in results] == [[TextContent(text="paid")]] * 2

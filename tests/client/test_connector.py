@@ -7,24 +7,15 @@ from typing import Any
 
 import pytest
 
-from dovetail import (
-    CannotStart,
-    Client,
-    ClientLimits,
-    Disconnected,
-    Interrupted,
-    RequestTimeout,
-    Server,
-    Timeouts,
-    testing,
-)
+from dovetail import Client, ClientLimits, Server, Timeouts, testing
+from dovetail.errors import ConnectionLost, OutcomeUnknown, ProcessStartError, RequestTimeout
 from mentions import mentions
 from scripted_server import CLOSE, SILENCE, ErrorReply, ScriptedServer, serve_on_socket
 from testing.calculator import app
 
 VICTIM = Path(__file__).parents[1] / "reliability" / "killable_server.py"
 LATE = Path(__file__).parent / "slow_start_server.py"
-QUICK = ClientLimits(reconnect_after=0.01)
+QUICK = ClientLimits(reconnect_delay=0.01)
 
 
 async def test_a_server_killed_while_asked_is_not_said_to_lack_the_older_question(tmp_path: Path) -> None:
@@ -33,7 +24,7 @@ async def test_a_server_killed_while_asked_is_not_said_to_lack_the_older_questio
     kill = faults.kill(to="server", method="server/discover")
     async with testing.serve(command, faults=faults) as target:
         client = Client(target, name="victim", limits=QUICK)
-        with pytest.raises(CannotStart) as told:
+        with pytest.raises(ProcessStartError) as told:
             await client.connect()
         assert (kill.count, told.value.exit_code) == (1, -9)
         await client.connect()
@@ -48,7 +39,7 @@ async def test_a_call_whose_opening_was_cut_off_was_not_sent(transport: Any, rev
     method = "server/discover" if revision == "2026-07-28" else "initialize"
     drop = faults.drop(method=method)
     async with testing.serve(app, transport=transport, faults=faults) as target:
-        client = Client(target, revision=revision, limits=QUICK)
+        client = Client(target, protocol_version=revision, limits=QUICK)
         assert await client.call("add", a=1, b=2) == 3
         assert drop.count == 1
         await client.close()
@@ -58,11 +49,11 @@ async def test_an_opening_that_is_always_cut_off_is_no_interruption() -> None:
     faults = testing.Faults()
     faults.drop(method="server/discover", times=100)
     async with testing.serve(app, transport="tcp", faults=faults) as target:
-        client = Client(target, revision="2026-07-28", limits=QUICK)
-        with pytest.raises(Disconnected) as told:
+        client = Client(target, protocol_version="2026-07-28", limits=QUICK)
+        with pytest.raises(ConnectionLost) as told:
             await client.call("add", a=1, b=2)
-        assert not isinstance(told.value, Interrupted)
-        assert not told.value.sent
+        assert not isinstance(told.value, OutcomeUnknown)
+        assert not told.value.maybe_sent
         await client.close()
 
 
@@ -82,14 +73,14 @@ def told(file: Path) -> list[list[str]]:
     return list(by_process.values())
 
 
-SHORT = Timeouts(probe=0.2)
+SHORT = Timeouts(discover=0.2)
 
 
 @pytest.mark.parametrize("speaks", ["both", "handshake"])
 async def test_a_session_that_opened_late_is_the_one(speaks: str, tmp_path: Path) -> None:
     file = tmp_path / "told"
     async with Client(late(file, speaks), timeouts=SHORT, limits=QUICK) as client:
-        assert client.revision == "2025-11-25"
+        assert client.protocol_version == "2025-11-25"
         assert await client.call("go") == "ok"
     (methods,) = told(file)
     assert [one for one in methods if one != "notifications/cancelled"] == [
@@ -106,7 +97,7 @@ async def test_no_stateless_request_follows_a_handshake_on_its_connection(speaks
     command = late(file, speaks)
     for opened in (2, 3):  # the second time its era is known
         async with Client(command, timeouts=SHORT, limits=QUICK) as client:
-            assert client.revision == "2026-07-28"
+            assert client.protocol_version == "2026-07-28"
             assert await client.call("go") == "ok"
         first, *others = told(file)
         assert first[:2] == ["server/discover", "initialize"]
@@ -126,10 +117,10 @@ async def test_a_late_server_of_both_eras_is_asked_again_another_time(tmp_path: 
 
     takes(0.6)
     async with Client(command, timeouts=SHORT, limits=QUICK) as client:
-        assert client.revision == "2025-11-25"
+        assert client.protocol_version == "2025-11-25"
     takes(0)
-    async with Client(command, timeouts=Timeouts(probe=20), limits=QUICK) as client:
-        assert client.revision == "2026-07-28"
+    async with Client(command, timeouts=Timeouts(discover=20), limits=QUICK) as client:
+        assert client.protocol_version == "2026-07-28"
 
 
 # How long it may take
@@ -139,7 +130,7 @@ async def test_one_limit_is_over_the_whole_opening() -> None:
     """Neither of the two questions, nor a second connection, begins it anew."""
     play = ScriptedServer("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
     async with serve_on_socket(play) as at:
-        client = Client(at, name="it", timeouts=Timeouts(probe=0.1, initialize=0.5), limits=QUICK)
+        client = Client(at, name="it", timeouts=Timeouts(discover=0.1, initialize=0.5), limits=QUICK)
         with pytest.raises(RequestTimeout, match=r"0\.5 s") as caught:
             await client.connect()
         assert (caught.value.server, caught.value.step) == ("it", "initialize")
@@ -148,7 +139,7 @@ async def test_one_limit_is_over_the_whole_opening() -> None:
 
 async def test_a_server_that_never_starts_says_why_in_its_own_words(tmp_path: Path) -> None:
     program = "import sys, time; print('waiting for a key', file=sys.stderr, flush=True); sys.stdin.read()"
-    client = Client([sys.executable, "-c", program], timeouts=Timeouts(probe=0.1, initialize=2.0), limits=QUICK)
+    client = Client([sys.executable, "-c", program], timeouts=Timeouts(discover=0.1, initialize=2.0), limits=QUICK)
     with pytest.raises(RequestTimeout, match="waiting for a key"):
         await client.connect()
 
@@ -156,7 +147,7 @@ async def test_a_server_that_never_starts_says_why_in_its_own_words(tmp_path: Pa
 async def test_the_limit_of_a_call_is_also_over_the_opening() -> None:
     play = ScriptedServer("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
     async with serve_on_socket(play) as at:
-        client = Client(at, name="it", timeouts=Timeouts(probe=0.1, initialize=300), limits=QUICK)
+        client = Client(at, name="it", timeouts=Timeouts(discover=0.1, initialize=300), limits=QUICK)
         async with asyncio.timeout(30):
             with pytest.raises(RequestTimeout, match=r"0\.3 s") as caught:
                 await client.call_tool("go", timeout=0.3)
@@ -173,7 +164,7 @@ async def test_an_opening_that_outlasts_a_call_serves_the_next() -> None:
 
     play = ScriptedServer("handshake", {"server/discover": discover})
     async with serve_on_socket(play) as at:
-        client = Client(at, timeouts=Timeouts(probe=300, initialize=300), limits=QUICK)
+        client = Client(at, timeouts=Timeouts(discover=300, initialize=300), limits=QUICK)
         with pytest.raises(RequestTimeout):
             await client.call_tool("go", timeout=0.1)
         release.set()
@@ -186,9 +177,9 @@ async def test_one_limit_is_over_all_attempts() -> None:
     """A server that is lost again and again may not take its limit each time."""
     play = ScriptedServer("stateless", {"tools/list": CLOSE})
     async with serve_on_socket(play) as at:
-        limits = ClientLimits(retries=10**6, reconnect_after=0.01)
-        async with Client(at, timeouts=Timeouts(read=0.5), limits=limits) as client, asyncio.timeout(30):
-            with pytest.raises((Disconnected, RequestTimeout)):  # between two attempts, or in one
+        limits = ClientLimits(max_retries=10**6, reconnect_delay=0.01)
+        async with Client(at, timeouts=Timeouts(request=0.5), limits=limits) as client, asyncio.timeout(30):
+            with pytest.raises((ConnectionLost, RequestTimeout)):  # between two attempts, or in one
                 await client.list_tools()
 
 
@@ -196,11 +187,11 @@ async def test_a_discovery_that_failed_inside_the_server_is_told_in_the_log(capl
     inside = Server("broken")
 
     @inside.middleware
-    async def forgetful(exchange: Any, proceed: Any) -> Any:
-        result = await proceed(exchange)
+    async def forgetful(exchange: Any, call_next: Any) -> Any:
+        result = await call_next(exchange)
         return None if exchange.method == "server/discover" else result
 
     async with Client(inside, name="broken") as client:
-        assert client.revision == "2025-11-25"
+        assert client.protocol_version == "2025-11-25"
     (record,) = [one for one in caplog.records if one.levelname == "WARNING"]
     assert mentions(record.getMessage(), "broken")

@@ -7,22 +7,23 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, ClientLimits, RequestTimeout, Timeouts
+from dovetail import Client, ClientLimits, Timeouts
+from dovetail.errors import RequestTimeout
 from mentions import mentions
 from scripted_server import CLOSE, SILENCE, ErrorReply, ScriptedServer, serve_on_socket, serve_over_http
 from transports.fake_service import wait_until
 
 PROGRAM = "from dovetail import Server; Server('both').run()  # {}"
-SOON = ClientLimits(reconnect_after=0.01)
+SOON = ClientLimits(reconnect_delay=0.01)
 
 
 @pytest.mark.parametrize("wish", [{"era": "handshake"}, {"revision": "2025-06-18"}])
 async def test_a_wish_is_not_a_discovery(wish: dict[str, Any]) -> None:
     both = [sys.executable, "-c", PROGRAM.format(wish)]  # a server not met in another test
     async with Client(both, **wish) as insisting:
-        assert insisting.revision != "2026-07-28"
+        assert insisting.protocol_version != "2026-07-28"
     async with Client(both) as open_to_anything:
-        assert open_to_anything.revision == "2026-07-28"
+        assert open_to_anything.protocol_version == "2026-07-28"
 
 
 def subscribing(play: ScriptedServer) -> list[tuple[str, str]]:
@@ -48,12 +49,12 @@ async def test_subscriptions_are_asked_for_again_until_they_are_taken_back() -> 
     play = ScriptedServer("handshake")
     async with serve_on_socket(play) as at, Client(at, limits=SOON) as one:
         for uri in ("a", "b", "a"):
-            await one.subscribe(uri)
-        await one.unsubscribe("b")
+            await one.subscribe_resource(uri)
+        await one.unsubscribe_resource("b")
         play.received.clear()
         await lost(one, play)
         assert subscribing(play) == [("subscribe", "a")]
-        await one.unsubscribe("a")
+        await one.unsubscribe_resource("a")
         play.received.clear()
         await lost(one, play)
         assert subscribing(play) == []
@@ -62,7 +63,7 @@ async def test_subscriptions_are_asked_for_again_until_they_are_taken_back() -> 
 async def test_over_http_the_stream_comes_before_the_subscriptions() -> None:
     play = ScriptedServer("handshake", session="first")
     async with serve_over_http(play) as at, Client(at, limits=SOON) as one:
-        await one.subscribe("a")
+        await one.subscribe_resource("a")
         play.heads.clear()
         play.received.clear()
         play.reactions = {"tools/list": _first(ErrorReply(-32000, "session not found", status=404), {"tools": []})}
@@ -73,11 +74,11 @@ async def test_over_http_the_stream_comes_before_the_subscriptions() -> None:
 async def test_a_listener_and_a_subscription_to_the_same_resource_do_not_end_each_other() -> None:
     play = ScriptedServer("handshake")
     async with serve_on_socket(play) as at, Client(at, limits=SOON) as one:
-        await one.subscribe("a")
+        await one.subscribe_resource("a")
         async with one.listen(uris=["a"]):
             pass
         async with one.listen(uris=["a"]):
-            await one.unsubscribe("a")
+            await one.unsubscribe_resource("a")
             assert "unsubscribe" not in dict(subscribing(play))
         await wait_until(lambda: ("unsubscribe", "a") in subscribing(play))
 
@@ -87,7 +88,7 @@ async def test_a_subscription_that_cannot_be_had_again_costs_nothing_but_itself(
 ) -> None:
     play = ScriptedServer("handshake", {"resources/subscribe": _first({}, ErrorReply(-32002, "gone"))})
     async with serve_on_socket(play) as at, Client(at, limits=SOON, name="it") as one:
-        await one.subscribe("a")
+        await one.subscribe_resource("a")
         await lost(one, play)
         assert await one.call("go") == "ok"
     assert mentions(caplog.text, "it", "a", "gone")
@@ -95,8 +96,8 @@ async def test_a_subscription_that_cannot_be_had_again_costs_nothing_but_itself(
 
 async def test_the_log_level_is_asked_for_again() -> None:
     play = ScriptedServer("handshake")
-    async with serve_on_socket(play) as at, Client(at, limits=SOON, on_log=lambda _: None) as one:
-        await one.set_log_level("error")
+    async with serve_on_socket(play) as at, Client(at, limits=SOON, log_handler=lambda _: None) as one:
+        await one.set_logging_level("error")
         play.received.clear()
         await lost(one, play)
         assert [m["params"]["level"] for m in play.received if m.get("method") == "logging/setLevel"] == ["error"]
@@ -104,7 +105,7 @@ async def test_the_log_level_is_asked_for_again() -> None:
 
 async def test_restoring_is_within_the_limit_of_the_opening() -> None:
     play = ScriptedServer("handshake", {"logging/setLevel": SILENCE})
-    limits = Timeouts(initialize=0.3, read=300)
+    limits = Timeouts(initialize=0.3, request=300)
     async with serve_on_socket(play) as at:
         with pytest.raises(RequestTimeout):
             await Client(at, limits=SOON, timeouts=limits, log_level="error").connect()

@@ -7,19 +7,8 @@ from typing import Any
 import pytest
 
 from client.full_server import NEWEST_HANDSHAKE, STATELESS, connect_client, run_target
-from dovetail import (
-    CannotConnect,
-    CannotStart,
-    Client,
-    MCPError,
-    NotOffered,
-    Pending,
-    RequestTimeout,
-    Server,
-    SyncClient,
-    Timeouts,
-    ToolError,
-)
+from dovetail import Client, MCPError, PendingRequest, Server, SyncClient, Timeouts, ToolError
+from dovetail.errors import ConnectError, NotSupported, ProcessStartError, RequestTimeout
 from dovetail.protocol.client_messages import create_error
 from dovetail.protocol.client_transport import describe_request
 from dovetail.wire.raw_message import ErrorObject
@@ -28,7 +17,7 @@ from scripted_server import ErrorReply as Refusal
 from scripted_server import ScriptedServer, serve_on_socket
 
 ERAS = [STATELESS, NEWEST_HANDSHAKE]
-QUICK = Timeouts(initialize=0.3, probe=0.1)
+QUICK = Timeouts(initialize=0.3, discover=0.1)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +54,7 @@ async def test_every_error_of_a_request_names_server_step_and_revision(way: str,
         for name, request in requests.items():
             with pytest.raises(MCPError) as caught:
                 await request
-            assert (caught.value.server, caught.value.step, caught.value.revision) == ("it", name, revision)
+            assert (caught.value.server, caught.value.step, caught.value.protocol_version) == ("it", name, revision)
             assert str(caught.value).startswith(f"it: {name} ({revision}): ") or isinstance(caught.value, ToolError)
 
 
@@ -74,7 +63,7 @@ async def test_what_a_tool_says_is_told_without_the_revision() -> None:
         with pytest.raises(ToolError) as caught:
             await client.call("failing", why="no luck")
     assert str(caught.value) == "it: tools/call failing: no luck"
-    assert caught.value.revision == STATELESS
+    assert caught.value.protocol_version == STATELESS
 
 
 async def test_a_value_of_another_type_names_its_tool() -> None:
@@ -114,7 +103,7 @@ async def test_a_time_out_shows_what_was_said_since_the_request_began() -> None:
 async def test_a_server_that_never_opens_shows_all_it_said() -> None:
     script = "import sys; print('no licence', file=sys.stderr, flush=True); sys.stdin.read()"
     with pytest.raises(RequestTimeout) as caught:
-        await Client([sys.executable, "-c", script], timeouts=Timeouts(initialize=1.0, probe=0.9)).connect()
+        await Client([sys.executable, "-c", script], timeouts=Timeouts(initialize=1.0, discover=0.9)).connect()
     assert caught.value.stderr == "no licence"
 
 
@@ -123,7 +112,7 @@ JUNK = "print('Welcome to my server!', flush=True); print('ready', flush=True)"
 
 @pytest.mark.parametrize(
     ("script", "kind"),
-    [(f"{JUNK}; import sys; sys.stdin.read()", RequestTimeout), (f"{JUNK}; raise SystemExit(2)", CannotStart)],
+    [(f"{JUNK}; import sys; sys.stdin.read()", RequestTimeout), (f"{JUNK}; raise SystemExit(2)", ProcessStartError)],
 )
 async def test_a_program_that_only_prints_is_told_what_it_printed(script: str, kind: type[MCPError]) -> None:
     with pytest.raises(kind) as caught:
@@ -150,7 +139,7 @@ async def test_a_program_that_ends_at_once_gets_advice(
     monkeypatch.delenv("SECRET_KEY", raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(CannotStart) as caught:
+    with pytest.raises(ProcessStartError) as caught:
         await Client([sys.executable, "-c", script]).connect()
     if hint is None:
         assert caught.value.hint is None
@@ -161,7 +150,7 @@ async def test_a_program_that_ends_at_once_gets_advice(
 async def test_a_script_without_run_is_explained(tmp_path: Path) -> None:
     script = tmp_path / "server.py"
     script.write_text("from dovetail import Server\n\napp = Server('a')\n")
-    with pytest.raises(CannotStart) as caught:
+    with pytest.raises(ProcessStartError) as caught:
         await Client(script).connect()
     assert caught.value.exit_code == 0
     what, advice = str(caught.value).splitlines()
@@ -170,7 +159,7 @@ async def test_a_script_without_run_is_explained(tmp_path: Path) -> None:
 
 
 async def test_a_death_by_signal_is_named() -> None:
-    with pytest.raises(CannotStart, match=r"9 \(SIGKILL\)"):
+    with pytest.raises(ProcessStartError, match=r"9 \(SIGKILL\)"):
         await Client([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]).connect()
 
 
@@ -204,7 +193,11 @@ async def test_arguments_are_given_by_name() -> None:
         (lambda c: c.call_tool("echo", progress=3), TypeError, ("progress=", 3)),
         (lambda c: c.call_tool("echo", meta=[]), TypeError, ("meta=",)),
         (lambda c: c.resume(5, {}), TypeError, ("pending=", "Pending")),
-        (lambda c: c.resume(Pending(method="tools/call", params={}, questions={}), []), TypeError, ("answers=",)),
+        (
+            lambda c: c.resume(PendingRequest(method="tools/call", params={}, input_requests={}), []),
+            TypeError,
+            ("answers=",),
+        ),
     ],
 )
 async def test_what_cannot_be_meant_is_refused(ask: Any, kind: type[Exception], named: tuple[Any, ...]) -> None:
@@ -216,8 +209,8 @@ async def test_what_cannot_be_meant_is_refused(ask: Any, kind: type[Exception], 
 
 async def test_what_is_gone_names_what_to_use_instead() -> None:
     async with connect_client("memory") as client:
-        with pytest.raises(NotOffered, match=r"it: resources/subscribe a:b \(2026-07-28\): (.|\n)*listen\(uris="):
-            await client.subscribe("a:b")
+        with pytest.raises(NotSupported, match=r"it: resources/subscribe a:b \(2026-07-28\): (.|\n)*listen\(uris="):
+            await client.subscribe_resource("a:b")
 
 
 @pytest.mark.parametrize(
@@ -258,5 +251,5 @@ async def test_a_web_server_is_recognised_behind_a_socket() -> None:
 
 
 async def test_a_port_where_nobody_listens() -> None:
-    with pytest.raises(CannotConnect, match=r"127\.0\.0\.1:1.*Connection refused"):
+    with pytest.raises(ConnectError, match=r"127\.0\.0\.1:1.*Connection refused"):
         await Client("tcp://127.0.0.1:1").connect()

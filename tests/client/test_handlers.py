@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dovetail import Client, Context, Server
 from dovetail.client.handlers import InputHandlers
-from dovetail.errors import AnswerError, Declined, Dismissed, InvalidParams, MethodNotFound
+from dovetail.errors import ElicitationCancelled, ElicitationDeclined, InputRequestError, InvalidParams, MethodNotFound
 from dovetail.protocol.http_checks import is_safe_url
 from dovetail.wire.codec import to_plain
 from dovetail.wire.elicitation import ElicitResult
@@ -55,13 +55,13 @@ async def test_answers_to_a_form() -> None:
     assert await elicited(ElicitResult(action="accept", content={"name": "a"})) == accepted
     assert await elicited({"name": "a", "row": 5}) == {"action": "accept", "content": {"name": "a", "row": 5}}
     assert (await elicited(None))["action"] == "decline"
-    assert (await elicited(Declined))["action"] == "decline"
-    assert (await elicited(Dismissed))["action"] == "cancel"
+    assert (await elicited(ElicitationDeclined))["action"] == "decline"
+    assert (await elicited(ElicitationCancelled))["action"] == "cancel"
     assert (await elicited(ElicitResult(action="cancel")))["action"] == "cancel"
     for wrong in ({}, {"name": 5}, {"name": "a", "row": "x"}):
-        with pytest.raises(AnswerError, match=r"name|row"):
+        with pytest.raises(InputRequestError, match=r"name|row"):
             await elicited(wrong)
-    with pytest.raises(AnswerError, match=r"elicit.*str"):
+    with pytest.raises(InputRequestError, match=r"elicit.*str"):
         await elicited("a")
 
 
@@ -99,9 +99,9 @@ async def test_samples_and_roots(tmp_path: Path) -> None:
     assert sampled["content"] == {"type": "text", "text": "text"}
     listed = to_plain(await answering.answer("roots/list", {}))
     assert [one["uri"] for one in listed["roots"]] == [tmp_path.as_uri(), "file:///a", tmp_path.as_uri(), "x:y"]
-    with pytest.raises(AnswerError, match="int"):
+    with pytest.raises(InputRequestError, match="int"):
         await InputHandlers(sampling_handler=lambda _: 5).answer("sampling/createMessage", asked)
-    with pytest.raises(AnswerError, match="int"):
+    with pytest.raises(InputRequestError, match="int"):
         await InputHandlers(roots=lambda: [5]).answer("roots/list", {})
     for method in ("sampling/createMessage", "roots/list", "none/such"):
         with pytest.raises(MethodNotFound):
@@ -113,7 +113,7 @@ async def test_all_questions_of_a_round() -> None:
     questions = {key: InputRequest(method="elicitation/create", params=FORM | {"message": key}) for key in ("b", "a")}
     answers = await answering.answer_all(questions)
     assert [(key, answer["content"]["name"]) for key, answer in answers.items()] == [("b", "b"), ("a", "a")]
-    with pytest.raises(AnswerError) as caught:
+    with pytest.raises(InputRequestError) as caught:
         await answering.answer_all(
             {
                 "x": InputRequest(
@@ -122,7 +122,7 @@ async def test_all_questions_of_a_round() -> None:
             }
         )
     assert mentions(caught.value.hint, "elicit_url=")
-    with pytest.raises(AnswerError):
+    with pytest.raises(InputRequestError):
         await answering.answer_all({"x": InputRequest(method="elicitation/create", params={"message": 5})})
 
 
@@ -151,7 +151,7 @@ def test_any_text_is_judged_without_a_fault(text: str) -> None:
 @pytest.mark.parametrize("method", ["elicitation/create", "sampling/createMessage"])
 async def test_a_question_without_parameters_is_none(method: str) -> None:
     answering = InputHandlers(elicitation_handler=print, sampling_handler=print)
-    with pytest.raises(AnswerError, match="message"):
+    with pytest.raises(InputRequestError, match="message"):
         await answering.answer_all({"a": InputRequest(method=method)})
 
 
@@ -184,7 +184,7 @@ SAMPLE = {"messages": [], "maxTokens": 1}
 async def test_an_answer_that_cannot_be_sent_names_the_handler(
     handlers: Any, method: str, params: Any, said: str
 ) -> None:
-    with pytest.raises(AnswerError, match=said):
+    with pytest.raises(InputRequestError, match=said):
         await InputHandlers(**handlers).answer(method, params)
 
 
@@ -199,11 +199,14 @@ async def test_whoever_called_is_told_of_an_answer_that_cannot_be_sent(tool: str
 
     @app.tool
     async def where(context: Context) -> str:
-        return str(await context.roots())
+        return str(await context.list_roots())
 
     def elicit(_: Any) -> Any:
         return {"name": object()}
 
-    async with asyncio.timeout(20), Client(app, revision=revision, elicit=elicit, roots=lambda: 5) as client:
-        with pytest.raises(AnswerError, match=r"elicit|roots"):
+    async with (
+        asyncio.timeout(20),
+        Client(app, protocol_version=revision, elicitation_handler=elicit, roots=lambda: 5) as client,
+    ):
+        with pytest.raises(InputRequestError, match=r"elicit|roots"):
             await client.call_tool(tool)

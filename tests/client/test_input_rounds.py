@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail import CallToolResult, Client, Pending, ResultError
+from dovetail import CallToolResult, Client, PendingRequest
 from dovetail.client.input_rounds import decode_result
+from dovetail.errors import InvalidResult
 from dovetail.wire.methods import METHODS
 from scripted_server import ScriptedServer, serve_on_socket
 
@@ -34,9 +35,9 @@ def test_an_answer_is_an_answer() -> None:
 
 def test_questions_are_pending() -> None:
     found = decoded(resultType="input_required", inputRequests={"a": QUESTION}, requestState="s")
-    assert isinstance(found, Pending)
-    assert (found.method, found.params, found.state, found.rounds) == ("tools/call", {"name": "go"}, "s", 1)
-    assert found.questions["a"].method == "elicitation/create"
+    assert isinstance(found, PendingRequest)
+    assert (found.method, found.params, found.request_state, found.round) == ("tools/call", {"name": "go"}, "s", 1)
+    assert found.input_requests["a"].method == "elicitation/create"
 
 
 def test_a_state_alone_is_pending_too() -> None:
@@ -55,12 +56,12 @@ def test_a_state_alone_is_pending_too() -> None:
     ],
 )
 def test_what_is_neither_is_an_error(result: dict[str, Any]) -> None:
-    with pytest.raises(ResultError):
+    with pytest.raises(InvalidResult):
         decoded(**result)
 
 
 def test_a_method_that_cannot_ask_does_not() -> None:
-    with pytest.raises(ResultError):
+    with pytest.raises(InvalidResult):
         decode_result(b'{"tools":[],"resultType":"input_required"}', LIST, {})
 
 
@@ -71,28 +72,28 @@ def test_a_pending_question_survives_being_stored_and_goes_back_as_it_came(
     params = {"name": "go", "arguments": given}
     asked = dict.fromkeys(answers, QUESTION)
     first = decoded(params, resultType="input_required", inputRequests=asked, requestState=state)
-    pending = Pending.load(first.dump())
+    pending = PendingRequest.load(first.dump())
     assert pending == first
     again = pending.answered(answers)
     assert again["inputResponses"] == answers
     assert again.get("requestState") == state
     assert {name: again[name] for name in params} == params
     # What was answered in one round is not part of the next.
-    second = decoded(again, pending.rounds, resultType="input_required", inputRequests=asked)
+    second = decoded(again, pending.round, resultType="input_required", inputRequests=asked)
     assert (second.params, second.rounds, second.state) == (params, 2, None)
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"method":"x"}', "5"])
 def test_what_was_not_stored_here_is_refused(data: bytes | str) -> None:
     with pytest.raises(ValueError, match=r"JSON|missing|Expected|truncated"):
-        Pending.load(data)
+        PendingRequest.load(data)
 
 
 @pytest.mark.parametrize("method", ["tools/list", "example.com/other", ""])
 async def test_a_pending_of_something_that_cannot_wait_is_refused(method: str) -> None:
     play = ScriptedServer()
     async with serve_on_socket(play) as at, Client(at) as one:
-        pending = Pending(method=method, params={}, questions={})
+        pending = PendingRequest(method=method, params={}, input_requests={})
         with pytest.raises(ValueError, match=repr(method)):
             await one.resume(pending, {})
         assert [message["method"] for message in play.received] == ["server/discover"]

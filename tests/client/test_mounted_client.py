@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from client.full_server import run_target
-from dovetail import Client, Context, Principal, Server
+from dovetail import Client, Context, Server
+from dovetail.auth import Principal
 from dovetail.client.mounted_client import MountedClient
 from dovetail.errors import InternalError, ProtocolError, ResourceNotFound
 from dovetail.protocol.exchange import Caller, Exchange
@@ -44,13 +45,13 @@ def far() -> Server:
 
 
 def forwarding(revision: str) -> MountedClient:
-    made = Client(far(), revision=revision).mountable()
+    made = Client(far(), protocol_version=revision).mountable()
     assert isinstance(made, MountedClient)
     return made
 
 
 def caller(revision: str = NEW, **options: Any) -> Caller:
-    return Caller(revision=revision, stateless=revision == NEW, **options)
+    return Caller(protocol_version=revision, is_stateless=revision == NEW, **options)
 
 
 def call(name: str, asker: Caller, meta: dict[str, Any] | None = None, **arguments: Any) -> Exchange:
@@ -162,7 +163,7 @@ class Held:
         """While the call is held for this exchange."""
         exchange.params["name"] = "hold"
         async with run_target("tcp", self.app) as at, asyncio.timeout(20):
-            one = Client(at, revision=OLD).mountable()
+            one = Client(at, protocol_version=OLD).mountable()
             held = asyncio.ensure_future(one.handle(exchange))
             await self.begun.wait()
             yield one
@@ -196,7 +197,7 @@ async def test_a_caller_who_waits_elsewhere_counts_too() -> None:
     """A call that waits for its caller's answer is at work at the server, which may ask more about it."""
     asked = list[str]()
     async with run_target("tcp", far()) as at, asyncio.timeout(20):
-        one = Client(at, revision=OLD).mountable()
+        one = Client(at, protocol_version=OLD).mountable()
         waits: Any = await one.handle(call("ask", caller(NEW, capabilities=ASKABLE)))
         assert waits.result_type == "input_required"
         otto = asking(caller(OLD, capabilities=ASKABLE), asked, "otto")

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from client.full_server import NEWEST_HANDSHAKE, STATELESS, connect_client
-from dovetail import Client, NotFound, PeerError, Server, ToolError
+from dovetail import Client, RemoteError, Server, ToolError
+from dovetail.errors import NotFound
 from dovetail.protocol.client_messages import create_error
 from dovetail.wire.raw_message import ErrorObject
 from mentions import mentions, values
@@ -21,20 +22,20 @@ URI = "note://nowhere"
         ("2026-07-28", -32602, {"uri": URI}, NotFound),
         ("2025-11-25", -32602, {"uri": URI}, NotFound),
         ("2025-11-25", -32002, None, NotFound),
-        ("2026-07-28", -32602, None, PeerError),
-        ("2026-07-28", -32602, "uri", PeerError),
-        ("2026-07-28", -32603, {"uri": URI}, PeerError),
+        ("2026-07-28", -32602, None, RemoteError),
+        ("2026-07-28", -32602, "uri", RemoteError),
+        ("2026-07-28", -32603, {"uri": URI}, RemoteError),
     ],
 )
-def test_a_resource_that_is_not_there(revision: str, code: int, data: Any, kind: type[PeerError]) -> None:
+def test_a_resource_that_is_not_there(revision: str, code: int, data: Any, kind: type[RemoteError]) -> None:
     told = create_error(revision, "resources/read", ErrorObject(code, "no such thing", data))
     assert type(told) is kind
-    assert isinstance(told, PeerError)
+    assert isinstance(told, RemoteError)
     assert (told.code, told.data) == (code, data)
 
 
 def test_only_of_resources() -> None:
-    assert type(create_error("2026-07-28", "tools/call", ErrorObject(-32602, "no", {"uri": URI}))) is PeerError
+    assert type(create_error("2026-07-28", "tools/call", ErrorObject(-32602, "no", {"uri": URI}))) is RemoteError
 
 
 @pytest.mark.parametrize(
@@ -49,17 +50,17 @@ def test_only_of_resources() -> None:
         ("prompts/get", -32602, "Prompt fly not found", NotFound),
         ("completion/complete", -32602, "Prompt fly not found", NotFound),
         ("completion/complete", -32602, "Resource template a://{b} not found", NotFound),
-        ("completion/complete", -32602, "Unknown tool: fly", PeerError),
+        ("completion/complete", -32602, "Unknown tool: fly", RemoteError),
         ("resources/read", -32602, "Resource not found", NotFound),
         ("resources/read", -32602, "Resource test://a/b not found", NotFound),
-        ("tools/call", -32602, "Unknown prompt: fly", PeerError),
-        ("tools/call", -32602, "the city was not found, Unknown tool", PeerError),
-        ("tools/call", -31000, "Unknown tool: fly", PeerError),
-        ("tools/list", -32602, "Unknown tool: fly", PeerError),
-        ("tools/call", -32602, "tools not found", PeerError),
+        ("tools/call", -32602, "Unknown prompt: fly", RemoteError),
+        ("tools/call", -32602, "the city was not found, Unknown tool", RemoteError),
+        ("tools/call", -31000, "Unknown tool: fly", RemoteError),
+        ("tools/list", -32602, "Unknown tool: fly", RemoteError),
+        ("tools/call", -32602, "tools not found", RemoteError),
     ],
 )
-def test_words_tell_where_there_is_no_code(method: str, code: int, words: str, kind: type[PeerError]) -> None:
+def test_words_tell_where_there_is_no_code(method: str, code: int, words: str, kind: type[RemoteError]) -> None:
     assert type(create_error("2025-11-25", method, ErrorObject(code, words, None))) is kind
 
 
@@ -109,13 +110,13 @@ async def test_many_names_are_not_all_told_and_none_is_said() -> None:
 
 @pytest.mark.parametrize("revision", [STATELESS, NEWEST_HANDSHAKE])
 async def test_a_server_without_a_feature_is_named_as_such(revision: str) -> None:
-    async with Client(Server("bare"), revision=revision) as client:
+    async with Client(Server("bare"), protocol_version=revision) as client:
         for request, said in (
             (client.get_prompt("x"), "prompts"),
             (client.read("a://x"), "resources"),
             (client.complete("a", "b", prompt="x"), "arguments"),
         ):
-            with pytest.raises(PeerError) as caught:
+            with pytest.raises(RemoteError) as caught:
                 await request
             assert said in (caught.value.hint or "")
 

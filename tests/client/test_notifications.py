@@ -84,18 +84,18 @@ async def test_nothing_is_subscribed_before_it_could_be_heard() -> None:
     async with run_scripted_server(slow.answer) as server, Client(server.url, era="handshake") as client:
         async with client.listen(uris=[URI]):
             pass
-        await client.subscribe(URI)
+        await client.subscribe_resource(URI)
     assert slow.done[:4] == ["initialize", "notifications/initialized", "stream", "resources/subscribe"]
 
 
 async def test_a_stream_that_never_opens_is_not_waited_for() -> None:
     slow = Slow(opens=False)
-    limits = Timeouts(probe=0.05)
+    limits = Timeouts(discover=0.05)
     async with (
         run_scripted_server(slow.answer) as server,
         Client(server.url, era="handshake", timeouts=limits) as client,
     ):
-        await client.subscribe(URI)
+        await client.subscribe_resource(URI)
     assert slow.done[-1] == "resources/subscribe"
 
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.client.pagination import collect_pages
-from dovetail.errors import ResultError
+from dovetail.errors import InvalidResult
 from dovetail.protocol.limits import ClientLimits
 from dovetail.wire.tools import ListToolsResult, Tool
 
-LIMITS = ClientLimits(pages=6, items=20)
+LIMITS = ClientLimits(max_pages=6, max_items=20)
 pages = st.lists(st.tuples(st.integers(0, 8), st.sampled_from(["a", "b", "c", "d", "", None])), min_size=1, max_size=10)
 
 
@@ -29,19 +29,19 @@ def test_a_list_ends_is_whole_or_is_refused(given_pages: list[Any]) -> None:
 
     try:
         found = asyncio.run(collect_pages(fetch, "tools", LIMITS))
-    except ResultError:
+    except InvalidResult:
         repeated = len(set(asked)) < len(asked) or given_pages[(len(asked) - 1) % len(given_pages)][1] in asked
-        assert repeated or len(asked) == LIMITS.pages or next(numbers) > LIMITS.items
+        assert repeated or len(asked) == LIMITS.max_pages or next(numbers) > LIMITS.max_items
         return
     assert [one.name for one in found] == [str(number) for number in range(len(found))]
     assert not given_pages[(len(asked) - 1) % len(given_pages)][1]
-    assert len(asked) <= LIMITS.pages
+    assert len(asked) <= LIMITS.max_pages
 
 
 async def test_the_limits_are_named() -> None:
     async def endless(cursor: str | None) -> Any:
         return ListToolsResult(tools=[], next_cursor=f"{cursor}x")
 
-    with pytest.raises(ResultError) as caught:
+    with pytest.raises(InvalidResult) as caught:
         await collect_pages(endless, "tools", LIMITS)
     assert caught.value.hint == "raise ClientLimits(pages=...)"

@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.client import mounted_client
 from dovetail.client.mounted_client import ParkedCalls
-from dovetail.errors import Busy, InvalidParams
+from dovetail.errors import InvalidParams, ServerBusy
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.wire.input_required import InputRequiredResult
 from transports.fake_service import run_pending_callbacks
@@ -17,7 +17,7 @@ MADE: list[Exchange] = []
 
 
 def exchange(id: int = 1, *, principal: Any = None, **params: Any) -> Exchange:
-    caller = Caller(revision="2026-07-28", stateless=True, principal=principal)
+    caller = Caller(protocol_version="2026-07-28", is_stateless=True, principal=principal)
     made = Exchange(id=id, method=CALL, params={"name": "go", **params}, meta={}, caller=caller)
     MADE.append(made)
     return made
@@ -148,7 +148,7 @@ async def test_nobody_waits_for_ever_and_all_can_be_given_up(monkeypatch: pytest
 async def test_no_more_wait_than_the_limit() -> None:
     server = Server()
     asked, *_ = [await server.asks(exchange()) for _ in range(256)]
-    with pytest.raises(Busy):
+    with pytest.raises(ServerBusy):
         await server.asks(exchange())
     assert await server.parking.run(back(asked), server.send) == ["yes"]
     server.parking.clear()

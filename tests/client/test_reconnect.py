@@ -11,22 +11,16 @@ from typing import Any
 import pytest
 
 from client.full_server import TESTS, server_command
-from dovetail import (
-    CannotConnect,
-    CannotStart,
-    Client,
-    ClientLimits,
-    Disconnected,
-    Interrupted,
-    MCPError,
-    NotOffered,
-    PeerError,
-    RequestTimeout,
-    Server,
-    Timeouts,
-    ToolAnnotations,
-)
+from dovetail import Client, ClientLimits, MCPError, RemoteError, Server, Timeouts, ToolAnnotations
 from dovetail.client.reconnect import Reconnector
+from dovetail.errors import (
+    ConnectError,
+    ConnectionLost,
+    NotSupported,
+    OutcomeUnknown,
+    ProcessStartError,
+    RequestTimeout,
+)
 from driver import serve, serve_asgi
 from scripted_server import (
     CAPABILITIES,
@@ -49,14 +43,14 @@ from scripted_server import (
 )
 from transports.fake_service import wait_until
 
-QUICK = Timeouts(connect=2, probe=0.3, initialize=5, call=5, read=5)
+QUICK = Timeouts(connect=2, discover=0.3, initialize=5, call=5, request=5)
 LISTEN = "subscriptions/listen"
 OPENED = {
     "protocolVersion": LATEST_HANDSHAKE,
     "capabilities": CAPABILITIES,
     "serverInfo": {"name": "stand-in", "version": "1"},
 }
-SOON = ClientLimits(reconnect_after=0.02)
+SOON = ClientLimits(reconnect_delay=0.02)
 both = pytest.mark.parametrize("era", ERAS)
 lost = pytest.mark.parametrize("loss", [CLOSE, RST], ids=["fin", "rst"])
 
@@ -77,7 +71,7 @@ def once(reaction: Any, then: Any) -> Any:
 async def test_a_call_that_may_have_run_is_reported_and_the_client_lives_on(era: str, loss: Any, on: Any) -> None:
     play = ScriptedServer(era, {"tools/call": once(loss, text_result())}, session="s")
     async with on(play) as at, client(at) as one:
-        with pytest.raises(Interrupted) as caught:
+        with pytest.raises(OutcomeUnknown) as caught:
             await one.call("go")
         assert (caught.value.server, caught.value.step) == ("it", "tools/call go")
         assert play.count("tools/call") == 1
@@ -104,7 +98,7 @@ async def test_what_is_safe_is_sent_again(era: str, loss: Any, on: Any) -> None:
         assert result.content[0].text == "twice"  # pyright: ignore[reportAttributeAccessIssue]
         play.reactions = {"tools/list": listed, "tools/call": once(loss, text_result())}
         await one.list_tools()
-        with pytest.raises(Interrupted):
+        with pytest.raises(OutcomeUnknown):
             await one.call_tool("peek", retry=False)
 
 
@@ -112,7 +106,7 @@ async def test_what_is_safe_is_sent_again(era: str, loss: Any, on: Any) -> None:
 async def test_patience_ends_after_the_stated_number_of_tries(era: str) -> None:
     play = ScriptedServer(era, {"tools/list": CLOSE})
     async with serve_over_http(play) as at, client(at) as one:
-        with pytest.raises(Disconnected):
+        with pytest.raises(ConnectionLost):
             await one.list_tools()
         assert play.count("tools/list") == 3
 
@@ -125,7 +119,7 @@ async def test_busy_moments_of_a_proxy(status: int) -> None:
         assert await one.list_tools() == []
         with pytest.raises(MCPError) as caught:
             await one.call("go")
-        assert caught.value.status == status
+        assert caught.value.status_code == status
         assert play.count("tools/call") == 1
 
 
@@ -135,7 +129,7 @@ async def test_other_errors_are_not_repeated(status: int) -> None:
     async with serve_over_http(play) as at, client(at) as one:
         with pytest.raises(MCPError) as caught:
             await one.list_tools()
-        assert caught.value.status == status
+        assert caught.value.status_code == status
         assert play.count("tools/list") == 1
 
 
@@ -180,7 +174,7 @@ def _refusal(code: int, words: str, **id: Any) -> Any:
 async def test_a_refusal_that_speaks_of_sessions_is_no_lost_session(refusal: Any) -> None:
     play = ScriptedServer("handshake", {"tools/call": refusal}, session="s")
     async with serve_over_http(play) as at, client(at) as one:
-        with pytest.raises(PeerError, match="session"):
+        with pytest.raises(RemoteError, match="session"):
             await one.call("pay")
         assert play.count("tools/call") == play.count("initialize") == 1
 
@@ -225,7 +219,7 @@ async def test_a_restarted_server_is_found_again_and_nothing_runs_twice(era: str
         await one.connect()
         assert await one.call("run", name="before") == "before"
         port = web.port
-    with pytest.raises(CannotConnect):
+    with pytest.raises(ConnectError):
         await one.call("run", name="while it is away")
     app = make()
     async with serve_asgi(app.asgi(), app.limits, port):
@@ -242,10 +236,10 @@ async def test_a_result_is_not_lost_over_the_list_of_tools_asked_for_after_it(li
         return {"tools": [tool_definition("pay")]} if play.connections == 1 else listing
 
     play = ScriptedServer("handshake", {"tools/list": listed, "tools/call": once(CLOSE, text_result("paid"))})
-    timeouts = Timeouts(connect=2, probe=0.3, initialize=5, call=0.5, read=0.5)
+    timeouts = Timeouts(connect=2, discover=0.3, initialize=5, call=0.5, request=0.5)
     async with serve_on_socket(play) as at, client(at, timeouts=timeouts) as one:
         await one.list_tools()
-        with pytest.raises(Interrupted):
+        with pytest.raises(OutcomeUnknown):
             await one.call("die")
         async with asyncio.timeout(20):
             assert await one.call("pay") == "paid"
@@ -259,11 +253,11 @@ async def test_a_server_that_was_away_a_thousand_times_is_still_told_as_away() -
     async def refuse() -> Any:
         nonlocal opened
         opened += 1
-        raise CannotConnect("away")
+        raise ConnectError("away")
 
-    keeper = Reconnector("it", refuse, ClientLimits(reconnect_after=0.0))
+    keeper = Reconnector("it", refuse, ClientLimits(reconnect_delay=0.0))
     for _ in range(1100):
-        with pytest.raises(CannotConnect):
+        with pytest.raises(ConnectError):
             await keeper.get_connection()
     assert opened == 1100
 
@@ -289,12 +283,12 @@ async def test_listening_goes_on_after_a_loss_and_tells_what_may_be_missed(era: 
             play.reactions = {"tools/list": once(encode_http_reply(b"", status=404), {"tools": []})}
             await one.list_tools()
         elif on is serve_on_socket:
-            with pytest.raises(Interrupted):
+            with pytest.raises(OutcomeUnknown):
                 await one.call("go")
         heard: list[Any] = []
         async with asyncio.timeout(5):
             async for change in changes:
-                heard.append((change.kind, change.uri, change.missed))
+                heard.append((change.kind, change.uri, change.maybe_missed))
                 if len(heard) == 2:
                     break
         assert heard == [("tools", None, True), ("resource", "a", True)]
@@ -306,9 +300,9 @@ async def test_a_stream_that_ends_again_and_again_is_not_followed_for_ever() -> 
         return Messages([create_notification("notifications/subscriptions/acknowledged", notifications={}, _meta=meta)])
 
     play = ScriptedServer("stateless", {"subscriptions/listen": listen})
-    limits = ClientLimits(reconnect_after=0.01, reconnects=3)
+    limits = ClientLimits(reconnect_delay=0.01, max_reconnects=3)
     async with serve_over_http(play) as at, client(at, limits=limits) as one:
-        with pytest.raises(Disconnected, match="4 times"):
+        with pytest.raises(ConnectionLost, match="4 times"):
             await asyncio.wait_for(anext(aiter(one.listen(tools=False, prompts=False, resources=False))), 5)
         assert play.count("subscriptions/listen") == 4
         assert await one.call("go") == "ok"
@@ -329,10 +323,10 @@ async def test_a_listener_outlives_one_attempt_that_is_slow_or_odd(slip: Any) ->
     play.reactions = {
         "subscriptions/listen": lambda message: slips.pop() if slips and play.count(LISTEN) > 1 else _confirmed(message)
     }
-    timeouts = Timeouts(connect=2, probe=5, initialize=5, call=5, read=0.3)
+    timeouts = Timeouts(connect=2, discover=5, initialize=5, call=5, request=0.3)
     async with serve_over_http(play) as at, client(at, timeouts=timeouts) as one, asyncio.timeout(10):
         changes = aiter(one.listen(prompts=False, resources=False))
-        assert (await anext(changes)).missed
+        assert (await anext(changes)).maybe_missed
         assert not slips
         assert play.count(LISTEN) >= 3
         await changes.aclose()  # pyright: ignore[reportAttributeAccessIssue]
@@ -345,13 +339,13 @@ async def test_a_listener_outlives_an_opening_that_is_slow() -> None:
         "initialize": lambda _: slow.pop() if slow and play.connections == 2 else OPENED,
         "tools/call": CLOSE,
     }
-    timeouts = Timeouts(connect=2, probe=0.1, initialize=0.3, call=5, read=5)
+    timeouts = Timeouts(connect=2, discover=0.1, initialize=0.3, call=5, request=5)
     async with serve_on_socket(play) as at, client(at, timeouts=timeouts, era="handshake") as one, asyncio.timeout(10):
         async with one.listen() as changes:
-            with pytest.raises(Interrupted):
+            with pytest.raises(OutcomeUnknown):
                 await one.call("go")
             async for change in changes:
-                assert change.missed
+                assert change.maybe_missed
                 break
         assert not slow
 
@@ -359,10 +353,10 @@ async def test_a_listener_outlives_an_opening_that_is_slow() -> None:
 async def test_attempts_that_are_never_confirmed_come_to_an_end() -> None:
     play = ScriptedServer("stateless")
     play.reactions = {LISTEN: lambda message: _confirmed(message) if play.count(LISTEN) == 1 else SILENCE}
-    timeouts = Timeouts(connect=2, probe=5, initialize=5, call=5, read=0.05)
-    limits = ClientLimits(reconnect_after=0.01, reconnect_most=0.02, reconnects=3)
+    timeouts = Timeouts(connect=2, discover=5, initialize=5, call=5, request=0.05)
+    limits = ClientLimits(reconnect_delay=0.01, max_reconnect_delay=0.02, max_reconnects=3)
     async with serve_over_http(play) as at, client(at, timeouts=timeouts, limits=limits) as one, asyncio.timeout(10):
-        with pytest.raises(Disconnected, match="4 times") as caught:
+        with pytest.raises(ConnectionLost, match="4 times") as caught:
             async for _ in one.listen():
                 pass
         assert isinstance(caught.value.__cause__, RequestTimeout)
@@ -372,7 +366,7 @@ async def test_attempts_that_are_never_confirmed_come_to_an_end() -> None:
 async def test_a_server_that_refuses_to_be_listened_to_says_so_at_once() -> None:
     play = ScriptedServer("stateless", {"subscriptions/listen": ErrorReply(-32601, "no such thing", status=404)})
     async with serve_over_http(play) as at, client(at) as one:
-        with pytest.raises(NotOffered):
+        with pytest.raises(NotSupported):
             async with one.listen():
                 pass
 
@@ -409,14 +403,14 @@ def executed(file: Path) -> list[str]:
 async def test_a_crashed_child_is_started_again_and_the_call_is_not_repeated(era: str, tmp_path: Path) -> None:
     file = tmp_path / "ran"
     async with client(child(file), era=era) as one:
-        with pytest.raises(Interrupted) as caught:
+        with pytest.raises(OutcomeUnknown) as caught:
             await one.call("die", name="first")
         assert caught.value.exit_code == 3
         assert "about to die" in str(caught.value)
         first = await one.call("pid", into=int)
         assert await asyncio.gather(*(one.call("pid", into=int) for _ in range(5))) == [first] * 5
         os.kill(first, signal.SIGKILL)
-        await wait_until(lambda: not one.connected)
+        await wait_until(lambda: not one.is_connected)
         assert await one.call("pid", into=int) != first
     assert executed(file) == ["first"]
 
@@ -424,7 +418,7 @@ async def test_a_crashed_child_is_started_again_and_the_call_is_not_repeated(era
 async def test_a_child_that_cannot_stay_says_why_each_time() -> None:
     one = client([sys.executable, "-c", "import sys; sys.exit('the \x1b[31mkey\x1b[0m is missing')"])
     for _ in range(2):
-        with pytest.raises(CannotStart) as caught:
+        with pytest.raises(ProcessStartError) as caught:
             await one.connect()
         assert caught.value.exit_code == 1
         assert "key" in (caught.value.stderr or "")
@@ -433,7 +427,7 @@ async def test_a_child_that_cannot_stay_says_why_each_time() -> None:
 
 
 async def test_a_program_that_is_not_there() -> None:
-    with pytest.raises(CannotStart, match="no-such-program") as caught:
+    with pytest.raises(ProcessStartError, match="no-such-program") as caught:
         await client(["no-such-program-anywhere"]).connect()
     assert caught.value.server == "it"
 
@@ -477,14 +471,14 @@ async def test_a_list_that_may_have_changed_unheard_is_asked_for_again() -> None
         await one.list_tools()
         async with one.listen(prompts=False, resources=False) as changes, asyncio.timeout(5):
             change = await anext(aiter(changes))
-        assert change.missed
+        assert change.maybe_missed
         await one.list_tools()
         assert play.count("tools/list") == 2
 
 
 async def test_a_server_that_never_confirms_is_not_waited_for() -> None:
     play = ScriptedServer("stateless", {"subscriptions/listen": SILENCE})
-    async with serve_on_socket(play) as at, client(at, timeouts=Timeouts(read=0.2)) as one:
+    async with serve_on_socket(play) as at, client(at, timeouts=Timeouts(request=0.2)) as one:
         with pytest.raises(RequestTimeout, match=r"0\.2 s"):
             async with asyncio.timeout(5), one.listen():
                 pass

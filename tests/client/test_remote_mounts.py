@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, ClientLimits, Context, NotFound, PeerError, ResourceLink, Server, ToolError, testing
+from dovetail import Client, ClientLimits, Context, RemoteError, ResourceLink, Server, ToolError, testing
+from dovetail.errors import NotFound
 from scripted_server import SUBSCRIPTION, ErrorReply, Messages, ScriptedServer, create_notification, serve_on_socket
 from transports.fake_service import run_pending_callbacks, wait_until
 
@@ -70,7 +71,7 @@ def far() -> Server:
     def greet(kind: str) -> str:
         return f"be {kind}"
 
-    @app.complete("greet", "kind")
+    @app.completion("greet", "kind")
     def kinds(value: str) -> list[str]:
         return [f"{value}!"]
 
@@ -88,8 +89,8 @@ async def gateway(eras: tuple[str, str], **options: Any) -> AsyncIterator[tuple[
     above, below = eras
     behind = far()
     app = Server("near")
-    app.mount(Client(behind, revision=below), "far")
-    async with Client(app, revision=above, **options) as client:
+    app.mount(Client(behind, protocol_version=below), "far")
+    async with Client(app, protocol_version=above, **options) as client:
         yield client, app, behind
     await app.stop()
 
@@ -119,11 +120,11 @@ async def test_refusals_are_passed_on(eras: tuple[str, str]) -> None:
     async with gateway(eras) as (client, _, _):
         with pytest.raises(ToolError, match="not today"):
             await client.call("far_fail")
-        with pytest.raises(PeerError, match="far_nothing"):
+        with pytest.raises(RemoteError, match="far_nothing"):
             await client.call("far_nothing")
-        with pytest.raises(PeerError, match="nothing"):
+        with pytest.raises(RemoteError, match="nothing"):
             await client.call("nothing")
-        with pytest.raises(NotFound if eras[0] == OLD else PeerError, match=r"far\+note:x"):
+        with pytest.raises(NotFound if eras[0] == OLD else RemoteError, match=r"far\+note:x"):
             await client.read("far+note:x")
 
 
@@ -131,7 +132,7 @@ async def test_progress_logs_and_meta(eras: tuple[str, str]) -> None:
     heard: list[Any] = []
     logs: list[Any] = []
     async with gateway(eras, on_log=logs.append) as (client, _, _):
-        result = await client.call_tool("far_work", progress=lambda *told: heard.append(told))
+        result = await client.call_tool("far_work", progress_handler=lambda *told: heard.append(told))
         assert "done" in str(result.content)
         assert heard == [(1, 2, "half")]
         assert [one.data for one in logs] == ["on the way"]
@@ -154,7 +155,7 @@ async def test_questions_reach_the_caller(eras: tuple[str, str]) -> None:
 
 async def test_a_caller_who_cannot_be_asked(eras: tuple[str, str]) -> None:
     async with gateway(eras) as (client, _, _):
-        with pytest.raises((PeerError, ToolError)):
+        with pytest.raises((RemoteError, ToolError)):
             await client.call("far_ask")
         assert bare(await client.call("far_add", a=1)) == 2
 
@@ -162,7 +163,7 @@ async def test_a_caller_who_cannot_be_asked(eras: tuple[str, str]) -> None:
 async def test_cancellation(eras: tuple[str, str]) -> None:
     begun = asyncio.Event()
     async with gateway(eras) as (client, _, behind), asyncio.timeout(PATIENCE):
-        call = asyncio.create_task(client.call_tool("far_hang", progress=lambda *_: begun.set()))
+        call = asyncio.create_task(client.call_tool("far_hang", progress_handler=lambda *_: begun.set()))
         await begun.wait()
         call.cancel()
         await behind.stopped.wait()  # pyright: ignore[reportAttributeAccessIssue]
@@ -191,7 +192,7 @@ async def test_a_server_whose_changes_are_heard_no_more_is_listened_to_again(cap
 
     play = ScriptedServer("stateless", {LISTEN: listen})
     async with serve_on_socket(play) as at, asyncio.timeout(PATIENCE):
-        client = Client(at, name="it", limits=ClientLimits(reconnect_most=0.0))
+        client = Client(at, name="it", limits=ClientLimits(max_reconnect_delay=0.0))
         forwarding, heard = client.mountable(), list[str]()
         forwarding.watch_changes(lambda notice, _: heard.append(notice))
         await forwarding.start()
@@ -205,7 +206,7 @@ async def test_a_server_whose_changes_are_heard_no_more_is_listened_to_again(cap
 async def test_a_server_that_tells_of_no_changes_is_not_asked_again_and_again() -> None:
     play = ScriptedServer("stateless", {LISTEN: ErrorReply(-32601, "unknown")})
     async with serve_on_socket(play) as at, asyncio.timeout(PATIENCE):
-        client = Client(at, name="it", limits=ClientLimits(reconnect_most=0.0))
+        client = Client(at, name="it", limits=ClientLimits(max_reconnect_delay=0.0))
         forwarding = client.mountable()
         forwarding.watch_changes(lambda *_: None)
         for _ in range(5):
@@ -220,7 +221,7 @@ async def test_a_resource_that_changes_far_away() -> None:
     wanted: dict[str, Any] = {"tools": False, "prompts": False, "resources": False, "uris": ["far+note:1"]}
     for below in (OLD, NEW):
         async with gateway((NEW, below)) as (client, _, behind), client.listen(**wanted) as changes:
-            behind.updated("note:1")
+            behind.notify_resource_updated("note:1")
             async with asyncio.timeout(PATIENCE):
                 assert (await anext(aiter(changes))).uri == "far+note:1"
 
@@ -232,11 +233,11 @@ async def test_a_handshake_session_hears_of_a_resource_far_away() -> None:
                 feed = aiter(changes)
                 news = asyncio.ensure_future(anext(feed))
                 while not news.done():  # the server far away is told a moment later
-                    behind.updated("note:1")
+                    behind.notify_resource_updated("note:1")
                     await asyncio.wait([news], timeout=0.02)
                 assert news.result().uri == "far+note:1"
             while behind.changes.is_wanted("notifications/resources/updated", "note:1"):
-                behind.updated("note:1")  # nobody wants it any more: the next one ends it
+                behind.notify_resource_updated("note:1")  # nobody wants it any more: the next one ends it
                 await asyncio.wait([asyncio.ensure_future(asyncio.sleep(0.02))])
 
 
@@ -274,10 +275,10 @@ async def test_a_ticket_is_good_for_one_request_of_one_kind() -> None:
         (key,) = pending.questions
         answer = {key: {"action": "accept", "content": {"value": "Ada"}}}
         forged = type(pending).load(pending.dump().replace(b"far_ask", b"far_who"))
-        with pytest.raises(PeerError, match="requestState"):
+        with pytest.raises(RemoteError, match="requestState"):
             await client.resume(forged, answer)
         pending2: Any = await client.resume(pending, answer)
-        with pytest.raises(PeerError, match="requestState"):
+        with pytest.raises(RemoteError, match="requestState"):
             await client.resume(pending, answer)
         result = await client.resume(pending2, {key: {"action": "accept", "content": {"value": 3}}})
         assert "Ada 3" in str(result.content)
@@ -290,7 +291,7 @@ async def test_a_server_that_is_not_there_costs_the_others_nothing(caplog: pytes
     async with Client(app) as client:
         assert [tool.name for tool in await client.list_tools()] == ["one"]
         assert await client.call("one") == 1
-        with pytest.raises(PeerError, match="gone_x"):
+        with pytest.raises(RemoteError, match="gone_x"):
             await client.call("gone_x")
     await app.stop()
     assert "127.0.0.1" in caplog.text
@@ -301,13 +302,13 @@ async def test_a_question_is_never_put_to_whoever_happened_to_open_the_connectio
     begun = asyncio.Event()
     asked: list[Any] = []
     app = Server("near")
-    one = Client(app, revision=OLD, elicit=asked.append)
-    other = Client(app, revision=OLD, elicit=asked.append)
+    one = Client(app, protocol_version=OLD, elicitation_handler=asked.append)
+    other = Client(app, protocol_version=OLD, elicitation_handler=asked.append)
     async with testing.serve(far(), transport="tcp") as target, one, other, asyncio.timeout(PATIENCE):
-        app.mount(Client(target, revision=OLD), "far")
-        hanging = asyncio.create_task(one.call_tool("far_hang", progress=lambda *_: begun.set()))
+        app.mount(Client(target, protocol_version=OLD), "far")
+        hanging = asyncio.create_task(one.call_tool("far_hang", progress_handler=lambda *_: begun.set()))
         await begun.wait()
-        with pytest.raises((PeerError, ToolError)):
+        with pytest.raises((RemoteError, ToolError)):
             await other.call("far_ask")
         hanging.cancel()
         await app.stop()
@@ -323,10 +324,10 @@ async def test_a_client_that_is_shared_answers_only_what_it_asks_for_itself(belo
         def mountable(self) -> Any:
             return inner.mountable(is_shared=True)
 
-    inner = Client(far(), revision=below, elicit=answering("host"))
+    inner = Client(far(), protocol_version=below, elicitation_handler=answering("host"))
     app = Server("near")
     app.mount(Shared(), "far")
-    async with Client(app, elicit=answering("caller")) as client, asyncio.timeout(PATIENCE):
+    async with Client(app, elicitation_handler=answering("caller")) as client, asyncio.timeout(PATIENCE):
         assert bare(await client.call("far_ask")) == "caller 1"
         assert bare(await inner.call("ask")) == "host 1"
         assert bare(await client.call("far_ask")) == "caller 1"

@@ -6,13 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail import ClientLimits, PeerError, RequestTimeout, ResultError, Timeouts
+from dovetail import ClientLimits, RemoteError, Timeouts
 from dovetail.client.handlers import InputHandlers
 from dovetail.client.reconnect import SendOptions
 from dovetail.client.request_sender import CALL_TOOL, RequestOptions, RequestSender
+from dovetail.errors import InvalidResult, RequestTimeout
 from dovetail.wire.methods import METHODS
 
-TIMES = Timeouts(call=60, read=30, total=600)
+TIMES = Timeouts(call=60, request=30, total=600)
 READ = METHODS["resources/read"]
 FOUND = {"contents": [{"uri": "a", "text": "x"}], "ttlMs": 60_000}
 
@@ -115,13 +116,13 @@ async def test_who_wants_it_new_gets_it_new(how: str) -> None:
 
 
 async def test_a_server_without_such_things_has_none_and_other_refusals_are_told() -> None:
-    assert await requesting(Keeping(PeerError(-32601, "unknown"))).list_tools() == []
-    with pytest.raises(PeerError):
-        await requesting(Keeping(PeerError(-32603, "broken"))).list_tools()
+    assert await requesting(Keeping(RemoteError(-32601, "unknown"))).list_tools() == []
+    with pytest.raises(RemoteError):
+        await requesting(Keeping(RemoteError(-32603, "broken"))).list_tools()
 
 
 async def test_a_result_that_is_none_says_where() -> None:
-    with pytest.raises(ResultError) as caught:
+    with pytest.raises(InvalidResult) as caught:
         await requesting(Keeping({"contents": 5})).send(READ, {"uri": "a"})
     assert caught.value.server == "it"
     assert "resources/read" in str(caught.value)

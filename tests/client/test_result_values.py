@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dovetail.client.result_values import convert_value, extract_contents, extract_value
-from dovetail.errors import ResultError, ToolError
+from dovetail.errors import InvalidResult, ToolError
 from dovetail.wire.content import ImageContent, ResourceContents, TextContent
 from dovetail.wire.resources import ReadResourceResult
 from dovetail.wire.tools import CallToolResult
@@ -55,7 +55,7 @@ def test_into_a_type() -> None:
     assert convert_value(result("5"), int, is_wrapped=True) == 5
     assert convert_value(result("5"), str, is_wrapped=True) == "5"
     for wrong in (result("five"), result(structured_content={"row": "x"}), result(structured_content="5")):
-        with pytest.raises(ResultError, match=r"Seat|int"):
+        with pytest.raises(InvalidResult, match=r"Seat|int"):
             convert_value(wrong, Seat if wrong.content == [] else int, is_wrapped=True)
 
 
@@ -68,5 +68,5 @@ def test_contents() -> None:
     assert read(blob) == b"\x00\x01"
     assert read(text, blob) == ["x", b"\x00\x01"]
     assert read() == []
-    with pytest.raises(ResultError, match="base64"):
+    with pytest.raises(InvalidResult, match="base64"):
         read(ResourceContents(uri="a\x1b", blob="%%"))

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail import Change, Client, ClientLimits, NotOffered, Timeouts
-from dovetail.client.subscription import CHANGE_KINDS, Listening
+from dovetail import ChangeEvent, Client, ClientLimits, Timeouts
+from dovetail.client.subscription import CHANGE_KINDS, Subscription
 from dovetail.client.targets import ResolvedTarget
+from dovetail.errors import NotSupported
 from dovetail.wire.subscriptions import SubscriptionFilter
 from scripted_server import (
     SILENCE,
@@ -27,23 +28,23 @@ from transports.fake_service import wait_until
 
 TOOLS = "notifications/tools/list_changed"
 UPDATED = "notifications/resources/updated"
-SOON = ClientLimits(reconnect_after=0.01, reconnect_most=0.02, reconnects=2)
-PATIENT = Timeouts(probe=20)
+SOON = ClientLimits(reconnect_delay=0.01, max_reconnect_delay=0.02, max_reconnects=2)
+PATIENT = Timeouts(discover=20)
 
 
-def alone(limits: ClientLimits | None = None, **wanted: Any) -> Listening:
+def alone(limits: ClientLimits | None = None, **wanted: Any) -> Subscription:
     """A listener that no client has."""
 
     async def here(work: Callable[..., Any], *args: Any) -> Any:
         return await work(*args)
 
     filter = SubscriptionFilter(**wanted)
-    return Listening(None, filter, limits or ClientLimits(), 5.0, set(), here, lambda _: None)  # pyright: ignore[reportArgumentType]
+    return Subscription(None, filter, limits or ClientLimits(), 5.0, set(), here, lambda _: None)  # pyright: ignore[reportArgumentType]
 
 
-async def taken(listening: Listening) -> list[Change]:
+async def taken(listening: Subscription) -> list[ChangeEvent]:
     """What waits to be taken."""
-    found: list[Change] = []
+    found: list[ChangeEvent] = []
     await listening.aclose()
     # Private: it listens to no server, and so it cannot be iterated over.
     while (change := await listening._next()) is not None:  # pyright: ignore[reportPrivateUsage]
@@ -62,7 +63,7 @@ def test_each_change_waits_once_in_the_order_of_its_first_and_the_oldest_give_wa
 ) -> None:
     async def run() -> None:
         wanted = {"tools_list_changed": True, "resource_subscriptions": ["a", "b"]}
-        listening = alone(ClientLimits(waiting=most), **wanted)
+        listening = alone(ClientLimits(max_queued_notifications=most), **wanted)
         expected: dict[tuple[str, str | None], None] = {}
         for method, uri in heard:
             params = b'{"uri":"%s"}' % uri.encode() if method == UPDATED else b"{}"
@@ -133,7 +134,7 @@ async def test_a_gap_in_the_stream_is_told_as_missed() -> None:
     ):
         gap.set()
         found = [await anext(aiter(changes)) for _ in range(2)]
-    assert found == [Change("tools", missed=True), Change("resource", "a", missed=True)]
+    assert found == [ChangeEvent("tools", maybe_missed=True), ChangeEvent("resource", "a", maybe_missed=True)]
 
 
 async def test_what_was_kept_may_have_changed_in_a_gap() -> None:
@@ -170,7 +171,7 @@ async def test_a_stream_taken_up_by_its_ids_has_no_gap() -> None:
         found = [await anext(aiter(changes))]
         gap.set()
         found.append(await anext(aiter(changes)))
-    assert found == [Change("resource", "a"), Change("resource", "b")]
+    assert found == [ChangeEvent("resource", "a"), ChangeEvent("resource", "b")]
     assert [head.get("last-event-id") for verb, head in play.heads if verb == "GET"] == [None, "1"]
 
 
@@ -193,10 +194,10 @@ async def test_a_stream_that_does_not_last_is_reported_and_opened_again_and_agai
             async for change in changes:
                 if streams.opened == 9:
                     say.set()
-                if not change.missed:
+                if not change.maybe_missed:
                     break
-        assert change == Change("resource", "b")
-        assert one.connected
+        assert change == ChangeEvent("resource", "b")
+        assert one.is_connected
     reports = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(reports) == 1
     assert at.split("/")[2] in reports[0]
@@ -226,7 +227,7 @@ async def test_a_stream_that_is_refused_for_a_while_is_opened_again() -> None:
 async def test_a_server_without_such_a_stream_cannot_be_listened_to(status: int) -> None:
     play = ScriptedServer("handshake", session="s", http_get_reaction=encode_http_reply(b"", status=status))
     async with serve_over_http(play) as at, listening_client(at) as one, asyncio.timeout(20):
-        with pytest.raises(NotOffered):
+        with pytest.raises(NotSupported):
             async with one.listen():
                 pass
         assert await one.call("go") == "ok"
@@ -236,10 +237,10 @@ async def test_a_server_without_such_a_stream_cannot_be_listened_to(status: int)
 async def test_a_server_that_goes_away_is_lost_and_so_is_the_session() -> None:
     play = ScriptedServer("handshake", session="s", http_get_reaction=SILENCE)
     async with serve_over_http(play) as at:
-        one = listening_client(at, timeouts=Timeouts(probe=0.1))
+        one = listening_client(at, timeouts=Timeouts(discover=0.1))
         await one.connect()
-        assert one.connected
-    await wait_until(lambda: not one.connected)
+        assert one.is_connected
+    await wait_until(lambda: not one.is_connected)
     await one.close()
 
 
@@ -259,12 +260,12 @@ async def test_an_opening_that_fails_in_any_way_is_told_to_who_listens() -> None
 async def test_a_client_that_leaves_waits_for_no_answer_to_its_listeners() -> None:
     play = ScriptedServer("handshake", {"resources/unsubscribe": SILENCE})
     async with serve_on_socket(play) as at, asyncio.timeout(20):
-        one = Client(at, timeouts=Timeouts(probe=5, read=60, close=2))
+        one = Client(at, timeouts=Timeouts(discover=5, request=60, close=2))
         listeners = [one.listen(uris=[f"a:{number}"]) for number in range(3)]
         for listener in listeners:
             await listener.__aenter__()
         await one.close()
-        assert not one.connected
+        assert not one.is_connected
         assert play.count("resources/subscribe") == 3
         assert play.count("resources/unsubscribe") == 0
         for listener in listeners:

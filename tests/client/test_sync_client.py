@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from client.full_server import TESTS, create_full_server, run_target
-from dovetail import AnswerError, Client, ClientLimits, Server, SyncClient, Timeouts, ToolError
+from dovetail import Client, ClientLimits, Server, SyncClient, Timeouts, ToolError
 from dovetail.client import client as module
 from dovetail.client import sync_client
+from dovetail.errors import InputRequestError
 
 
 def surface(kind: type[Any]) -> dict[str, Any]:
@@ -37,14 +38,14 @@ def test_both_have_the_same_surface() -> None:
 
 
 def test_both_have_the_same_attributes() -> None:
-    plain = SyncClient(Server("a"), timeouts=Timeouts(call=7), limits=ClientLimits(pages=7))
+    plain = SyncClient(Server("a"), timeouts=Timeouts(call=7), limits=ClientLimits(max_pages=7))
     awaited = Client(Server("a"))
     hooks = {"log_relay", "on_connection"}  # for hosts and servers, which live on a loop
     theirs = {name for name in vars(awaited) if not name.startswith("_")} - hooks
     assert theirs >= {"name", "taps", "timeouts", "limits"}
     assert {name for name in theirs if not hasattr(plain, name)} == set()
     assert plain.timeouts.call == 7
-    assert plain.limits.pages == 7
+    assert plain.limits.max_pages == 7
 
 
 def test_both_ways_of_listening_have_the_same_surface() -> None:
@@ -67,17 +68,17 @@ def test_both_ways_of_listening_have_the_same_surface() -> None:
 def test_everything_without_an_event_loop() -> None:
     told: list[float] = []
     with SyncClient(create_full_server(), elicit=lambda _: {"row": 1}, roots=["/x"]) as client:
-        assert client.connected
+        assert client.is_connected
         assert client.name == "everything"
-        assert client.revision == client.discover().supported_versions[0]
-        assert client.server is not None
+        assert client.protocol_version == client.discover().supported_versions[0]
+        assert client.server_info is not None
         assert client.instructions == "Try it all."
-        assert client.noise == 0
-        assert client.capabilities.tools is not None
+        assert client.invalid_message_count == 0
+        assert client.server_capabilities.tools is not None
         client.ping()
         assert client.call("add", a=1) == 2
         assert client.call("add", into=float, a=1) == 2.0
-        client.call_tool("count", {"to": 3}, progress=lambda done, *_: told.append(done))
+        client.call_tool("count", {"to": 3}, progress_handler=lambda done, *_: told.append(done))
         assert told == [1, 2, 3]
         with pytest.raises(ToolError):
             client.call("failing", why="x")
@@ -100,8 +101,8 @@ def test_everything_without_an_event_loop() -> None:
         assert client.resume(pending, {key: answer}).content[0].text == "row 2, window, none"
         assert client.request("prompts/list")["prompts"]
         client.notify("notifications/x")
-        client.set_log_level("info")
-        client.roots_changed()
+        client.set_logging_level("info")
+        client.send_roots_list_changed()
         with client.listen(uris=["page://1"]) as changes:
             assert changes.acknowledged_filter is not None
             assert changes.acknowledged_filter.resource_subscriptions == ["page://1"]
@@ -109,16 +110,16 @@ def test_everything_without_an_event_loop() -> None:
             for change in changes:
                 assert change.uri == "page://1"
                 break
-    assert not client.connected
+    assert not client.is_connected
     client.close()
 
 
 def test_sessions_have_their_own() -> None:
     with SyncClient(create_full_server(), era="handshake") as client:
-        client.subscribe("page://1")
-        client.unsubscribe("page://1")
+        client.subscribe_resource("page://1")
+        client.unsubscribe_resource("page://1")
         client.shutdown()
-        assert not client.connected
+        assert not client.is_connected
 
 
 async def test_within_a_running_loop_as_in_a_notebook() -> None:
@@ -149,7 +150,7 @@ def test_a_coroutine_handler_cannot_and_is_told_so() -> None:
     async def answer(_: Any) -> dict[str, int]:
         return {"row": client.call("add", a=1)}
 
-    with SyncClient(create_full_server(), elicit=answer) as client, pytest.raises(AnswerError, match="elicit"):
+    with SyncClient(create_full_server(), elicit=answer) as client, pytest.raises(InputRequestError, match="elicit"):
         client.call("book")
 
 
@@ -269,7 +270,7 @@ def test_an_interrupted_listener_is_interrupted_and_nothing_else() -> None:
 
 def test_a_progress_handler_cannot_call_and_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
     with SyncClient(create_full_server()) as client:
-        client.call_tool("count", {"to": 1}, progress=lambda *_: client.ping())
+        client.call_tool("count", {"to": 1}, progress_handler=lambda *_: client.ping())
     assert "progress=" in caplog.text
 
 

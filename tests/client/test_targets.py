@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from client.full_server import TESTS, create_full_server, run_target
-from dovetail import Bearer, CannotStart, Client, ClientLimits, Server, SyncClient, Timeouts
+from dovetail import Client, ClientLimits, Server, SyncClient, Timeouts
+from dovetail.auth import BearerAuth
+from dovetail.errors import ProcessStartError
 from mentions import mentions, values
 
 MORTAL = str(TESTS / "client" / "crashing_server.py")
@@ -49,7 +51,7 @@ def test_names_are_what_a_reader_recognises() -> None:
         ("http://", ValueError),
         ("tcp://host", ValueError),
         ("nowhere.py", FileNotFoundError),
-        (Path("nowhere.py"), CannotStart),
+        (Path("nowhere.py"), ProcessStartError),
         (Server, TypeError),
         ({"mcpServers": {"a": 5}}, ValueError),
         ({"command": "x", "args": "y"}, TypeError),
@@ -92,10 +94,10 @@ def test_what_is_no_target_is_explained(given: str, advice: str) -> None:
 
 def test_a_script_that_is_not_there_is_looked_for_nearby(tmp_path: Path) -> None:
     (tmp_path / "server.py").touch()
-    with pytest.raises(CannotStart) as caught:
+    with pytest.raises(ProcessStartError) as caught:
         Client(tmp_path / "servr.py")
     assert mentions(caught.value.hint, tmp_path, "server.py")
-    with pytest.raises(CannotStart, match="nothing/here"):
+    with pytest.raises(ProcessStartError, match="nothing/here"):
         Client(tmp_path / "nothing" / "here.py")
 
 
@@ -143,7 +145,7 @@ def test_options_for_a_command_are_refused_elsewhere(given: Any, option: Any) ->
         (Server("a"), {"client": "me"}, TypeError, ("client=", "Implementation")),
         (Server("a"), {"capabilities": {}}, TypeError, ("capabilities=", "ClientCapabilities")),
         (Server("a"), {"cache": 60}, TypeError, ("cache=", "True", "False")),
-        (Server("a"), {"check_results": "no"}, TypeError, ("check_results=", "True", "False")),
+        (Server("a"), {"validate_results": "no"}, TypeError, ("validate_results=", "True", "False")),
         (Server("a"), {"middleware": print}, TypeError, ("middleware=",)),
         (Server("a"), {"middleware": [5]}, TypeError, ("middleware=",)),
         (Server("a"), {"revision": "2027-01-01"}, ValueError, ("revision", "2024-11-05")),
@@ -176,7 +178,7 @@ def test_options_are_looked_at_at_once(
 
 
 def test_limits_are_numbers() -> None:
-    for make in (lambda: Timeouts(call="60"), lambda: ClientLimits(pages=True)):  # pyright: ignore[reportArgumentType]
+    for make in (lambda: Timeouts(call="60"), lambda: ClientLimits(max_pages=True)):  # pyright: ignore[reportArgumentType]
         with pytest.raises(TypeError, match=r"call|pages"):
             make()
 
@@ -184,7 +186,7 @@ def test_limits_are_numbers() -> None:
 async def test_a_level_asked_for_later_is_looked_at_too() -> None:
     async with Client(Server("a")) as client:
         with pytest.raises(ValueError, match=values("level", "debug")):
-            await client.set_log_level("loud")  # pyright: ignore[reportArgumentType]
+            await client.set_logging_level("loud")  # pyright: ignore[reportArgumentType]
 
 
 async def test_a_script_is_run_with_this_python(tmp_path: Path) -> None:
@@ -276,7 +278,7 @@ def test_what_is_said_of_the_servers_certificate_is_for_the_server_alone(
         ("http://localhost:1/mcp", False), ("http://[::1]:1/mcp", False),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("auth", [Bearer("s3cret"), "oauth"])
+@pytest.mark.parametrize("auth", [BearerAuth("s3cret"), "oauth"])
 def test_credentials_in_the_clear_are_told_of(
     url: str, clear: bool, auth: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail import CallToolResult, Client, ClientLimits, Interrupted, ResultError, Tool, ToolAnnotations
+from dovetail import CallToolResult, Client, ClientLimits, ToolAnnotations
 from dovetail.client.tool_index import ToolIndex
+from dovetail.errors import InvalidResult, OutcomeUnknown
+from dovetail.types import Tool
 from mentions import mentions, values
 from scripted_server import CLOSE, ERAS, ErrorReply, ScriptedServer, serve_on_socket, text_result, tool_definition
 
-SOON = ClientLimits(reconnect_after=0.01)
+SOON = ClientLimits(reconnect_delay=0.01)
 both = pytest.mark.parametrize("era", ERAS)
 
 HEADED = {"type": "object", "properties": {"city": {"type": "string", "x-mcp-header": "City"}}}
@@ -102,9 +104,9 @@ def test_a_result_is_held_against_the_schema_unless_it_says_it_failed() -> None:
     assert known is not None
     known.validate_result(CallToolResult(content=[], structured_content={"n": 1}), "it")
     known.validate_result(CallToolResult(content=[], is_error=True), "it")
-    with pytest.raises(ResultError, match=values("n")):
+    with pytest.raises(InvalidResult, match=values("n")):
         known.validate_result(CallToolResult(content=[], structured_content={"n": "1"}), "it")
-    with pytest.raises(ResultError):
+    with pytest.raises(InvalidResult):
         known.validate_result(CallToolResult(content=[]), "it")
 
 
@@ -116,7 +118,7 @@ def test_what_a_user_does_to_a_tool_changes_nothing_here() -> None:
     listed.output_schema.clear()
     known = tools.get("a")
     assert known is not None
-    with pytest.raises(ResultError):
+    with pytest.raises(InvalidResult):
         known.validate_result(CallToolResult(content=[], structured_content={}), "it")
 
 
@@ -143,12 +145,12 @@ async def test_tools_are_listed_again_before_the_next_call_of_one(era: str) -> N
             "tools/list": {"tools": [shaped("string")]},  # another version has come to live there
             "tools/call": first(CLOSE, text_result(structuredContent={"n": "one"})),
         }
-        with pytest.raises(Interrupted):
+        with pytest.raises(OutcomeUnknown):
             await one.call("other")
         assert await one.call("count") == {"n": "one"}
         assert play.count("tools/list") == 2
         play.reactions = {**play.reactions, "tools/call": text_result(structuredContent={"n": 1})}
-        with pytest.raises(ResultError, match=values("n")):
+        with pytest.raises(InvalidResult, match=values("n")):
             await one.call("count")
         assert play.count("tools/list") == 2
 
@@ -170,7 +172,7 @@ async def test_a_call_repeated_on_a_new_connection_is_held_against_the_new_schem
 async def test_who_never_listed_does_not_list_after_a_reconnect(era: str) -> None:
     play = ScriptedServer(era, {"tools/call": first(CLOSE, text_result())})
     async with serve_on_socket(play) as at, Client(at, limits=SOON) as one:
-        with pytest.raises(Interrupted):
+        with pytest.raises(OutcomeUnknown):
             await one.call("go")
         assert await one.call("go") == "ok"
         assert play.count("tools/list") == 0
@@ -184,7 +186,7 @@ async def test_a_list_that_is_refused_after_a_reconnect_costs_no_call() -> None:
             "tools/list": ErrorReply(-32000, "not now"),
             "tools/call": first(CLOSE, text_result(structuredContent={"n": "one"})),
         }
-        with pytest.raises(Interrupted):
+        with pytest.raises(OutcomeUnknown):
             await one.call("count")
         assert await one.call("count") == {"n": "one"}
         assert await one.call("count") == {"n": "one"}

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
-from dovetail import AnswerError, Client, ClientLimits, Declined, Dismissed, ElicitParams, MCPError, PeerError, Timeouts
+from dovetail import Client, ClientLimits, ElicitationCancelled, ElicitationDeclined, MCPError, RemoteError, Timeouts
+from dovetail.errors import InputRequestError
+from dovetail.types import ElicitRequestParams
 from scripted_server import ErrorReply, Messages, ScriptedServer, serve_on_socket, serve_over_http, text_result
 from transports.fake_service import wait_until
 
-PATIENT = Timeouts(read=300)
+PATIENT = Timeouts(request=300)
 PAGE = {"mode": "url", "message": "Log in", "url": "https://example.com/login", "elicitationId": "v1"}
 
 
@@ -38,16 +40,16 @@ def over(id: str) -> bytes:
 
 
 async def test_the_user_is_asked_and_the_call_made_again_when_the_visit_is_over() -> None:
-    asked: list[ElicitParams] = []
+    asked: list[ElicitRequestParams] = []
     served = Served(required(PAGE))
     play = ScriptedServer("handshake", {"tools/call": served, "ping": Messages([over("another"), over("v1"), {}])})
     async with serve_on_socket(play) as at:
 
-        async def visit(question: ElicitParams) -> bool:
+        async def visit(question: ElicitRequestParams) -> bool:
             asked.append(question)
             return True
 
-        async with Client(at, elicit_url=visit, timeouts=PATIENT) as one, asyncio.timeout(20):
+        async with Client(at, url_elicitation_handler=visit, timeouts=PATIENT) as one, asyncio.timeout(20):
             calling = asyncio.create_task(one.call("go"))
             await wait_until(lambda: asked)
             assert not calling.done()
@@ -61,10 +63,10 @@ async def test_a_visit_that_is_over_before_the_user_says_so_is_not_waited_for() 
     play = ScriptedServer("handshake", {"tools/call": Served(required(PAGE)), "ping": Messages([over("v1"), {}])})
     async with serve_on_socket(play) as at:
 
-        async def visit(_: ElicitParams) -> None:
+        async def visit(_: ElicitRequestParams) -> None:
             await one.ping()
 
-        async with Client(at, elicit_url=visit, timeouts=PATIENT) as one, asyncio.timeout(20):
+        async with Client(at, url_elicitation_handler=visit, timeouts=PATIENT) as one, asyncio.timeout(20):
             assert await one.call("go") == "done"
 
 
@@ -72,9 +74,9 @@ async def test_a_visit_that_is_over_before_the_user_says_so_is_not_waited_for() 
 async def test_a_server_that_never_says_so_is_asked_again_in_time_and_the_user_is_not(on: Any) -> None:
     asked: list[Any] = []
     served = Served(required(PAGE), required(PAGE), required(PAGE))
-    soon = Timeouts(read=0.05)
+    soon = Timeouts(request=0.05)
     play = ScriptedServer("handshake", {"tools/call": served})
-    async with on(play) as at, Client(at, elicit_url=asked.append, timeouts=soon) as one:
+    async with on(play) as at, Client(at, url_elicitation_handler=asked.append, timeouts=soon) as one:
         assert await one.call("go") == "done"
     assert len(asked) == 1
     assert len(served.calls) == 4
@@ -86,19 +88,22 @@ async def test_other_requests_may_want_it_too_and_several_pages_are_asked_for_in
     left = [required(*pages)]
     prompt = {"messages": [{"role": "user", "content": {"type": "text", "text": "hi"}}]}
     play = ScriptedServer("handshake", {"prompts/get": lambda _: left.pop() if left else prompt})
-    async with serve_on_socket(play) as at, Client(at, elicit_url=asked.append, timeouts=PATIENT) as one:
+    async with serve_on_socket(play) as at, Client(at, url_elicitation_handler=asked.append, timeouts=PATIENT) as one:
         assert len((await one.get_prompt("p")).messages) == 1
     assert [one.message for one in asked] == ["a", "b"]
 
 
-@pytest.mark.parametrize("no", [Declined, Dismissed])
+@pytest.mark.parametrize("no", [ElicitationDeclined, ElicitationCancelled])
 async def test_a_user_who_says_no_ends_the_call(no: type[MCPError]) -> None:
-    def refuse(_: ElicitParams) -> None:
+    def refuse(_: ElicitRequestParams) -> None:
         raise no
 
     served = Served(required(PAGE))
     play = ScriptedServer("handshake", {"tools/call": served})
-    async with serve_on_socket(play) as at, Client(at, name="it", elicit_url=refuse, timeouts=PATIENT) as one:
+    async with (
+        serve_on_socket(play) as at,
+        Client(at, name="it", url_elicitation_handler=refuse, timeouts=PATIENT) as one,
+    ):
         with pytest.raises(no, match="it: tools/call"):
             await one.call("go")
     assert served.calls == ["go"]
@@ -107,9 +112,9 @@ async def test_a_user_who_says_no_ends_the_call(no: type[MCPError]) -> None:
 async def test_a_server_that_is_never_content_is_not_asked_for_ever() -> None:
     fresh = iter(range(100))
     play = ScriptedServer("handshake", {"tools/call": lambda _: required(PAGE | {"elicitationId": str(next(fresh))})})
-    options = {"timeouts": Timeouts(read=0.01), "limits": ClientLimits(rounds=3)}
-    async with serve_on_socket(play) as at, Client(at, elicit_url=lambda _: True, **options) as one:
-        with pytest.raises(AnswerError, match="3"):
+    options = {"timeouts": Timeouts(request=0.01), "limits": ClientLimits(max_input_rounds=3)}
+    async with serve_on_socket(play) as at, Client(at, url_elicitation_handler=lambda _: True, **options) as one:
+        with pytest.raises(InputRequestError, match="3"):
             await one.call("go")
     assert play.count("tools/call") == 4
 
@@ -121,8 +126,8 @@ async def test_a_server_that_is_never_content_is_not_asked_for_ever() -> None:
 )  # fmt: skip
 async def test_a_demand_that_does_not_say_what_it_wants_is_the_error_it_is(data: Any) -> None:
     play = ScriptedServer("handshake", {"tools/call": ErrorReply(-32042, "visit first", data)})
-    async with serve_on_socket(play) as at, Client(at, elicit_url=lambda _: True, timeouts=PATIENT) as one:
-        with pytest.raises(PeerError, match="visit first"):
+    async with serve_on_socket(play) as at, Client(at, url_elicitation_handler=lambda _: True, timeouts=PATIENT) as one:
+        with pytest.raises(RemoteError, match="visit first"):
             await one.call("go")
     assert play.count("tools/call") == 1
 
@@ -130,12 +135,12 @@ async def test_a_demand_that_does_not_say_what_it_wants_is_the_error_it_is(data:
 async def test_without_a_handler_the_error_says_what_is_missing() -> None:
     play = ScriptedServer("handshake", {"tools/call": required(PAGE)})
     async with serve_on_socket(play) as at, Client(at, timeouts=PATIENT) as one:
-        with pytest.raises(PeerError, match="elicit_url="):
+        with pytest.raises(RemoteError, match="elicit_url="):
             await one.call("go")
 
 
 async def test_an_address_no_browser_should_open_is_refused() -> None:
     play = ScriptedServer("handshake", {"tools/call": required(PAGE | {"url": "file:///etc/passwd"})})
-    async with serve_on_socket(play) as at, Client(at, elicit_url=lambda _: True, timeouts=PATIENT) as one:
-        with pytest.raises(AnswerError, match=r"url.*https"):
+    async with serve_on_socket(play) as at, Client(at, url_elicitation_handler=lambda _: True, timeouts=PATIENT) as one:
+        with pytest.raises(InputRequestError, match=r"url.*https"):
             await one.call("go")

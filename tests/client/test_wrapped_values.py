@@ -107,6 +107,6 @@ async def test_a_known_tool_is_unwrapped_by_what_its_schema_says(
 ) -> None:
     listed = tool_definition("go") if output is None else tool_definition("go", outputSchema=output)
     reactions = {"tools/list": {"tools": [listed]}, "tools/call": text_result("done", structuredContent={"result": 5})}
-    async with serve_on_socket(ScriptedServer(era, reactions)) as at, Client(at, check_results=False) as one:
+    async with serve_on_socket(ScriptedServer(era, reactions)) as at, Client(at, validate_results=False) as one:
         await one.list_tools()
         assert await one.call("go") == (handshake if era == "handshake" else stateless)

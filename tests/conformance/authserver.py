@@ -7,7 +7,7 @@ import argparse
 
 import uvicorn
 
-from dovetail import AuthorizationServer, known_client
+from dovetail.auth import AuthorizationServer, known_client
 
 
 def main() -> None:

@@ -14,18 +14,10 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import HTTPRedirectHandler, build_opener
 
-from dovetail import (
-    Client,
-    ClientCapabilities,
-    ClientCredentials,
-    CreateMessageParams,
-    ElicitParams,
-    EnterpriseLogin,
-    Forbidden,
-    LoginFailed,
-    OAuth,
-    WorkloadIdentity,
-)
+from dovetail import Client
+from dovetail.auth import ClientCredentials, EnterpriseLogin, OAuth, WorkloadIdentity
+from dovetail.errors import Forbidden, LoginFailed
+from dovetail.types import ClientCapabilities, CreateMessageRequestParams, ElicitRequestParams
 
 SKILLS = "io.modelcontextprotocol/skills"
 
@@ -76,26 +68,26 @@ async def echo_a_schema(url: str) -> None:
 # Questions of the server
 
 
-def answer(question: ElicitParams) -> dict[str, Any]:
+def answer(question: ElicitRequestParams) -> dict[str, Any]:
     """Say yes to whatever asks for a yes, and leave the rest to the form's defaults."""
     asked: dict[str, Any] = (question.requested_schema or {}).get("properties", {})
     return {name: True for name, one in asked.items() if one.get("type") == "boolean" and "default" not in one}
 
 
-def think(question: CreateMessageParams) -> str:
+def think(question: CreateMessageRequestParams) -> str:
     return "forty-two"
 
 
 @scenario("elicitation-sep1034-client-defaults")
 async def leave_the_defaults(url: str) -> None:
-    async with Client(url, elicit=answer) as client:
+    async with Client(url, elicitation_handler=answer) as client:
         await client.list_tools()
         await client.call("test_client_elicitation_defaults")
 
 
 @scenario("sep-2322-client-request-state")
 async def answer_in_rounds(url: str) -> None:
-    async with Client(url, elicit=answer) as client:
+    async with Client(url, elicitation_handler=answer) as client:
         await client.list_tools()
         await client.call("test_mrtr_echo_state")
         await client.call("test_mrtr_unrelated")
@@ -108,7 +100,7 @@ async def answer_in_rounds(url: str) -> None:
 
 @scenario("request-metadata")
 async def declare_everything(url: str) -> None:
-    async with Client(url, elicit=answer, sample=think, roots=["/"]) as client:
+    async with Client(url, elicitation_handler=answer, sampling_handler=think, roots=["/"]) as client:
         await client.list_tools()
         await client.call("add_numbers", a=5, b=3)
 
@@ -123,7 +115,11 @@ async def use_every_method(url: str) -> None:
         for prompt in await client.list_prompts():
             await client.get_prompt(prompt.name)
         # The suite looks for the headers of these two as well, though nothing of this era sends them.
-        about = {"protocolVersion": client.revision, "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        about = {
+            "protocolVersion": client.protocol_version,
+            "capabilities": {},
+            "clientInfo": {"name": "x", "version": "1"},
+        }
         await client.request("initialize", about)
         await client.notify("notifications/initialized")
 
@@ -204,8 +200,8 @@ def visit(url: str) -> str:
 
 def user(**given: Any) -> OAuth:
     return OAuth(
-        paste=visit,
-        store="memory",
+        paste_redirect=visit,
+        token_store="memory",
         redirect_uri="http://127.0.0.1:8765/callback",
         client_metadata_url="https://conformance-test.local/client-metadata.json",
         **given,
@@ -291,7 +287,7 @@ async def log_in_with_a_key(url: str) -> None:
 async def log_in_by_key(url: str) -> None:
     given = context()
     key, algorithm = given["private_key_pem"], given["signing_algorithm"]
-    await use(url, ClientCredentials(client_id=given["client_id"], private_key=key, algorithm=algorithm))
+    await use(url, ClientCredentials(client_id=given["client_id"], private_key=key, signing_algorithm=algorithm))
 
 
 @scenario("auth/client-credentials-basic")

@@ -16,8 +16,8 @@ from dovetail import (
     EmbeddedResource,
     ImageContent,
     InputRequired,
+    ListRoots,
     ResourceContents,
-    Roots,
     Sample,
     Server,
     TextContent,
@@ -181,7 +181,7 @@ async def test_elicitation_sep1330_enums(ctx: Context) -> str:
 @app.tool
 async def test_reconnection(ctx: Context) -> str:
     """Let go of the connection in the middle of the call."""
-    await ctx.close_stream(retry_ms=100)
+    await ctx.close_sse_stream(retry_ms=100)
     await asyncio.sleep(4 * PAUSE)
     return "Reconnection test completed successfully"
 
@@ -226,7 +226,7 @@ def test_x_mcp_header(region: Annotated[str, Meta(extra_json_schema={"x-mcp-head
 @app.tool
 def test_missing_capability(ctx: Context) -> str:
     """Work only for clients that offer sampling."""
-    ctx.require(sampling=True)
+    ctx.require_capabilities(sampling=True)
     return "The client offers sampling."
 
 
@@ -282,25 +282,25 @@ async def test_input_required_result_sampling(ctx: Context) -> str:
 @app.tool
 async def test_input_required_result_list_roots(ctx: Context) -> str:
     """Tell which roots the client offers."""
-    roots = await ctx.roots(key="client_roots")
+    roots = await ctx.list_roots(key="client_roots")
     return f"Roots: {', '.join(root.uri for root in roots)}"
 
 
 @app.tool
 def test_input_required_result_request_state(ctx: Context) -> str | InputRequired:
     """Drive the rounds by hand and insist on the state."""
-    if ctx.request_state == "confirming" and "confirm" in ctx.answers:
+    if ctx.request_state == "confirming" and "confirm" in ctx.input_responses:
         return "Confirmed: state-ok"
-    return InputRequired({"confirm": Elicit("Please confirm", CONFIRMATION)}, state="confirming")
+    return InputRequired({"confirm": Elicit("Please confirm", CONFIRMATION)}, request_state="confirming")
 
 
 @app.tool
 async def test_input_required_result_multiple_inputs(ctx: Context) -> str:
     """Ask for a name, a greeting and the roots in one round."""
-    answers = await ctx.ask_all(
+    answers = await ctx.request_inputs(
         user_name=Elicit("What is your name?", NAME),
         greeting=Sample("Generate a greeting", max_tokens=50),
-        client_roots=Roots(),
+        client_roots=ListRoots(),
     )
     greeting = _text(answers["greeting"].content)
     return f"{greeting} {answers['user_name']['name']}, {len(answers['client_roots'])} roots"
@@ -324,13 +324,13 @@ async def test_input_required_result_tampered_state(ctx: Context) -> str:
 @app.tool
 async def test_input_required_result_capabilities(ctx: Context) -> str:
     """Ask only what the client can answer."""
-    offered = ctx.capabilities
+    offered = ctx.client_capabilities
     questions = {
         "user_name": offered.elicitation and Elicit("What is your name?", NAME),
         "greeting": offered.sampling and Sample("Generate a greeting", max_tokens=50),
-        "client_roots": offered.roots and Roots(),
+        "client_roots": offered.roots and ListRoots(),
     }
-    answers = await ctx.ask_all(**{key: question for key, question in questions.items() if question})
+    answers = await ctx.request_inputs(**{key: question for key, question in questions.items() if question})
     return f"Answered: {', '.join(answers)}"
 
 
@@ -375,7 +375,7 @@ def test_prompt_with_arguments(arg1: str, arg2: str) -> str:
     return f"Prompt with arguments: arg1='{arg1}', arg2='{arg2}'"
 
 
-@app.complete("test_prompt_with_arguments", "arg1")
+@app.completion("test_prompt_with_arguments", "arg1")
 def complete_arg1(value: str) -> list[str]:
     """Values that begin as typed."""
     return [name for name in ("paris", "park", "party", "test", "testing") if name.startswith(value)]

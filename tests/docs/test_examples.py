@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from cli.consenting_browser import main as agree
-from dovetail import Client, OAuth
+from dovetail import Client
+from dovetail.auth import OAuth
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PATIENCE = 30.0
@@ -134,7 +135,7 @@ async def test_guarded() -> None:
             agree(page)
 
         await asyncio.to_thread(_connectable, port)
-        async with Client(url, auth=OAuth(open_browser=visit, store="memory")) as client:
+        async with Client(url, auth=OAuth(open_browser=visit, token_store="memory")) as client:
             assert await client.call("whoami") == "developer, who may notes:read"
             assert await client.call("write", text="one") == "1 kept"
             assert await client.call("whoami") == "developer, who may notes:read, notes:write"

@@ -129,7 +129,7 @@ def _run(block: Block, page: Path, module: ModuleType) -> str:
 async def _replay(block: Block, revision: str, module: ModuleType, where: str) -> None:
     app: Server = vars(module)["app"]
     received: asyncio.Queue[bytes] = asyncio.Queue()
-    link = app.link(received.put_nowait)
+    link = app.open_connection(received.put_nowait)
     seen: dict[str, Any] = {}
     try:
         if revision != "2026-07-28":

@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 
 from dovetail import Policy, rule
-from dovetail.host.audit_log import Journal, describe_shape, read_journal
-from dovetail.host.config.secret_lookup import Secrets
-from dovetail.host.policy.policy import Question
+from dovetail.host.audit_log import AuditLog, describe_shape, read_audit_log
+from dovetail.host.config.secret_lookup import SecretResolver
+from dovetail.host.policy.policy import PolicyRequest
 from dovetail.protocol.recording_format import Event, Frame, RecordingHeader, read_frames
 
 CANARY = "canary-7f3a91"
-QUESTION = Question(
+QUESTION = PolicyRequest(
     server="github", tool="create_issue", arguments={"repo": "octo/app", "token": CANARY, "labels": ["a", "b"]}
 )
 
 
-def journal(path: Path, **more: Any) -> Journal:
+def journal(path: Path, **more: Any) -> AuditLog:
     times = iter(range(1, 10_000))
-    return Journal(path, clock=lambda: float(next(times)), **more)
+    return AuditLog(path, clock=lambda: float(next(times)), **more)
 
 
 def events(path: Path) -> list[Event]:
-    return [one for one in read_journal(path) if isinstance(one, Event)]
+    return [one for one in read_audit_log(path) if isinstance(one, Event)]
 
 
 def test_what_is_written(tmp_path: Path) -> None:
@@ -40,8 +40,8 @@ def test_what_is_written(tmp_path: Path) -> None:
         kept.call(QUESTION, "ok", 12.345, result_bytes=7)
         kept.call(QUESTION, "failed", 1, error="no such repository")
         kept.state("github", "starting", "failed", "it ended with 1")
-        kept.event("reload", files=2)
-    parts = [*read_journal(path)]
+        kept.write("reload", files=2)
+    parts = [*read_audit_log(path)]
     assert isinstance(parts[0], RecordingHeader)
     looks = {"repo": "string(8)", "token": "***", "labels": ["array(2)", "string(1)"]}
     about: dict[str, Any] = {"kind": "tool.call", "tool": "create_issue"}
@@ -67,9 +67,9 @@ def test_what_is_written(tmp_path: Path) -> None:
 
 
 def test_values_only_if_they_are_wanted(tmp_path: Path) -> None:
-    secrets = Secrets({"API_KEY": "looked-up-secret"})
+    secrets = SecretResolver({"API_KEY": "looked-up-secret"})
     secrets.resolve("${API_KEY}", "env.API_KEY")
-    question = Question(server="s", tool="t", arguments={"q": "hello looked-up-secret", "password": CANARY})
+    question = PolicyRequest(server="s", tool="t", arguments={"q": "hello looked-up-secret", "password": CANARY})
     for values in (False, True):
         path = tmp_path / f"{values}.jsonl"
         with journal(path, values=values, secrets=secrets) as kept:
@@ -83,7 +83,7 @@ def test_values_only_if_they_are_wanted(tmp_path: Path) -> None:
 
 def test_large_values_are_told_by_their_shape(tmp_path: Path) -> None:
     with journal(tmp_path / "j", values=True) as kept:
-        kept.call(Question(server="s", tool="t", arguments={"q": "x" * 100_000}), "ok", 1, error="e" * 100_000)
+        kept.call(PolicyRequest(server="s", tool="t", arguments={"q": "x" * 100_000}), "ok", 1, error="e" * 100_000)
     (one,) = events(tmp_path / "j")
     assert one.facts["arguments"] == {"…": {"q": "string(100000)"}}
     assert len(one.facts["error"]) == 1000
@@ -92,7 +92,7 @@ def test_large_values_are_told_by_their_shape(tmp_path: Path) -> None:
 def test_nothing_in_it_acts_on_a_terminal(tmp_path: Path) -> None:
     hostile = "\x1b]8;;x\x07\x7f\x9b2J\u202e\u2028\u200b\U000e0041 é"
     with journal(tmp_path / "j", values=True) as kept:
-        kept.call(Question(server="s", tool=hostile, arguments={hostile: hostile}), "ok", 1, error=hostile)
+        kept.call(PolicyRequest(server="s", tool=hostile, arguments={hostile: hostile}), "ok", 1, error=hostile)
         kept.tap("s")("client", json.dumps({"x": hostile}).encode(), ())
     data = (tmp_path / "j").read_bytes()
     assert not [one for one in data if one != 0x0A and not 0x20 <= one < 0x7F]
@@ -100,15 +100,15 @@ def test_nothing_in_it_acts_on_a_terminal(tmp_path: Path) -> None:
 
 
 def test_messages_can_be_kept_too(tmp_path: Path) -> None:
-    secrets = Secrets()
+    secrets = SecretResolver()
     secrets.remember("remembered-secret")
     with journal(tmp_path / "j", secrets=secrets) as kept:
         tap = kept.tap("docs")
         tap("server", b'{"id":1,"method":"ping"}', ((b"authorization", b"Bearer x"),))
         tap("client", b'{"id":1,"result":{"env":"remembered-secret","token":"t"}}', ())
         tap("client", b"not JSON, remembered-secret", ())
-        kept.event("note")
-    frames = [one for one in read_journal(tmp_path / "j") if isinstance(one, Frame)]
+        kept.write("note")
+    frames = [one for one in read_audit_log(tmp_path / "j") if isinstance(one, Frame)]
     assert [one.server for one in frames] == ["docs"] * 3
     assert frames[0].headers == {"authorization": "***"}
     assert frames[1].message == {"id": 1, "result": {"env": "***", "token": "***"}}
@@ -121,7 +121,7 @@ def test_a_full_one_is_moved_aside(tmp_path: Path) -> None:
     path = tmp_path / "j"
     with journal(path, max_bytes=500, keep=2) as kept:
         for number in range(40):
-            kept.event("n", number=number)
+            kept.write("n", number=number)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["j", "j.1", "j.2", "j.lock"]
     assert all(one.stat().st_size <= 500 for one in tmp_path.iterdir())
     numbers = [one.facts["number"] for one in events(path)]
@@ -132,7 +132,7 @@ def test_a_full_one_is_moved_aside(tmp_path: Path) -> None:
 def test_without_older_ones(tmp_path: Path) -> None:
     with journal(tmp_path / "j", max_bytes=300, keep=0) as kept:
         for number in range(40):
-            kept.event("n", number=number)
+            kept.write("n", number=number)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["j", "j.lock"]
     assert events(tmp_path / "j")[-1].facts["number"] == 39
 
@@ -140,19 +140,19 @@ def test_without_older_ones(tmp_path: Path) -> None:
 def test_a_file_taken_away_is_begun_again(tmp_path: Path) -> None:
     path = tmp_path / "j"
     with journal(path) as kept:
-        kept.event("a")
+        kept.write("a")
         path.rename(tmp_path / "taken")
-        kept.event("b")
+        kept.write("b")
     assert [one.event for one in events(path)] == ["b"]
 
 
 WRITER = """
 import sys
-from dovetail.host.audit_log import Journal
-journal = Journal(sys.argv[1], max_bytes=4000, keep=1000)
+from dovetail.host.audit_log import AuditLog
+journal = AuditLog(sys.argv[1], max_bytes=4000, backup_count=1000)
 sys.stdin.readline()
 for number in range(200):
-    journal.event("n", sys.argv[2], number=number)
+    journal.write("n", sys.argv[2], number=number)
 """
 
 
@@ -174,9 +174,9 @@ def test_what_cannot_be_written_is_counted(tmp_path: Path, caplog: pytest.LogCap
     (tmp_path / "j").mkdir()
     caplog.set_level(logging.ERROR)
     with journal(tmp_path / "j") as kept:
-        kept.event("a")
-        kept.event("b")
-    assert kept.lost == 2
+        kept.write("a")
+        kept.write("b")
+    assert kept.dropped_count == 2
     assert len(caplog.records) == 1
 
 
@@ -192,8 +192,8 @@ def test_shapes() -> None:
 
 
 def test_a_secret_where_a_text_is_cut_leaves_nothing(tmp_path: Path) -> None:
-    secrets = Secrets({})
+    secrets = SecretResolver({})
     secrets.remember("SECRETVALUE-0123456789abcdef")
-    with Journal(tmp_path / "j", secrets=secrets) as journal:
-        journal.event("x", "s", reason="a" * 985 + "SECRETVALUE-0123456789abcdef")
+    with AuditLog(tmp_path / "j", secrets=secrets) as journal:
+        journal.write("x", "s", reason="a" * 985 + "SECRETVALUE-0123456789abcdef")
     assert "SECRET" not in (tmp_path / "j").read_text(encoding="utf-8")

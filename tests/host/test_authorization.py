@@ -6,21 +6,22 @@ from typing import Any, Literal
 
 import pytest
 
-from dovetail import Policy, PolicyError, Server, Tool, arg, rule
+from dovetail import Policy, PolicyError, Server, arg, rule
 from dovetail.host.authorization import RequestAuthorizer
 from dovetail.host.consent.consent import Allow, ConsentRequest, Deny, Edit
-from dovetail.host.consent.grants import Grants
-from dovetail.host.consent.pins import Pins
+from dovetail.host.consent.grants import GrantStore
+from dovetail.host.consent.pins import PinStore
 from dovetail.host.consent.terminal_consent import TerminalConsent
-from dovetail.host.events import Event
+from dovetail.host.events import HostEvent
 from dovetail.host.host import Host
-from dovetail.host.policy.policy import Question
+from dovetail.host.policy.policy import PolicyRequest
 from dovetail.storage import lock_path
+from dovetail.types import Tool
 from dovetail.wire.base import replace
 from host.polling import hurry
 
 TOOL = Tool(name="t", description="Does it.", input_schema={"type": "object", "properties": {"a": {"type": "array"}}})
-ASKED = Question(server="s", tool="t", arguments={"path": "/x"}, identity="i")
+ASKED = PolicyRequest(server="s", tool="t", arguments={"path": "/x"}, server_identity="i")
 
 
 class Person:
@@ -37,7 +38,7 @@ class Person:
 
 def desk(policy: Policy, person: Any, **more: Any) -> RequestAuthorizer:
     return RequestAuthorizer(
-        policy, person, more.get("grants") or Grants(), more.get("pins") or Pins(), more.get("tell", print)
+        policy, person, more.get("grants") or GrantStore(), more.get("pins") or PinStore(), more.get("tell", print)
     )
 
 
@@ -90,7 +91,7 @@ async def test_new_words_in_a_schema_are_shown_wherever_they_stand() -> None:
 
 async def test_what_was_agreed_to_is_one_callers_and_so_is_the_definition() -> None:
     person = Person(Allow("session"), Allow("session"))
-    pins = Pins()
+    pins = PinStore()
     one = desk(Policy("ask"), person, pins=pins)
     for caller in ("ann", "ann", "bob"):
         await one.authorize(replace(ASKED, caller=caller), TOOL)
@@ -107,7 +108,7 @@ async def test_another_process_that_holds_the_file_stalls_nobody_and_is_told_in_
 ) -> None:
     hurry(monkeypatch, 20)
     path = tmp_path / "pins.json"
-    one = desk(Policy("allow"), Person(), pins=Pins(path))
+    one = desk(Policy("allow"), Person(), pins=PinStore(path))
     beats = 0
 
     async def beat() -> None:
@@ -126,8 +127,8 @@ async def test_another_process_that_holds_the_file_stalls_nobody_and_is_told_in_
 
 
 async def test_a_decision_is_told_with_the_owner_of_its_rule() -> None:
-    told: list[Event] = []
-    policy = Policy.tiered(admin=Policy(rules=[rule("deny", tool="t", reason="no")]), user=Policy("allow"))
+    told: list[HostEvent] = []
+    policy = Policy.combine(admin=Policy(rules=[rule("deny", tool="t", reason="no")]), user=Policy("allow"))
     with pytest.raises(PolicyError):
         await desk(policy, Person(), tell=told.append).authorize(ASKED)
     await desk(policy, Person(), tell=told.append).authorize(replace(ASKED, tool="u"))
@@ -136,11 +137,11 @@ async def test_a_decision_is_told_with_the_owner_of_its_rule() -> None:
 
 
 async def test_where_nobody_is_what_was_asked_and_the_cure_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    foreign = Question(server="m", kind="server.start", foreign=True, identity="i")
+    foreign = PolicyRequest(server="m", kind="server.start", from_project=True, server_identity="i")
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     with pytest.raises(PolicyError, match=r'server\.start.*rule\("allow", kind="server.start", server="m"\)'):
         await desk(Policy("allow"), TerminalConsent()).authorize(foreign)
-    await desk(Policy("ask", headless="allow"), TerminalConsent()).authorize(ASKED)
+    await desk(Policy("ask", non_interactive="allow"), TerminalConsent()).authorize(ASKED)
 
 
 async def test_a_projects_server_is_not_started_by_a_default(tmp_path: Path) -> None:

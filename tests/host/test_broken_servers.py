@@ -100,10 +100,10 @@ async def test_the_good_ones_answer_in_their_normal_time(tmp_path: Path) -> None
     (tmp_path / "good_program.py").write_text(GOOD_PROGRAM)
     (tmp_path / "bad_program.py").write_text(BAD_PROGRAM)
     outcomes: dict[str, set[str]] = {name: set() for name in BAD}
-    async with Host(policy=Policy("allow", limits={"*": {"timeout": 2}}), patience=3.0) as host:
+    async with Host(policy=Policy("allow", limits={"*": {"timeout": 2}}), ready_timeout=3.0) as host:
         for name in GOOD:
             add(host, tmp_path, name)
-        await host.tools()
+        await host.list_tools()
         alone = await measured(host)
         for name in BAD:
             add(host, tmp_path, name)
@@ -119,7 +119,7 @@ async def test_the_good_ones_answer_in_their_normal_time(tmp_path: Path) -> None
 
         bad = [asyncio.create_task(misuse(name)) for name in BAD]
         began = time.perf_counter()
-        tools = await host.tools()
+        tools = await host.list_tools()
         listing = time.perf_counter() - began
         assert set(GOOD) <= {tool.server for tool in tools}
         beside = await measured(host)

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from dovetail.errors import PolicyError
-from dovetail.host.audit_log import CallOutcome, Journal, create_audit_listener, read_journal, report_call
-from dovetail.host.events import Event
-from dovetail.host.policy.policy import Question
+from dovetail.host.audit_log import AuditLog, CallOutcome, create_audit_listener, read_audit_log, report_call
+from dovetail.host.events import HostEvent
+from dovetail.host.policy.policy import PolicyRequest
 from dovetail.wire.content import TextContent
 from dovetail.wire.tools import CallToolResult
 
-QUESTION = Question(server="s", tool="t", arguments={"a": 1})
+QUESTION = PolicyRequest(server="s", tool="t", arguments={"a": 1})
 
 
-def outcome(events: list[Event]) -> CallOutcome:
+def outcome(events: list[HostEvent]) -> CallOutcome:
     call, result = events
     assert (call.kind, call.server, call.new, call.details) == ("call", "s", "t", QUESTION)
     assert result.kind == "result"
@@ -32,7 +32,7 @@ def outcome(events: list[Event]) -> CallOutcome:
     ],
 )
 def test_how_a_call_ended(result: Any, said: str) -> None:
-    events: list[Event] = []
+    events: list[HostEvent] = []
     with report_call(QUESTION, events.append) as note:
         note(result)
     told = outcome(events)
@@ -43,7 +43,7 @@ def test_how_a_call_ended(result: Any, said: str) -> None:
 
 @pytest.mark.parametrize("failure", [PolicyError("no"), ValueError("no"), asyncio.CancelledError("no")])
 def test_what_failed_is_told_of_and_goes_on(failure: BaseException) -> None:
-    events: list[Event] = []
+    events: list[HostEvent] = []
     with pytest.raises(type(failure)), report_call(QUESTION, events.append):
         raise failure
     told = outcome(events)
@@ -51,13 +51,13 @@ def test_what_failed_is_told_of_and_goes_on(failure: BaseException) -> None:
 
 
 def test_a_journal_has_what_was_told(tmp_path: Path) -> None:
-    with Journal(tmp_path / "journal.jsonl") as journal:
+    with AuditLog(tmp_path / "journal.jsonl") as journal:
         write = create_audit_listener(journal)
         with report_call(QUESTION, write) as note:
             note(CallToolResult(content=[]))
-        write(Event(kind="server.state", server="s", old="idle", new="ready"))
-        write(Event(kind="server.log", server="s", new="info"))  # of which there may be very many
-    _, *kept = read_journal(tmp_path / "journal.jsonl")
+        write(HostEvent(kind="server.state", server="s", old="idle", new="ready"))
+        write(HostEvent(kind="server.log", server="s", new="info"))  # of which there may be very many
+    _, *kept = read_audit_log(tmp_path / "journal.jsonl")
     told: list[Any] = [*kept]
     assert [(one.event, one.server) for one in told] == [("call", "s"), ("state", "s")]
     assert (told[0].facts["outcome"], told[1].facts["new"]) == ("ok", "ready")

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from dovetail import Policy, Principal, Server
+from dovetail import Policy, Server
+from dovetail.auth import Principal
 from dovetail.errors import PolicyError
 from dovetail.host.caller_clients import CallerClients
 from dovetail.host.host import Host
@@ -31,7 +32,7 @@ async def test_each_caller_has_its_own_and_always_the_same() -> None:
     assert ada is not bob
     assert found.get_server(Principal("ada")) is ada
     assert {one.name for one in found.servers} == {"s"}  # under the server's name, whoever calls
-    assert ada.settings.idle_stop  # and it is closed when it is not used
+    assert ada.settings.idle_timeout  # and it is closed when it is not used
 
 
 async def test_who_is_nobody_or_has_no_credentials_is_refused() -> None:

@@ -5,8 +5,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from dovetail import Client, Policy, PolicyError, Principal, Server, Tool, rule, testing
-from dovetail.host import Deny, Host, Pins, Question
+from dovetail import Client, Policy, PolicyError, Server, rule, testing
+from dovetail.auth import Principal
+from dovetail.host import Deny, Host, PinStore, PolicyRequest
+from dovetail.types import Tool
 from host.polling import wait_until
 
 HARMLESS = "Look it up."
@@ -69,7 +71,7 @@ async def by_caller(host: Host, people: People, name: str, answer: str) -> str:
 
 async def described(host: Host, text: str) -> None:
     async def is_current() -> bool:
-        return text in str(await host.tools())
+        return text in str(await host.list_tools())
 
     await wait_until(is_current)
 
@@ -100,11 +102,11 @@ async def test_first_sight_by_a_caller_pins_nothing_for_the_user(tmp_path: Path)
     upstream, people = Upstream(), People()
     async with testing.serve(upstream, transport="http") as url, opened(url, tmp_path, people) as host:
         assert await by_caller(host, people, "ada", "no") == "ran"
-        assert Pins(tmp_path / "pins.json").list() == []
+        assert PinStore(tmp_path / "pins.json").list() == []
         upstream.describe(HOSTILE)
         await described(host, "evil.example")
         assert await by_user(host) == "ran"  # the user has never seen another one
-        assert len(Pins(tmp_path / "pins.json").list()) == 1
+        assert len(PinStore(tmp_path / "pins.json").list()) == 1
         assert await by_caller(host, people, "bob", "no") == "ran"  # nor has bob
         assert people.asked == []
         assert await by_caller(host, people, "ada", "no") == "refused"  # ada has, whatever the user uses
@@ -119,7 +121,7 @@ async def test_callers_that_cannot_be_told_apart_are_asked_every_time(tmp_path: 
 
             async def call(answer: str) -> bool:
                 elicit = people.caller("anonymous", answer)
-                async with Client(gateway, era="stateless", elicit=elicit) as client:
+                async with Client(gateway, era="stateless", elicitation_handler=elicit) as client:
                     return not (await client.call_tool("up__look")).is_error
 
             assert await call("no")
@@ -128,7 +130,7 @@ async def test_callers_that_cannot_be_told_apart_are_asked_every_time(tmp_path: 
             assert [await call("once"), await call("once"), await call("no")] == [True, True, False]
         await app.stop()
     assert people.asked == ["anonymous"] * 3
-    assert Pins(tmp_path / "pins.json").list() == []
+    assert PinStore(tmp_path / "pins.json").list() == []
 
 
 async def test_a_yes_to_results_from_now_on_counts_for_nobody_else(tmp_path: Path) -> None:
@@ -155,7 +157,9 @@ async def test_a_yes_of_the_user_counts_for_callers_that_cannot_be_told_apart(tm
         async with testing.serve(app, transport="http") as gateway:
 
             async def call() -> bool:
-                async with Client(gateway, era="stateless", elicit=people.caller("anonymous", "no")) as client:
+                async with Client(
+                    gateway, era="stateless", elicitation_handler=people.caller("anonymous", "no")
+                ) as client:
                     return not (await client.call_tool("up__look")).is_error
 
             assert await call()
@@ -181,7 +185,7 @@ MORE_TOOLS_THAN_ARE_KEPT = 1_100
 async def use(host: Host, caller: str, tool: str = "look", description: str = HARMLESS) -> bool:
     """Return whether a caller may use a tool. Every caller says no to a changed definition."""
     definition = Tool(name=tool, description=description, input_schema={"type": "object"})
-    question = Question(server="up", tool=tool, identity="up", caller=caller, arguments={})
+    question = PolicyRequest(server="up", tool=tool, server_identity="up", caller=caller, arguments={})
     try:
         await host.desk.authorize(question, definition, ask=refuse)
     except PolicyError:
@@ -203,7 +207,7 @@ async def test_a_new_session_is_not_asked_however_many_there_were() -> None:
         host.add("up", Upstream())
         await use_as_many(host)
         people = People()
-        async with Client(host.as_server(), era="handshake", elicit=people.caller("new", "no")) as client:
+        async with Client(host.as_server(), era="handshake", elicitation_handler=people.caller("new", "no")) as client:
             assert not (await client.call_tool("up__look")).is_error
         assert people.asked == []
         assert await use(host, "another", "look", HOSTILE)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail import Prompt, Resource, ResourceTemplate, Tool
 from dovetail.host.catalog import Catalog, Manifest
 from dovetail.schemas.provider_rules import find_violations
+from dovetail.types import Prompt, Resource, ResourceTemplate, Tool
 
 EMPTY: dict[str, Any] = {"type": "object", "properties": {}}
 
@@ -20,7 +20,7 @@ def tool(name: str, description: str = "", **schema: Any) -> Tool:
 
 
 def catalog(**servers: list[Tool]) -> Catalog:
-    return Catalog.of({name: Manifest(tools=tools) for name, tools in servers.items()})
+    return Catalog.from_manifests({name: Manifest(tools=tools) for name, tools in servers.items()})
 
 
 TWO = catalog(
@@ -31,10 +31,10 @@ TWO = catalog(
 
 def test_a_tool_is_found_by_each_of_its_names() -> None:
     for one in TWO.tools:
-        assert TWO.find(one.full) is TWO.find(one.exposed) is one
+        assert TWO.find(one.full_name) is TWO.find(one.model_name) is one
     bare = TWO.find("read")
     assert bare is not None
-    assert bare.full == "docs.read"
+    assert bare.full_name == "docs.read"
     assert TWO.find("create.issue") is TWO.find("github.create.issue")
     assert TWO.find("search") is None  # two servers have one
     assert TWO.find("nothing") is None
@@ -48,16 +48,16 @@ servers = st.dictionaries(
 
 @given(servers)
 def test_every_name_can_be_told_back_and_none_is_of_two(given: dict[str, list[str]]) -> None:
-    made = Catalog.of({name: Manifest(tools=[tool(one) for one in tools]) for name, tools in given.items()})
+    made = Catalog.from_manifests({name: Manifest(tools=[tool(one) for one in tools]) for name, tools in given.items()})
     assert not made.problems
     assert {(one.server, one.name) for one in made.tools} == {
         (name, one) for name, tools in given.items() for one in tools
     }
     for one in made.tools:
-        call = {"name": one.exposed, "input": {"x": 1}}
-        assert made.from_anthropic(call) == (one.full, {"x": 1})
-        assert made.find(one.full) is one
-    assert len({one.exposed for one in made.tools} | {one.full for one in made.tools}) == 2 * len(made.tools)
+        call = {"name": one.model_name, "input": {"x": 1}}
+        assert made.parse_anthropic_call(call) == (one.full_name, {"x": 1})
+        assert made.find(one.full_name) is one
+    assert len({one.model_name for one in made.tools} | {one.full_name for one in made.tools}) == 2 * len(made.tools)
 
 
 @given(servers, st.randoms(use_true_random=False))
@@ -66,21 +66,23 @@ def test_the_order_is_that_of_the_names(given: dict[str, list[str]], chance: Any
     mixed = [*given.items()]
     chance.shuffle(mixed)
     shuffled = {name: Manifest(tools=[tool(one) for one in sorted(tools, reverse=True)]) for name, tools in mixed}
-    assert Catalog.of(manifests) == Catalog.of(shuffled)
+    assert Catalog.from_manifests(manifests) == Catalog.from_manifests(shuffled)
 
 
 @given(servers, servers)
 def test_nobody_is_renamed_when_a_server_joins(given: dict[str, list[str]], joining: dict[str, list[str]]) -> None:
     def exposed(servers: dict[str, list[str]]) -> dict[str, str]:
-        made = Catalog.of({name: Manifest(tools=[tool(one) for one in tools]) for name, tools in servers.items()})
-        return {one.full: one.exposed for one in made.tools}
+        made = Catalog.from_manifests(
+            {name: Manifest(tools=[tool(one) for one in tools]) for name, tools in servers.items()}
+        )
+        return {one.full_name: one.model_name for one in made.tools}
 
     assert exposed(given).items() <= exposed(joining | given).items()
 
 
 def test_of_two_things_under_one_name_neither_is_offered() -> None:
     made = catalog(a=[tool("x", "one"), tool("y"), tool("x", "other"), tool("x", "one")], b=[tool("x")])
-    assert [one.full for one in made.tools] == ["a.y", "b.x"]
+    assert [one.full_name for one in made.tools] == ["a.y", "b.x"]
     (problem,) = made.problems
     assert "a" in problem.split()
     assert "tool 'x'" in problem
@@ -93,30 +95,30 @@ def test_a_name_that_two_would_have_is_nobodys(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("dovetail.host.catalog.make_model_name", bare)
     made = catalog(a=[tool("x"), tool("y")], b=[tool("x")], c=[tool("x")])
-    assert [one.full for one in made.tools] == ["a.y"]
+    assert [one.full_name for one in made.tools] == ["a.y"]
     assert len(made.problems) == 2
     assert all(name in made.problems[0] for name in ("'a.x'", "'b.x'"))
 
 
 def test_the_same_thing_twice_is_offered_once() -> None:
     made = catalog(a=[tool("x"), tool("x")])
-    assert [one.full for one in made.tools] == ["a.x"]
+    assert [one.full_name for one in made.tools] == ["a.x"]
     assert not made.problems
 
 
 def test_everything_of_every_server_is_there() -> None:
-    made = Catalog.of(
+    made = Catalog.from_manifests(
         {
             "b": Manifest(
                 resources=[Resource(uri="file:///z", name="z"), Resource(uri="file:///a", name="a")],
-                templates=[ResourceTemplate(uri_template="file:///{x}", name="t")],
+                resource_templates=[ResourceTemplate(uri_template="file:///{x}", name="t")],
                 prompts=[Prompt(name="review")],
             ),
             "a": Manifest(resources=[Resource(uri="file:///a", name="a")]),
         }
     )
-    assert [one.full for one in made.resources] == ["a.file:///a", "b.file:///a", "b.file:///z"]
-    assert [one.name for one in made.templates] == ["file:///{x}"]
+    assert [one.full_name for one in made.resources] == ["a.file:///a", "b.file:///a", "b.file:///z"]
+    assert [one.name for one in made.resource_templates] == ["file:///{x}"]
     found = made.find_prompt("b.review")
     assert found is made.find_prompt("b__review") is made.prompts[0]
     assert made.find_prompt("review") is None
@@ -130,14 +132,14 @@ def test_tokens_are_counted() -> None:
 
 
 def test_a_part_of_a_catalog() -> None:
-    some = TWO.only(["docs.read", "docs.nothing"])
-    assert [one.full for one in some.tools] == ["docs.read"]
+    some = TWO.filter(["docs.read", "docs.nothing"])
+    assert [one.full_name for one in some.tools] == ["docs.read"]
     assert some.find("docs.search") is None
     assert len(TWO.tools) == 4
 
 
 def test_a_search_finds_what_fits_best() -> None:
-    assert [one.full for one in TWO.search("search for an issue")][:1] == ["github.search"]
+    assert [one.full_name for one in TWO.search("search for an issue")][:1] == ["github.search"]
     assert len(TWO.search("search", 1)) == 1
 
 
@@ -167,17 +169,19 @@ def test_the_forms_of_the_makers() -> None:
     ],
 )
 def test_calls_of_openai(call: Any) -> None:
-    assert TWO.from_openai(call) == ("docs.read", {"page": 1})
+    assert TWO.parse_openai_call(call) == ("docs.read", {"page": 1})
 
 
 def test_calls_of_the_others() -> None:
     use = {"type": "tool_use", "id": "1", "name": "docs__read", "input": {"page": 1}}
-    assert TWO.from_anthropic(use) == TWO.from_anthropic(SimpleNamespace(**use)) == ("docs.read", {"page": 1})
+    assert (
+        TWO.parse_anthropic_call(use) == TWO.parse_anthropic_call(SimpleNamespace(**use)) == ("docs.read", {"page": 1})
+    )
     call = {"name": "docs__read", "args": {"page": 1}}
-    assert TWO.from_gemini(call) == TWO.from_gemini({"functionCall": call}) == ("docs.read", {"page": 1})
-    assert TWO.from_gemini(SimpleNamespace(function_call=SimpleNamespace(**call))) == ("docs.read", {"page": 1})
-    assert TWO.from_gemini({"name": "docs__read", "args": None}) == ("docs.read", {})
-    assert TWO.from_openai({"name": "docs__read", "arguments": ""}) == ("docs.read", {})
+    assert TWO.parse_gemini_call(call) == TWO.parse_gemini_call({"functionCall": call}) == ("docs.read", {"page": 1})
+    assert TWO.parse_gemini_call(SimpleNamespace(function_call=SimpleNamespace(**call))) == ("docs.read", {"page": 1})
+    assert TWO.parse_gemini_call({"name": "docs__read", "args": None}) == ("docs.read", {})
+    assert TWO.parse_openai_call({"name": "docs__read", "arguments": ""}) == ("docs.read", {})
 
 
 @pytest.mark.parametrize(
@@ -192,7 +196,7 @@ def test_calls_of_the_others() -> None:
 )
 def test_a_call_that_cannot_be_made_says_why(call: Any, about: str) -> None:
     with pytest.raises(ValueError, match=about):
-        TWO.from_openai(call)
+        TWO.parse_openai_call(call)
 
 
 REFUSED = catalog(
@@ -206,7 +210,7 @@ REFUSED = catalog(
 
 
 def test_what_a_maker_would_refuse_is_told_and_handed_on_wider() -> None:
-    found = dict(REFUSED.findings("openai"))
+    found = dict(REFUSED.lint("openai"))
     assert found.keys() == {"a.bare", "a.either", "a.list", "a.long"}
     for entry in REFUSED.to_openai():
         one = entry["function"]
@@ -215,11 +219,11 @@ def test_what_a_maker_would_refuse_is_told_and_handed_on_wider() -> None:
     assert either["input_schema"] == {"type": "object", "properties": {"x": {}}}
     assert json.dumps([{"required": ["x"]}], separators=(",", ":")) in either["description"]
     with pytest.raises(ValueError, match="provider"):
-        REFUSED.findings("nobody")
+        REFUSED.lint("nobody")
 
 
 def test_the_declarations_themselves_stay_as_they_are() -> None:
-    before = [json.dumps(one.declaration.input_schema) for one in REFUSED.tools]
+    before = [json.dumps(one.definition.input_schema) for one in REFUSED.tools]
     REFUSED.to_openai()
     REFUSED.to_gemini()
-    assert [json.dumps(one.declaration.input_schema) for one in REFUSED.tools] == before
+    assert [json.dumps(one.definition.input_schema) for one in REFUSED.tools] == before

@@ -81,7 +81,7 @@ async def scripted(host: Host, path: Path, mark: str, count: int, dice: random.R
 
         asks = dice.random() < 0.15
         arguments: dict[str, Any] = {"token": token} | ({} if asks else {"steps": dice.randrange(5)})
-        call = asyncio.create_task(host.call(f"{name}.{'ask' if asks else 'work'}", arguments, progress=told))
+        call = asyncio.create_task(host.call(f"{name}.{'ask' if asks else 'work'}", arguments, progress_handler=told))
         if dice.random() < 0.05:
             await asyncio.sleep(dice.random() * 0.01)
             call.cancel()
@@ -111,7 +111,7 @@ async def scripted(host: Host, path: Path, mark: str, count: int, dice: random.R
         for number in numbers:
             await one(number)
             if dice.random() < 0.02:
-                await host.tools()
+                await host.list_tools()
             if dice.random() < 0.04:
                 await mischief()
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail import Client, Policy, PolicyError, Server, arg, rule
-from dovetail.host import Allow, Edit, Host, Question
+from dovetail.host import Allow, Edit, Host, PolicyRequest
 from dovetail.host.policy.argument_coercion import create_expected_schemas as expected_by
 from dovetail.host.policy.argument_coercion import iter_readings, normalize
 from dovetail.host.policy.rules import STRICTNESS
@@ -80,10 +80,10 @@ async def test_the_arguments_that_were_judged_are_shown_noted_and_sent(through: 
     noted: list[Any] = []
     judged = {"path": "5", "force": True, "count": 99, "tags": ["a"]}
 
-    async def record(exchange: Any, proceed: Any) -> Any:
+    async def record(exchange: Any, call_next: Any) -> Any:
         if exchange.method == "tools/call":
             received.append(exchange.params["arguments"])
-        return await proceed(exchange)
+        return await call_next(exchange)
 
     def consent(request: Any) -> Allow:
         asked.append(request.arguments)
@@ -126,8 +126,8 @@ async def test_arguments_a_user_edits_are_judged_and_sent_the_same_way() -> None
 def verdict(condition: Any, value: Any, schema: Any = None, verdict: Any = "deny") -> str:
     whole = None if schema is None else {"type": "object", "properties": {"x": schema}}
     policy = Policy("allow" if verdict == "deny" else "ask", [rule(verdict, when=condition)])
-    question = Question(server="s", tool="t", schema=whole).with_arguments({"x": value})
-    return policy.decide(question).verdict
+    question = PolicyRequest(server="s", tool="t", schema=whole).with_arguments({"x": value})
+    return policy.decide(question).action
 
 
 X = arg("/x")
@@ -193,8 +193,8 @@ def test_where_only_text_is_allowed_a_text_is_a_text(condition: Any, value: Any)
     ]
     for schema in texts:
         whole = {"type": "object", "properties": {"x": schema, "y": {"type": "string"}}}
-        question = Question(server="s", tool="t", schema=whole).with_arguments({"x": value})
-        assert Policy("allow", [rule("deny", when=condition)]).decide(question).verdict == "allow"
+        question = PolicyRequest(server="s", tool="t", schema=whole).with_arguments({"x": value})
+        assert Policy("allow", [rule("deny", when=condition)]).decide(question).action == "allow"
 
 
 def test_a_typed_value_that_is_allowed_stays_allowed() -> None:
@@ -219,9 +219,9 @@ def test_a_typed_value_that_is_allowed_stays_allowed() -> None:
 @pytest.mark.parametrize("value", ["yes", "enabled", "TRUE", 1, "1"])
 def test_a_value_the_schema_forbids_is_a_doubt(schema: Any, value: Any) -> None:
     whole = {"type": "object", "properties": {"x": schema}, "$defs": {"flag": {"type": "boolean"}}}
-    question = Question(server="s", tool="t", schema=whole).with_arguments({"x": value})
+    question = PolicyRequest(server="s", tool="t", schema=whole).with_arguments({"x": value})
     for condition in (X.equals(True), X.equals(False), arg("/x/y").exists()):
-        assert Policy("allow", [rule("deny", when=condition)]).decide(question).verdict == "deny"
+        assert Policy("allow", [rule("deny", when=condition)]).decide(question).action == "deny"
 
 
 # Properties
@@ -308,9 +308,9 @@ def test_a_text_is_never_judged_more_leniently_than_the_value_it_stands_for(
     whole = None if schema is None else {"type": "object", "properties": {"x": schema}, "required": ["x"]}
     one = rule(decided, unless=condition) if negated else rule(decided, when=condition)
     policy = Policy(default, [one])
-    question = Question(server="s", tool="t", schema=whole)
-    of_value = policy.decide(question.with_arguments({"x": value})).verdict
-    of_text = policy.decide(question.with_arguments({"x": text})).verdict
+    question = PolicyRequest(server="s", tool="t", schema=whole)
+    of_value = policy.decide(question.with_arguments({"x": value})).action
+    of_text = policy.decide(question.with_arguments({"x": text})).action
     if decided == "allow" or STRICTNESS[decided] >= STRICTNESS[default]:
         assert STRICTNESS[of_text] >= STRICTNESS[of_value]
     if of_value == "deny":
@@ -338,7 +338,7 @@ JSON = st.recursive(
 @settings(deadline=None, max_examples=300)
 @given(schema=st.dictionaries(st.sampled_from(["properties", "type", "$defs", "anyOf", "$ref"]), JSON), value=VALUES)
 def test_no_schema_of_a_stranger_breaks_the_judgement(schema: Any, value: Any) -> None:
-    question = Question(server="s", tool="t", schema=schema).with_arguments({"x": value, "y": json.dumps(value)})
+    question = PolicyRequest(server="s", tool="t", schema=schema).with_arguments({"x": value, "y": json.dumps(value)})
     assert normalize(schema, question.arguments or {}) == question.arguments
     for condition in (arg("/x/force").exists(), X.equals(1), arg("/y/0").matches("*")):
         Policy("ask", [rule("deny", when=condition)]).decide(question)
@@ -374,9 +374,9 @@ class CountedList(list[Any]):
             yield item
 
 
-def ids(schema: Any, values: Any) -> Question:
+def ids(schema: Any, values: Any) -> PolicyRequest:
     items = {"type": "object", "properties": {"ids": {"type": "array", "items": schema}}}
-    return Question(server="s", tool="act", arguments={"ids": values}, schema=None if schema is None else items)
+    return PolicyRequest(server="s", tool="act", arguments={"ids": values}, schema=None if schema is None else items)
 
 
 def test_the_items_of_an_array_share_one_look_at_their_schema(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,8 +384,8 @@ def test_the_items_of_an_array_share_one_look_at_their_schema(monkeypatch: pytes
     alternatives = [CountedSchema(type="string", maxLength=number) for number in range(200)]
     schema = CountedSchema(anyOf=[{"type": "integer"}, CountedSchema(anyOf=alternatives)])
     denied = rule("deny", when=arg("/ids").in_([99]))
-    assert not denied.applies(ids(schema, ["a"] * 2_000))
-    assert denied.applies(ids(schema, ["a"] * 2_000 + ["99"]))
+    assert not denied.matches(ids(schema, ["a"] * 2_000))
+    assert denied.matches(ids(schema, ["a"] * 2_000 + ["99"]))
     assert 0 < CountedSchema.lookups < 10_000
 
 
@@ -394,18 +394,18 @@ def test_items_with_a_schema_for_their_position_are_told_apart() -> None:
     schema = {"type": "object", "properties": {"ids": {"type": "array", **array}}}
     denied = rule("deny", when=arg("/ids").in_(["a", 99]))
     for values, applies in (["b", 1, True], False), (["a", 1], True), (["b", 99], True), (["b", 1, "a"], True):
-        question = Question(server="s", tool="act", arguments={"ids": values}, schema=schema)
-        assert denied.applies(question) is applies
+        question = PolicyRequest(server="s", tool="act", arguments={"ids": values}, schema=schema)
+        assert denied.matches(question) is applies
 
 
 @pytest.mark.parametrize("item", [1, "5", "x", [1]])
 @pytest.mark.parametrize("schema", [None, {"type": ["integer", "string", "array"]}])
 def test_an_array_that_is_too_long_to_be_judged_counts_as_doubt(item: Any, schema: Any) -> None:
     values = CountedList([item] * 200_000)
-    assert rule("deny", when=arg("/ids").in_([99])).applies(ids(schema, values))
-    assert not rule("allow", unless=arg("/ids").in_([99])).applies(ids(schema, values))
+    assert rule("deny", when=arg("/ids").in_([99])).matches(ids(schema, values))
+    assert not rule("allow", unless=arg("/ids").in_([99])).matches(ids(schema, values))
     assert values.taken <= 200_000  # half of it for each rule
-    assert not rule("deny", when=arg("/ids").in_([99])).applies(ids(schema, [item] * 5_000))
+    assert not rule("deny", when=arg("/ids").in_([99])).matches(ids(schema, [item] * 5_000))
 
 
 @pytest.mark.parametrize(
@@ -420,9 +420,9 @@ def test_an_array_that_is_too_long_to_be_judged_counts_as_doubt(item: Any, schem
 def test_a_schema_that_is_too_large_to_be_judged_counts_as_doubt_or_nothing(hostile: dict[str, Any]) -> None:
     defs = {"all": hostile, "values": {"enum": ["a"] * 5_000}, "names": {"type": ["string"] * 5_000}}
     schema = {"type": "object", "properties": {"ids": {"type": "array", "items": hostile}}, "$defs": defs}
-    question = Question(server="s", tool="act", arguments={"ids": ["99"]}, schema=schema)
-    assert rule("deny", when=arg("/ids").in_([99])).applies(question)
-    assert not rule("allow", unless=arg("/ids").in_([99])).applies(question)
+    question = PolicyRequest(server="s", tool="act", arguments={"ids": ["99"]}, schema=schema)
+    assert rule("deny", when=arg("/ids").in_([99])).matches(question)
+    assert not rule("allow", unless=arg("/ids").in_([99])).matches(question)
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.host.config.config_files import Entry, parse_config, read_file
+from dovetail.host.config.config_files import ServerConfig, load_config, parse_config
 from dovetail.host.config.editor import HOST_FORMATS, add_entry, format_document, get_config_path, insert_entry
 
-LOCAL = Entry(name="time", source="", path=Path(), command="uvx", args=["mcp-server-time"], env={"A": 'b"\\ü'})
-REMOTE = Entry(name="far", source="", path=Path(), url="https://x.example/mcp", headers={"X-Key": "k"})
+LOCAL = ServerConfig(name="time", source="", path=Path(), command="uvx", args=["mcp-server-time"], env={"A": 'b"\\ü'})
+REMOTE = ServerConfig(name="far", source="", path=Path(), url="https://x.example/mcp", headers={"X-Key": "k"})
 
 
 @pytest.mark.parametrize("host", HOST_FORMATS)
 @pytest.mark.parametrize("entry", [LOCAL, REMOTE], ids=lambda one: one.name)
-def test_what_is_written_is_read_again(host: str, entry: Entry, tmp_path: Path) -> None:
+def test_what_is_written_is_read_again(host: str, entry: ServerConfig, tmp_path: Path) -> None:
     if entry.url is not None and HOST_FORMATS[host].url_key is None:
         with pytest.raises(ValueError, match="Claude Desktop"):
             format_document(host, entry)
@@ -27,9 +27,9 @@ def test_what_is_written_is_read_again(host: str, entry: Entry, tmp_path: Path) 
     path = tmp_path / "folder" / Path(HOST_FORMATS[host].user_file or HOST_FORMATS[host].project_file or "").name
     add_entry(host, path, entry)
     add_entry(host, path, entry)
-    (found,), problems = read_file(path)
+    (found,), problems = load_config(path)
     assert not problems
-    assert found.target({}) == entry.target({})
+    assert found.to_target({}) == entry.to_target({})
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -62,8 +62,8 @@ def test_comments_and_spacing_stay(tmp_path: Path) -> None:
     assert parse_config(text, ".json")["mcpServers"].keys() == {"old", "time"}
 
 
-def _named(entry: Entry, name: str) -> Entry:
-    return Entry(name=name, source="", path=Path(), url=entry.url, headers=entry.headers)
+def _named(entry: ServerConfig, name: str) -> ServerConfig:
+    return ServerConfig(name=name, source="", path=Path(), url=entry.url, headers=entry.headers)
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
@@ -190,9 +190,9 @@ def test_lines_end_as_they_did(host: str, mark: bytes, tmp_path: Path) -> None:
     new = path.read_bytes()
     lines, kept = new.splitlines(keepends=True), old.splitlines(keepends=True)
     assert new.startswith(mark)
-    found, problems = read_file(path)
+    found, problems = load_config(path)
     assert {one.name for one in found} >= {"time"}
-    assert not [one for one in problems if one.unread]
+    assert not [one for one in problems if one.is_unreadable]
     assert [one for one in lines if one in kept and one.strip()] == [one for one in kept if one.strip()]
     added_lines = [one for one in lines if one not in kept]
     assert added_lines

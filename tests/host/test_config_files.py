@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.host.config.config_files import read_file, read_known, resolve_references
+from dovetail.host.config.config_files import discover_configs, load_config, resolve_references
 
 STDIO: dict[str, Any] = {"command": "uvx", "args": ["mcp-server-time"], "env": {"A": "${A}"}}
 
@@ -41,34 +41,42 @@ def write(path: Path, content: str) -> Path:
 def test_dialects(tmp_path: Path, place: str, content: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     write(tmp_path / place, content)
-    ((entry,), problems) = read_known(home=tmp_path, here=tmp_path)[0][:1], read_known(home=tmp_path, here=tmp_path)[1]
+    ((entry,), problems) = (
+        discover_configs(home=tmp_path, cwd=tmp_path)[0][:1],
+        discover_configs(home=tmp_path, cwd=tmp_path)[1],
+    )
     assert not problems
     assert entry.name == "time"
     assert entry.spelled() == "uvx mcp-server-time"
-    assert entry.target({"A": "1"}) == {"command": "uvx", "args": ["mcp-server-time"], "env": {"A": "1"}, "cwd": None}
+    assert entry.to_target({"A": "1"}) == {
+        "command": "uvx",
+        "args": ["mcp-server-time"],
+        "env": {"A": "1"},
+        "cwd": None,
+    }
 
 
 def test_addresses_and_headers(tmp_path: Path) -> None:
     remote = {"type": "http", "url": "https://x/${B:-y}", "headers": {"Authorization": "Bearer ${env:T}"}}
-    entries, _ = read_file(write(tmp_path / "mcp.json", json.dumps({"mcpServers": {"far": remote}})))
-    assert entries[0].target({"T": "t"}) == {"url": "https://x/y", "headers": {"Authorization": "Bearer t"}}
+    entries, _ = load_config(write(tmp_path / "mcp.json", json.dumps({"mcpServers": {"far": remote}})))
+    assert entries[0].to_target({"T": "t"}) == {"url": "https://x/y", "headers": {"Authorization": "Bearer t"}}
     with pytest.raises(KeyError, match="T"):
-        entries[0].target({})
+        entries[0].to_target({})
 
 
 def test_a_bad_entry_spoils_itself_only(tmp_path: Path) -> None:
     servers = {"good": STDIO, "bad": {}, "worse": 7}
-    entries, problems = read_file(write(tmp_path / "mcp.json", json.dumps({"mcpServers": servers})))
+    entries, problems = load_config(write(tmp_path / "mcp.json", json.dumps({"mcpServers": servers})))
     assert [one.name for one in entries] == ["good"]
-    assert [one.text.partition(":")[0] for one in problems] == ["bad", "worse"]
-    entries, problems = read_file(write(tmp_path / "broken.json", "{"))
+    assert [one.message.partition(":")[0] for one in problems] == ["bad", "worse"]
+    entries, problems = load_config(write(tmp_path / "broken.json", "{"))
     assert not entries
-    assert problems[0].unread
+    assert problems[0].is_unreadable
 
 
 def test_what_is_in_strings_is_no_comment(tmp_path: Path) -> None:
     text = '{"mcpServers": {"a": {"url": "https://x//y", /* z */ "headers": {"q": "/* ,} */"}}}}'
-    entries, _ = read_file(write(tmp_path / "mcp.json", text))
+    entries, _ = load_config(write(tmp_path / "mcp.json", text))
     assert entries[0].url == "https://x//y"
     assert entries[0].headers == {"q": "/* ,} */"}
 
@@ -94,16 +102,16 @@ def test_whose_a_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         (here / "any.json", "mcp.json", "project"),
     ]
     for path, source, level in cases:
-        ((entry,), _) = read_file(write(path, content))
+        ((entry,), _) = load_config(write(path, content))
         assert (entry.source, entry.level) == (source, level)
-    ((entry,), _) = read_file(here / "any.json", "mine", level="user")
+    ((entry,), _) = load_config(here / "any.json", "mine", level="user")
     assert (entry.source, entry.level) == ("mine", "user")
-    assert {one.level for one in read_known(home=home, here=home)[0]} == {"user"}
+    assert {one.level for one in discover_configs(home=home, cwd=home)[0]} == {"user"}
 
 
 def test_a_home_that_is_also_the_project_is_read_once(tmp_path: Path) -> None:
     write(tmp_path / ".cursor" / "mcp.json", json.dumps({"mcpServers": {"time": STDIO}}))
-    assert [one.name for one in read_known(home=tmp_path, here=tmp_path)[0]] == ["time"]
+    assert [one.name for one in discover_configs(home=tmp_path, cwd=tmp_path)[0]] == ["time"]
 
 
 @pytest.mark.parametrize(
@@ -122,18 +130,18 @@ def test_a_home_that_is_also_the_project_is_read_once(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_with_an_entry_is_said(tmp_path: Path, entry: dict[str, Any], text: str) -> None:
     path = write(tmp_path / "mcp.json", json.dumps({"mcpServers": {"bad": entry, "good": STDIO}}))
-    entries, (problem,) = read_file(path)
+    entries, (problem,) = load_config(path)
     assert [one.name for one in entries] == ["good"]
-    assert problem.text.startswith("bad: ")
-    assert text in problem.text
-    assert problem.severe
+    assert problem.message.startswith("bad: ")
+    assert text in problem.message
+    assert problem.is_error
 
 
 def test_two_names_that_become_one_are_told(tmp_path: Path) -> None:
     path = write(tmp_path / "mcp.json", json.dumps({"mcpServers": {"a.b": STDIO, "a b": STDIO}}))
-    entries, problems = read_file(path)
-    assert [(one.name, one.written) for one in entries] == [("a-b", "a.b")]
-    (problem,) = [one.text for one in problems if one.severe]
+    entries, problems = load_config(path)
+    assert [(one.name, one.original_name) for one in entries] == [("a-b", "a.b")]
+    (problem,) = [one.message for one in problems if one.is_error]
     assert all(name in problem for name in ("a b", "a-b", "'a.b'"))
 
 
@@ -150,43 +158,43 @@ def test_two_names_that_become_one_are_told(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_without_servers_has_none(tmp_path: Path, name: str, content: str, told: str) -> None:
-    entries, (problem,) = read_file(write(tmp_path / name, content))
+    entries, (problem,) = load_config(write(tmp_path / name, content))
     assert not entries
-    assert re.search(told, problem.text)
-    assert problem.severe
+    assert re.search(told, problem.message)
+    assert problem.is_error
 
 
 def test_a_file_of_a_host_need_not_have_servers(tmp_path: Path) -> None:
     write(tmp_path / ".gemini" / "settings.json", '{"theme": "dark"}')
     write(tmp_path / ".claude.json", '{"projects": {}, "mcpServers": {}}')
-    assert read_known(home=tmp_path, here=tmp_path) == ([], [])
+    assert discover_configs(home=tmp_path, cwd=tmp_path) == ([], [])
     write(tmp_path / ".gemini" / "settings.json", '{"mcpServer": {}}')
-    assert "mcpServers" in read_known(home=tmp_path, here=tmp_path)[1][0].text
-    assert read_file(write(tmp_path / "empty.json", '{"mcpServers": {}}')) == ([], [])
+    assert "mcpServers" in discover_configs(home=tmp_path, cwd=tmp_path)[1][0].message
+    assert load_config(write(tmp_path / "empty.json", '{"mcpServers": {}}')) == ([], [])
 
 
 def test_a_name_that_stands_twice_is_told(tmp_path: Path) -> None:
     text = '{"mcpServers": {"a": {"command": "first"}, "a": {"command": "last", "env": {"X": "1", "X": "2"}}}}'
-    (entry,), problems = read_file(write(tmp_path / "mcp.json", text))
+    (entry,), problems = load_config(write(tmp_path / "mcp.json", text))
     assert entry.command == "last"
-    assert [name in one.text for name, one in zip(("'X'", "'a'"), problems, strict=True)] == [True, True]
+    assert [name in one.message for name, one in zip(("'X'", "'a'"), problems, strict=True)] == [True, True]
 
 
 def test_a_level_is_one_of_two(tmp_path: Path) -> None:
     path = write(tmp_path / "mcp.json", json.dumps({"mcpServers": {"time": STDIO}}))
     wrong: Any = "Project"
     with pytest.raises(ValueError, match=r"'user'.*'project'.*'Project'"):
-        read_file(path, level=wrong)
+        load_config(path, level=wrong)
 
 
 def test_a_file_that_is_no_yaml_is_told(tmp_path: Path) -> None:
-    entries, (problem,) = read_file(write(tmp_path / "x.yaml", "a: [b"))
+    entries, (problem,) = load_config(write(tmp_path / "x.yaml", "a: [b"))
     assert not entries
-    assert problem.severe
+    assert problem.is_error
 
 
 def test_inputs_may_stand_beside_the_servers(tmp_path: Path) -> None:
     servers = {"a": {"command": "x", "env": {"T": "${input:t}"}}}
     document = {"mcp": {"inputs": [{"id": "t", "description": "T"}], "servers": servers}}
-    ((entry,), _) = read_file(write(tmp_path / "settings.json", json.dumps(document)))
+    ((entry,), _) = load_config(write(tmp_path / "settings.json", json.dumps(document)))
     assert entry.asks() == [{"id": "t", "description": "T"}]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.host.config.config_files import Entry, Problem, read_file
-from dovetail.host.config.secret_lookup import Secrets
+from dovetail.host.config.config_files import ConfigProblem, ServerConfig, load_config
+from dovetail.host.config.secret_lookup import SecretResolver
 from dovetail.host.config.watcher import ConfigWatcher
 
 FOLDER = Path(__file__).parent / "config_formats"
@@ -93,8 +93,8 @@ def beside(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def entries_of(folder: Path, name: str) -> tuple[dict[str, Entry], list[Problem]]:
-    entries, problems = read_file(folder / name, GOLDEN[name][0], here=HERE)
+def entries_of(folder: Path, name: str) -> tuple[dict[str, ServerConfig], list[ConfigProblem]]:
+    entries, problems = load_config(folder / name, GOLDEN[name][0], cwd=HERE)
     return {one.name: one for one in entries}, problems
 
 
@@ -105,8 +105,8 @@ def test_there_is_a_file_of_each_dialect() -> None:
 @pytest.mark.parametrize("name", GOLDEN)
 def test_what_is_started_or_reached(beside: Path, name: str) -> None:
     entries, _ = entries_of(beside, name)
-    secrets = Secrets(ENVIRON, {"github-token": "given-secret"})
-    found = {key: one.target(secrets=secrets) for key, one in entries.items()}
+    secrets = SecretResolver(ENVIRON, {"github-token": "given-secret"})
+    found = {key: one.to_target(secrets=secrets) for key, one in entries.items()}
     assert found == golden(beside)[name][1]
 
 
@@ -116,11 +116,11 @@ def test_no_value_shows_in_a_repr(beside: Path, name: str) -> None:
     assert "literal-search-key" not in repr(entries)
     assert "SECRET" not in repr(entries).upper()
     assert all(one.name in repr(one) for one in entries.values())
-    assert not [one for one in problems if "secret" in one.text.partition(":")[2].lower()]
+    assert not [one for one in problems if "secret" in one.message.partition(":")[2].lower()]
 
 
 def told(name: str) -> list[tuple[str, bool]]:
-    return [(one.text, one.severe) for one in entries_of(FOLDER, name)[1]]
+    return [(one.message, one.is_error) for one in entries_of(FOLDER, name)[1]]
 
 
 def test_what_is_told_about_them() -> None:
@@ -145,7 +145,7 @@ def test_what_is_told_about_them() -> None:
 
 def test_what_is_not_understood_is_kept() -> None:
     entry = entries_of(FOLDER, "mcp.json")[0]["My-Server-beta"]
-    assert (entry.unknown, entry.written) == ({"colour": "blue"}, "My Server (beta)")
+    assert (entry.unknown_keys, entry.original_name) == ({"colour": "blue"}, "My Server (beta)")
 
 
 def test_settings_of_this_host_and_of_others() -> None:
@@ -157,7 +157,7 @@ def test_settings_of_this_host_and_of_others() -> None:
     assert docs.timeouts == {"call": 45.5, "initialize": 20.0}
     gemini = entries_of(FOLDER, "gemini.json")[0]
     assert gemini["py"].settings.timeouts == {"call": 15.0}
-    assert gemini["py"].settings.trust is False  # trusted there is not trusted here
+    assert gemini["py"].settings.trusted is False  # trusted there is not trusted here
     assert gemini["web"].settings.tools.allow == ["safe_*"]
     assert entries_of(FOLDER, "goose.yaml")[0]["memory"].settings.timeouts == {"call": 300.0}
 
@@ -176,30 +176,30 @@ def test_what_a_user_must_be_asked_for() -> None:
 
 
 def test_a_user_may_trust_a_server() -> None:
-    entries, problems = read_file(FOLDER / "mcp.json", level="user")
-    assert {one.name: one.settings.trust for one in entries}["mine"] is True
-    assert not [one for one in problems if "trusted" in one.text]
+    entries, problems = load_config(FOLDER / "mcp.json", level="user")
+    assert {one.name: one.settings.trusted for one in entries}["mine"] is True
+    assert not [one for one in problems if "trusted" in one.message]
 
 
 def test_identities_are_of_what_is_started() -> None:
     entries = [one for name in GOLDEN for one in entries_of(FOLDER, name)[0].values()]
     assert len({one.identity for one in entries}) == len(entries)
-    mine = {one.name: one for one in read_file(FOLDER / "mcp.json", level="user")[0]}
+    mine = {one.name: one for one in load_config(FOLDER / "mcp.json", level="user")[0]}
     theirs = entries_of(FOLDER, "mcp.json")[0]
     assert mine["files"].identity != theirs["files"].identity  # another project's words are another server
 
 
-def written(folder: Path, source: str, **members: Any) -> tuple[Entry, list[str]]:
+def written(folder: Path, source: str, **members: Any) -> tuple[ServerConfig, list[str]]:
     """One entry of a host's file, and what is told about it."""
     path = folder / "written.json"
     path.write_text(json.dumps({"mcpServers": {"s": {"command": "x", **members}}}), encoding="utf-8")
-    (entry,), problems = read_file(path, source, level="user")
-    return entry, [one.text for one in problems]
+    (entry,), problems = load_config(path, source, level="user")
+    return entry, [one.message for one in problems]
 
 
-def options(entry: Entry) -> dict[str, Any]:
+def options(entry: ServerConfig) -> dict[str, Any]:
     """What a host is told of it."""
-    return ConfigWatcher((), "user", Secrets({}), should_watch=False).build_options(entry)
+    return ConfigWatcher((), "user", SecretResolver({}), should_watch=False).build_options(entry)
 
 
 @pytest.mark.parametrize(
@@ -246,14 +246,14 @@ def test_what_codex_hands_on_and_what_is_not_taken_over(tmp_path: Path) -> None:
     entry, told = written(
         tmp_path, "codex", env_vars=["A", {"name": "B", "source": "local"}, 5], oauth={"client_id": "c"}
     )
-    assert entry.passed == ["A", "B"]
+    assert entry.env_passthrough == ["A", "B"]
     assert any(re.match(r"s: env_vars: 5\b", one) for one in told)
     assert any(one.startswith("s: oauth ") for one in told)
 
 
 def test_trust_said_elsewhere_is_told(tmp_path: Path) -> None:
     entry, (told,) = written(tmp_path, "mcp.json", trust=True)
-    assert not entry.settings.trust
+    assert not entry.settings.trusted
     assert "trust" in told
     assert written(tmp_path, "mcp.json", trust=False)[1] == []
 
@@ -262,5 +262,5 @@ def test_the_servers_of_this_folder_come_before_the_users_own(tmp_path: Path) ->
     local = {str(tmp_path): {"mcpServers": {"s": {"command": "local"}}}}
     path = tmp_path / ".claude.json"
     path.write_text(json.dumps({"mcpServers": {"s": {"command": "wide"}}, "projects": local}), encoding="utf-8")
-    entries, _ = read_file(path, "claude-code", level="user", here=tmp_path)
+    entries, _ = load_config(path, "claude-code", level="user", cwd=tmp_path)
     assert [one.command for one in entries] == ["local", "wide"]

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from dovetail import CannotStart, Policy, PolicyError, rule
-from dovetail.host.audit_log import read_journal
-from dovetail.host.config.secret_lookup import Secrets
+from dovetail import Policy, PolicyError, rule
+from dovetail.errors import ProcessStartError
+from dovetail.host.audit_log import read_audit_log
+from dovetail.host.config.secret_lookup import SecretResolver
 from dovetail.host.consent.consent import Allow, ConsentRequest
 from dovetail.host.host import Host
 from dovetail.protocol.recording_format import Event
@@ -76,20 +77,20 @@ async def test_a_bad_entry_fails_alone_and_secrets_are_looked_up_late(file: File
     )
     environ: dict[str, str] = dict(os.environ)
     journal = tmp_path / "journal"
-    async with Host.from_config(file.path, policy=ALLOW, secrets=Secrets(environ), journal=journal) as host:
+    async with Host.from_config(file.path, policy=ALLOW, secrets=SecretResolver(environ), journal=journal) as host:
         assert [(one.name, one.state) for one in host.servers] == [
             ("good", "idle"),
             ("off", "disabled"),
             ("unset", "idle"),
         ]
-        assert [one.text.partition(":")[0] for one in host.config_problems if one.severe] == ["bad"]
+        assert [one.message.partition(":")[0] for one in host.config_problems if one.is_error] == ["bad"]
         environ["THE_TOKEN"] = "secret-value-1"
         assert text(await host.call("good.token")) == "secret-value-1"
-        with pytest.raises(CannotStart, match=r"env\.TOKEN.*NOT_THERE"):
+        with pytest.raises(ProcessStartError, match=r"env\.TOKEN.*NOT_THERE"):
             await host.call("unset.token")
         assert "secret-value" not in repr(host.servers)
     assert "secret-value" not in journal.read_text()
-    events = [(part.event, part.server) for part in read_journal(journal) if isinstance(part, Event)]
+    events = [(part.event, part.server) for part in read_audit_log(journal) if isinstance(part, Event)]
     assert ("call", "good") in events
     assert ("decision", "good") in events
     assert ("state", "unset") in events
@@ -100,11 +101,11 @@ async def test_our_own_settings(file: File) -> None:
     file.write({"a": file.entry(**{"x-dovetail": own})})
     async with Host.from_config(file.path, policy=ALLOW) as host:
         await wait_until(lambda: host.servers[0].state == "ready")
-        assert {tool.name for tool in await host.tools()} == {"pid", "token"}
+        assert {tool.name for tool in await host.list_tools()} == {"pid", "token"}
         await host.call("a.pid")
         with pytest.raises(PolicyError, match="1/h"):
             await host.call("a.pid")
-        assert host.servers[0].settings.trust
+        assert host.servers[0].settings.trusted
 
 
 async def test_what_a_project_wants_to_start_is_asked_about_once(file: File, tmp_path: Path) -> None:
@@ -118,16 +119,16 @@ async def test_what_a_project_wants_to_start_is_asked_about_once(file: File, tmp
     grants = tmp_path / "grants.json"
     for _ in range(2):
         async with Host.from_config(file.path, level="project", consent=consent, grants=grants) as host:
-            await host.tools()
+            await host.list_tools()
             assert host.servers[0].state == "ready"
     assert [one.kind for one in asked] == ["server.start"]
     assert str(file.child) in asked[0].text
     async with Host.from_config(file.path, level="project") as host:  # and nobody is there
-        assert await host.tools() == ()
+        assert await host.list_tools() == ()
         assert host.servers[0].state == "failed"
     file.write({"a": file.entry(env={"PATH": "/elsewhere"})})
     async with Host.from_config(file.path, level="project", consent=consent, grants=grants) as host:
-        await host.tools()
+        await host.list_tools()
     assert len(asked) == 2  # something else than what was agreed to
 
 
@@ -177,7 +178,7 @@ async def test_the_question_about_a_start_says_all_that_is_started(file: File, t
         return False
 
     async with Host.from_config(file.path, level="project", consent=consent) as host:
-        await host.tools()
+        await host.list_tools()
         before = host.servers[1].identity
     told = asked["a"].text
     for word in (str(file.child), "LD_PRELOAD", "HANDED_ON", "some.env", "/elsewhere", "USERS_KEY", str(file.path)):
@@ -193,12 +194,12 @@ async def test_a_name_that_cannot_be_taken_costs_its_entry_alone(file: File) -> 
     file.write({"host": file.entry(), "good": file.entry()})
     async with Host.from_config(file.path, policy=ALLOW) as host:
         assert [one.name for one in host.servers] == ["good"]
-        assert [one.text.partition(":")[0] for one in host.config_problems if one.severe] == ["host"]
+        assert [one.message.partition(":")[0] for one in host.config_problems if one.is_error] == ["host"]
         host.add("mine", file.entry())
         file.write({"host": file.entry(), "good": file.entry(), "mine": file.entry(), "new": file.entry()})
         await host.reload()
         assert [one.name for one in host.servers] == ["good", "mine", "new"]
-        assert "mine" in [one.text.partition(":")[0] for one in host.config_problems]
+        assert "mine" in [one.message.partition(":")[0] for one in host.config_problems]
         await host.remove("good")
         file.write({"new": file.entry()})
         await host.reload()
@@ -216,7 +217,7 @@ async def test_a_known_file_that_is_being_written_changes_nothing(
         file.write({}, text="{ half a fi")
         await host.reload()
         assert text(await host.call("a.pid")) == pid
-        assert any(one.path == file.path and one.unread for one in host.config_problems)
+        assert any(one.path == file.path and one.is_unreadable for one in host.config_problems)
         file.path.unlink()
         await host.reload()
         assert host.servers == ()
@@ -226,9 +227,9 @@ async def test_what_is_said_to_a_host_of_files_is_kept(file: File) -> None:
     file.write({"a": file.entry(), "b": file.entry(**{"x-dovetail": {"start": "lazy", "tools": {"allow": []}}})})
     async with Host.from_config(file.path, policy=ALLOW, trust=True, start="eager", deny=("w*",)) as host:
         a, b = host.servers
-        assert (a.settings.trust, a.settings.start, a.settings.deny) == (True, "eager", ("w*",))
-        assert (b.settings.trust, b.settings.start, b.settings.deny) == (True, "lazy", ("w*",))
-        assert {tool.full for tool in await host.tools()} == {"a.pid", "a.token"}
+        assert (a.settings.trusted, a.settings.start, a.settings.exclude_tools) == (True, "eager", ("w*",))
+        assert (b.settings.trusted, b.settings.start, b.settings.exclude_tools) == (True, "lazy", ("w*",))
+        assert {tool.full_name for tool in await host.list_tools()} == {"a.pid", "a.token"}
 
 
 def test_mistakes_in_naming_files_are_told(file: File, tmp_path: Path) -> None:

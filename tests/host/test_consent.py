@@ -13,10 +13,10 @@ from dovetail.host.consent.consent import (
     Allow,
     CallbackConsent,
     ConsentRequest,
+    Defer,
     Deny,
     DenyAll,
     Edit,
-    Later,
     as_consent_answer,
 )
 from dovetail.host.consent.terminal_consent import TerminalConsent
@@ -32,7 +32,7 @@ def terminal(*typed: str) -> tuple[TerminalConsent, io.StringIO]:
 
 
 def is_denied(answer: Any, *, dismissed: bool = False) -> bool:
-    return isinstance(answer, Deny) and answer.dismissed is dismissed
+    return isinstance(answer, Deny) and answer.cancelled is dismissed
 
 
 def test_the_sentence_is_the_hosts_and_what_a_server_says_cannot_act() -> None:
@@ -104,12 +104,12 @@ async def test_a_form_whose_input_ends_is_not_sent() -> None:
 
 ASKING = """
 import asyncio, sys
-from dovetail import TerminalConsent
+from dovetail.host import TerminalConsent
 from dovetail.host import ConsentRequest
 
 async def main():
     consent = TerminalConsent()
-    print(consent.attended, await consent.ask(ConsentRequest(kind="tool.call", server="a", tool="b")), flush=True)
+    print(consent.is_interactive, await consent.ask(ConsentRequest(kind="tool.call", server="a", tool="b")), flush=True)
 
 try:
     asyncio.run(main())
@@ -205,4 +205,4 @@ async def test_functions() -> None:
     with pytest.raises(TypeError, match=r"Allow.*Deny.*str"):
         await CallbackConsent(lambda _: "yes").ask(CALL)
     assert is_denied(await DenyAll().ask(CALL))
-    assert as_consent_answer(Later("t")) == Later("t")
+    assert as_consent_answer(Defer("t")) == Defer("t")

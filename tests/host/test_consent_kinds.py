@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dovetail import Policy, rule
-from dovetail.host.policy.policy import Question
+from dovetail.host.policy.policy import PolicyRequest
 from dovetail.host.policy.rules import CONSENT_KINDS, check_consent_kind
 
 
@@ -30,7 +30,7 @@ def test_one_kind_is_no_glob() -> None:
 
 
 def verdict(policy: Policy, kind: str, **more: Any) -> str:
-    return policy.decide(Question(server="m", kind=kind, **more)).verdict
+    return policy.decide(PolicyRequest(server="m", kind=kind, **more)).action
 
 
 @pytest.mark.parametrize("default", [None, "ask", "deny", "hide"])
@@ -47,7 +47,7 @@ def test_what_the_user_configured_is_not_asked_about_unless_a_rule_names_it(defa
 def test_no_other_rule_switches_off_one_that_names_the_kind(more: Any, kind: str) -> None:
     for rules in ([more, rule("ask", kind=kind)], [rule("ask", kind=kind), more]):
         assert verdict(Policy("allow", rules), kind) == "ask"
-    tiers = Policy.tiered(user=Policy("allow", [more]), project=Policy(rules=[rule("ask", kind=kind)]))
+    tiers = Policy.combine(user=Policy("allow", [more]), project=Policy(rules=[rule("ask", kind=kind)]))
     assert verdict(tiers, kind) == "ask"
 
 
@@ -73,7 +73,7 @@ def test_a_projects_server_is_started_only_if_a_rule_names_that() -> None:
     assert verdict(Policy("deny"), **start) == "deny"
     assert verdict(Policy("ask", [rule("allow", kind="server.start", server="m")]), **start) == "allow"
     project = Policy(rules=[rule("allow", kind="server.start")])
-    assert verdict(Policy.tiered(user=Policy("allow"), project=project), **start) == "ask"
+    assert verdict(Policy.combine(user=Policy("allow"), project=project), **start) == "ask"
 
 
 def test_a_changed_definition_is_shown_whatever_the_rules_allow() -> None:

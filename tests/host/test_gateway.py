@@ -8,27 +8,16 @@ from typing import Any
 
 import pytest
 
-from dovetail import (
-    Bearer,
-    Client,
-    HttpError,
-    MCPError,
-    PeerError,
-    Policy,
-    Principal,
-    Server,
-    StaticTokens,
-    ToolError,
-    rule,
-    testing,
-)
+from dovetail import Client, MCPError, Policy, RemoteError, Server, ToolError, rule, testing
+from dovetail.auth import BearerAuth, Principal, StaticTokenVerifier
+from dovetail.errors import HTTPStatusError
 from dovetail.host.host import Host
 from dovetail.transports.http_server.uvicorn_server import bind_socket
 from host.polling import wait_until
 from host.upstream_server import UpstreamServer
 
 ALLOW = Policy("allow")
-CALLERS = StaticTokens({"token-of-ada-0000": Principal("ada"), "token-of-bob-0000": Principal("bob")})
+CALLERS = StaticTokenVerifier({"token-of-ada-0000": Principal("ada"), "token-of-bob-0000": Principal("bob")})
 
 
 def text(result: Any) -> str:
@@ -50,11 +39,11 @@ async def test_a_callers_credentials_stay_with_the_gateway() -> None:
         target = f"http://127.0.0.1:{port}/mcp"
         await wait_until(lambda: reachable(port))
         for era in ("stateless", "handshake"):
-            auth = Bearer("token-of-ada-0000")
+            auth = BearerAuth("token-of-ada-0000")
             async with Client(target, auth=auth, headers=given, era=era) as client:  # pyright: ignore[reportArgumentType]
                 await client.call_tool("far__who")
         with pytest.raises(MCPError):
-            async with Client(target, auth=Bearer("someone-elses-0000")) as client:
+            async with Client(target, auth=BearerAuth("someone-elses-0000")) as client:
                 await client.list_tools()
     assert len(far.headers) == 2
     for headers in far.headers:
@@ -86,14 +75,14 @@ async def test_each_caller_has_credentials_of_its_own_upstream() -> None:
         host.serve("http", port=port, auth=CALLERS)
         await wait_until(lambda: reachable(port))
         target = f"http://127.0.0.1:{port}/mcp"
-        async with Client(target, auth=Bearer("token-of-ada-0000")) as ada:
+        async with Client(target, auth=BearerAuth("token-of-ada-0000")) as ada:
             assert "far__who" in {tool.name for tool in await ada.list_tools()}
             await ada.call_tool("far__who")
-        async with Client(target, auth=Bearer("token-of-bob-0000")) as bob:
+        async with Client(target, auth=BearerAuth("token-of-bob-0000")) as bob:
             names = {tool.name for tool in await bob.list_tools()}
             assert "open__who" in names
             assert "far__who" not in names
-            with pytest.raises((ToolError, PeerError)):
+            with pytest.raises((ToolError, RemoteError)):
                 await bob.call("far__who")
     assert [headers["authorization"] for headers in far.headers] == ["Bearer upstream-ada"]
 
@@ -115,10 +104,10 @@ async def test_what_one_caller_agreed_to_is_not_agreed_to_by_another() -> None:
         host.serve("http", port=port, auth=CALLERS)
         await wait_until(lambda: reachable(port))
         target = f"http://127.0.0.1:{port}/mcp"
-        async with Client(target, auth=Bearer("token-of-ada-0000"), elicit=elicit("ada")) as ada:
+        async with Client(target, auth=BearerAuth("token-of-ada-0000"), elicitation_handler=elicit("ada")) as ada:
             for _ in range(3):
                 await ada.call("far__add", a=1)
-        async with Client(target, auth=Bearer("token-of-bob-0000"), elicit=elicit("bob")) as bob:
+        async with Client(target, auth=BearerAuth("token-of-bob-0000"), elicitation_handler=elicit("bob")) as bob:
             with pytest.raises(ToolError, match=r"far\.add"):
                 await bob.call("far__add", a=1)
     assert asked == ["ada", "bob"]
@@ -141,12 +130,12 @@ async def test_paths() -> None:
         alone = await names("/s/one/mcp")
         assert "add" in alone
         assert "fail" not in alone
-        async with Client(f"http://127.0.0.1:{port}/s/two/mcp", elicit=lambda _: {"value": 1}) as client:
+        async with Client(f"http://127.0.0.1:{port}/s/two/mcp", elicitation_handler=lambda _: {"value": 1}) as client:
             assert await client.call("add", a=1) == 2
             assert await client.read("note:1") == "note 1"
-            with pytest.raises(PeerError):
+            with pytest.raises(RemoteError):
                 await client.call("one__add", a=1)
-        with pytest.raises((HttpError, MCPError)):
+        with pytest.raises((HTTPStatusError, MCPError)):
             await names("/s/three/mcp")
         host.add("three", UpstreamServer("three"))
         assert "add" in await names("/s/three/mcp")
@@ -163,7 +152,7 @@ host.serve("stdio")
 
 CHILD = """
 import os
-from dovetail import Server, Context
+from dovetail import Context, Server
 app = Server("child")
 
 @app.tool
@@ -184,7 +173,7 @@ async def test_a_gateway_on_stdio_leaves_nothing_behind(tmp_path: Path, revision
     program.write_text(PROGRAM)
     child.write_text(CHILD)
     command = [sys.executable, str(program), str(child)]
-    async with Client(command, revision=revision, elicit=lambda _: {"value": "Ada"}) as client:
+    async with Client(command, protocol_version=revision, elicitation_handler=lambda _: {"value": "Ada"}) as client:
         assert [tool.name for tool in await client.list_tools()] == ["child__pid", "child__ask"]
         pid = int(text(await client.call_tool("child__pid")))
         assert alive(pid)
@@ -201,7 +190,7 @@ def alive(pid: int) -> bool:
 
 
 async def test_slow_and_broken_servers_hold_up_nobody() -> None:
-    async with Host(policy=ALLOW, patience=0.5) as host:
+    async with Host(policy=ALLOW, ready_timeout=0.5) as host:
         host.add("good", UpstreamServer("good"))
         host.add("mute", [sys.executable, "-c", "import time; time.sleep(100)"])
         host.add("gone", [sys.executable, "-c", "raise SystemExit('secret path')"])
@@ -209,7 +198,7 @@ async def test_slow_and_broken_servers_hold_up_nobody() -> None:
         async with Client(app) as client, asyncio.timeout(20):
             assert "good__add" in {tool.name for tool in await client.list_tools()}
             assert await client.call("good__add", a=1) == 2
-            with pytest.raises(PeerError, match=r"gone.*exit code 1") as caught:
+            with pytest.raises(RemoteError, match=r"gone.*exit code 1") as caught:
                 await client.call("gone__x")
             assert "secret" not in str(caught.value)
         await app.stop()
@@ -227,7 +216,7 @@ async def test_a_servers_own_state_is_not_taken_for_the_gateways() -> None:
     async with Host() as host:
         host.add("far", far)
         app = host.as_server()
-        async with Client(app, elicit=elicit) as client:
+        async with Client(app, elicitation_handler=elicit) as client:
             params = {"name": "far__add", "arguments": {"a": 1}, "requestState": "forged", "inputResponses": {}}
             answers = {"dovetail.consent.tool.call": {"action": "accept", "content": {"allow": "once"}}}
             raw = await client.request("tools/call", params | {"inputResponses": answers})
@@ -251,7 +240,7 @@ async def test_requests_that_make_no_sense_are_refused_as_such(mode: Any) -> Non
                 ("resources/read", {"uri": 5}),
                 ("completion/complete", {"ref": "x", "argument": {"name": "a", "value": "b"}}),
             ):
-                with pytest.raises(PeerError) as caught:
+                with pytest.raises(RemoteError) as caught:
                     await client.request(method, params)
                 assert caught.value.code in (-32602, -32601), (method, params, caught.value)
         await app.stop()
@@ -278,7 +267,7 @@ async def test_why_a_server_cannot_be_used_holds_no_secret() -> None:
         host.add("gone", ["/no/such/hunter2-hunter2"])
         app = host.as_server()
         async with Client(app) as client:
-            with pytest.raises(PeerError, match=r"gone.*/no/such") as caught:
+            with pytest.raises(RemoteError, match=r"gone.*/no/such") as caught:
                 await client.call("gone__x")
             assert "hunter2" not in str(caught.value)
         await app.stop()

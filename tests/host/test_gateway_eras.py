@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, NotFound, PeerError, Policy, ResourceLink, Server, ToolError, rule, testing
+from dovetail import Client, Policy, RemoteError, ResourceLink, Server, ToolError, rule, testing
+from dovetail.errors import NotFound
 from dovetail.host.host import Host
 from dovetail.host.qualified_names import make_model_name
 from host.polling import TIMEOUT_S, wait_until
@@ -34,7 +35,7 @@ async def gateway(eras: tuple[str, str], *, policy: Policy | None = None, **opti
         host.add("far", far, revision=below)
         host.add("other_one", other, revision=below)
         app = host.as_server()
-        async with Client(app, revision=above, **options) as client:
+        async with Client(app, protocol_version=above, **options) as client:
             yield client, far, host
         await app.stop()
 
@@ -75,7 +76,7 @@ async def test_refusals(eras: tuple[str, str]) -> None:
                 await client.call(wrong)
         with pytest.raises(NotFound):
             await client.read("far+note:x")
-        with pytest.raises(PeerError):
+        with pytest.raises(RemoteError):
             await client.read("note:1")
 
 
@@ -147,7 +148,7 @@ async def test_roots(eras: tuple[str, str]) -> None:
 async def test_a_caller_who_cannot_be_asked(eras: tuple[str, str]) -> None:
     async with gateway(eras) as (client, _, _):
         for tool in ("far__ask", "far__think", "far__where"):
-            with pytest.raises((PeerError, ToolError)):
+            with pytest.raises((RemoteError, ToolError)):
                 await client.call(tool)
         assert bare(await client.call("far__add", a=1)) == 2
 
@@ -174,7 +175,7 @@ async def test_a_server_that_joins_and_leaves(eras: tuple[str, str]) -> None:
             assert {tool.name for tool in await client.list_tools()} == before | {"late__hi"}
             assert bare(await client.call("late__hi")) == "hello"
             await host.remove("late")
-            with pytest.raises(PeerError):
+            with pytest.raises(RemoteError):
                 await client.call("late__hi")
 
 
@@ -237,7 +238,7 @@ async def test_without_a_way_to_ask_the_answer_is_no(eras: tuple[str, str]) -> N
     async with gateway(eras, policy=Policy("ask")) as (client, far, _):
         with pytest.raises(ToolError, match="elicitation"):
             await client.call("far__add", a=1)
-        with pytest.raises(PeerError, match=r"resource\.read"):
+        with pytest.raises(RemoteError, match=r"resource\.read"):
             await client.read("far+note:1")
         assert far.calls == []
 
@@ -274,7 +275,7 @@ async def test_search_mode(eras: tuple[str, str]) -> None:
     async with Host(policy=Policy("ask")) as host:
         host.add("far", far, revision=below)
         app = host.as_server("search")
-        async with Client(app, revision=above, elicit=elicit) as client:
+        async with Client(app, protocol_version=above, elicitation_handler=elicit) as client:
             assert [tool.name for tool in await client.list_tools()] == ["search_tools", "describe_tool", "call_tool"]
             found = await client.call_tool("search_tools", {"query": "add numbers"})
             assert "far__add" in str(found.content)

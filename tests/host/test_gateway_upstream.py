@@ -8,22 +8,9 @@ from typing import Any
 
 import pytest
 
-from dovetail import (
-    Bearer,
-    Client,
-    MCPError,
-    NotFound,
-    PeerError,
-    Policy,
-    PolicyError,
-    Principal,
-    Server,
-    StaticTokens,
-    ToolError,
-    arg,
-    rule,
-    testing,
-)
+from dovetail import Client, MCPError, Policy, PolicyError, RemoteError, Server, ToolError, arg, rule, testing
+from dovetail.auth import BearerAuth, Principal, StaticTokenVerifier
+from dovetail.errors import NotFound
 from dovetail.host.consent.consent import Edit
 from dovetail.host.host import Host
 from dovetail.host.qualified_names import make_model_name
@@ -31,7 +18,7 @@ from host.polling import TIMEOUT_S, wait_until
 from host.upstream_server import UpstreamServer
 
 OLD, NEW = "2025-11-25", "2026-07-28"
-TOKENS = StaticTokens({f"token-of-{who}-0000": Principal(who) for who in ("ada", "bob")})
+TOKENS = StaticTokenVerifier({f"token-of-{who}-0000": Principal(who) for who in ("ada", "bob")})
 ERAS = [(above, below) for above in (OLD, NEW) for below in (OLD, NEW)]
 
 
@@ -48,7 +35,7 @@ async def gateway(
     async with Host(policy=policy, consent=consent) as host:
         host.add("far", far, revision=eras[1])
         app = host.as_server()
-        async with Client(app, revision=eras[0], **options) as client, asyncio.timeout(TIMEOUT_S):
+        async with Client(app, protocol_version=eras[0], **options) as client, asyncio.timeout(TIMEOUT_S):
             yield client, far, host
         await app.stop()
 
@@ -156,7 +143,7 @@ async def test_questions_that_may_not_be_put(eras: tuple[str, str]) -> None:
     handlers = {"elicit": answer("form"), "sample": answer("sample"), "roots": answer("roots")}
     async with gateway(eras, policy, **handlers) as (client, far, _):
         for tool in ("far__ask", "far__think"):
-            with pytest.raises((ToolError, PeerError)):
+            with pytest.raises((ToolError, RemoteError)):
                 await client.call(tool)
         assert (await client.call_tool("far__where")).content[0].text == ""  # pyright: ignore[reportAttributeAccessIssue]
         assert (asked, far.calls) == ([], [])
@@ -166,10 +153,10 @@ async def test_arguments_of_prompts(eras: tuple[str, str]) -> None:
     policy = allowing(rule("deny", kind="prompt.get", when=arg("/kind").equals("root")))
     async with gateway(eras, policy) as (client, _, host):
         assert "be nice" in str(await client.get_prompt("far__greet", {"kind": "nice"}))
-        with pytest.raises(PeerError, match=r"prompt\.get"):
+        with pytest.raises(RemoteError, match=r"prompt\.get"):
             await client.get_prompt("far__greet", {"kind": "root"})
         with pytest.raises(PolicyError):
-            await host.prompt("far", "greet", {"kind": "root"})
+            await host.get_prompt("far", "greet", {"kind": "root"})
 
 
 @pytest.mark.parametrize(
@@ -183,11 +170,11 @@ async def test_arguments_of_prompts(eras: tuple[str, str]) -> None:
 )
 async def test_suggestions_for_what_may_not_be_used(eras: tuple[str, str], kept: Any) -> None:
     async with gateway(eras, allowing(kept)) as (client, _, host):
-        with pytest.raises(PeerError):
+        with pytest.raises(RemoteError):
             await client.complete("kind", "x", prompt="far__greet")
         with pytest.raises(PolicyError):
             await host.complete("far", "kind", "x", prompt="greet")
-        with pytest.raises(PeerError, match=r"note:{none}"):
+        with pytest.raises(RemoteError, match=r"note:{none}"):
             await client.complete("number", "x", template="far+note:{none}")
 
 
@@ -210,12 +197,12 @@ async def test_resources_that_may_not_be_read_are_not_heard_of(eras: tuple[str, 
 
         if eras[0] == OLD:
             with pytest.raises(MCPError):
-                await client.subscribe("far+note:1")
+                await client.subscribe_resource("far+note:1")
         listening = asyncio.create_task(listen())
 
         def told() -> bool:
-            far.updated("note:1")
-            far.updated("note:2")
+            far.notify_resource_updated("note:1")
+            far.notify_resource_updated("note:2")
             return "far+note:2" in heard
 
         await wait_until(told)
@@ -245,7 +232,7 @@ async def heard(feed: Any, far: UpstreamServer) -> None:
     news = asyncio.ensure_future(anext(feed))
 
     def told() -> bool:
-        far.updated("note:1")
+        far.notify_resource_updated("note:1")
         return news.done()
 
     await wait_until(told)
@@ -262,7 +249,7 @@ async def private(mode: Any = "merged") -> AsyncGenerator[tuple[str, Host]]:
     async with testing.serve(far, transport="http") as behind, Host(policy=allowing()) as host:
         host.add("far", behind, credentials=lambda who: {"headers": {}} if who == "ada" else None)
         app = host.as_server(
-            mode, auth=StaticTokens({f"token-of-{who}-0000": Principal(who) for who in ("ada", "bob")})
+            mode, auth=StaticTokenVerifier({f"token-of-{who}-0000": Principal(who) for who in ("ada", "bob")})
         )
         async with testing.serve(app, transport="http") as url:
             yield url, host
@@ -270,7 +257,7 @@ async def private(mode: Any = "merged") -> AsyncGenerator[tuple[str, Host]]:
 
 
 def caller(url: str, who: str, **options: Any) -> Client:
-    return Client(url, auth=Bearer(f"token-of-{who}-0000"), **options)
+    return Client(url, auth=BearerAuth(f"token-of-{who}-0000"), **options)
 
 
 async def test_searching_finds_what_is_there_for_this_caller() -> None:
@@ -304,7 +291,7 @@ async def test_who_has_no_credentials_hears_of_nothing(era: Any) -> None:
             async with caller(url, "bob", era=era) as client:
                 if era == "handshake":
                     with pytest.raises(MCPError):
-                        await client.subscribe("far+note:1")
+                        await client.subscribe_resource("far+note:1")
                 else:
                     async with client.listen(**wanted) as changes:
                         assert changes.acknowledged_filter is not None
@@ -416,7 +403,7 @@ async def test_what_an_anonymous_caller_agreed_to_is_not_agreed_to_by_the_next(e
         app = host.as_server()
         async with testing.serve(app, transport="http") as url:
             for name in ("ada", "bob"):
-                async with Client(url, era=era, elicit=elicit(name)) as client:
+                async with Client(url, era=era, elicitation_handler=elicit(name)) as client:
                     for _ in range(2):
                         await client.call_tool("far__add", {"a": 1})
         await app.stop()
@@ -464,10 +451,10 @@ async def test_what_a_slow_server_has_is_told_of_once_it_is_there(above: str) ->
 
     far = Server("far", lifespan=slowly)
     far.add_tool(lambda: "hi", name="hi")
-    async with Host(policy=allowing(), patience=0.05) as host, asyncio.timeout(TIMEOUT_S):
+    async with Host(policy=allowing(), ready_timeout=0.05) as host, asyncio.timeout(TIMEOUT_S):
         host.add("far", far)
         app = host.as_server()
-        async with Client(app, revision=above) as client, client.listen() as changes:
+        async with Client(app, protocol_version=above) as client, client.listen() as changes:
             assert await client.list_tools() == []
             go.set()
             feed = aiter(changes)

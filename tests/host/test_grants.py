@@ -9,13 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.host.consent.grants import Grant, Grants, Scope, build_argument_shape, grant, matches_shape
-from dovetail.host.policy.policy import Question
+from dovetail.host.consent.grants import Grant, GrantStore, Scope, build_argument_shape, grant, matches_shape
+from dovetail.host.policy.policy import PolicyRequest
 from dovetail.wire.base import replace
 
 NOW = 1_800_000_000.0
-QUESTION = Question(
-    server="github", tool="create_issue", arguments={"repo": "octo/app", "title": "x"}, identity="i1", project="/p"
+QUESTION = PolicyRequest(
+    server="github",
+    tool="create_issue",
+    arguments={"repo": "octo/app", "title": "x"},
+    server_identity="i1",
+    project="/p",
 )
 
 
@@ -39,14 +43,14 @@ QUESTION = Question(
         (replace(QUESTION, arguments=None), "f1", NOW, False),
     ],
 )
-def test_what_a_grant_covers(question: Question, print_: str, now: float, found: bool) -> None:
-    grants = Grants()
+def test_what_a_grant_covers(question: PolicyRequest, print_: str, now: float, found: bool) -> None:
+    grants = GrantStore()
     grants.add(grant(QUESTION, "f1", NOW, scope="session", ttl=60, exact_names=["repo"]))
     assert (grants.find(question, print_, now) is not None) is found
 
 
 def test_scopes(tmp_path: Path) -> None:
-    here, other_run = Grants(tmp_path / "g"), Grants(tmp_path / "g")
+    here, other_run = GrantStore(tmp_path / "g"), GrantStore(tmp_path / "g")
     elsewhere = replace(QUESTION, project="/q")
     kinds: list[tuple[Scope, bool, bool]] = [
         ("session", False, True),
@@ -64,29 +68,29 @@ def test_scopes(tmp_path: Path) -> None:
 
 
 def test_once_is_once() -> None:
-    grants = Grants()
+    grants = GrantStore()
     grants.add(grant(QUESTION, "f", NOW))
     assert grants.find(QUESTION, "f", NOW) is not None
     assert grants.find(QUESTION, "f", NOW) is None
 
 
 def test_a_grant_for_a_project_needs_one() -> None:
-    grants, nowhere = Grants(), replace(QUESTION, project="")
+    grants, nowhere = GrantStore(), replace(QUESTION, project="")
     grants.add(grant(nowhere, "f", NOW, scope="project"))
     assert grants.find(nowhere, "f", NOW) is None
 
 
 def test_a_grant_for_nobody_is_refused() -> None:
     with pytest.raises(ValueError, match="identity"):
-        Grants().add(grant(replace(QUESTION, identity=""), "f", NOW))
+        GrantStore().add(grant(replace(QUESTION, identity=""), "f", NOW))
     with pytest.raises(ValueError, match="nothing"):
         grant(QUESTION, "f", NOW, exact_names=["nothing"])
     with pytest.raises(ValueError, match=r"id.*server.*tool"):
-        Grants().revoke()
+        GrantStore().revoke()
 
 
 def test_grants_can_be_listed_revoked_and_forgotten(tmp_path: Path) -> None:
-    grants = Grants(tmp_path / "g")
+    grants = GrantStore(tmp_path / "g")
     given: list[tuple[str, str, Scope, float | None]] = [
         ("a", "x", "always", None),
         ("a", "y", "session", None),
@@ -107,7 +111,7 @@ def test_grants_can_be_listed_revoked_and_forgotten(tmp_path: Path) -> None:
 
 def test_what_is_no_grant_in_the_file_is_nobodys_agreement(tmp_path: Path) -> None:
     path = tmp_path / "g"
-    grants = Grants(path)
+    grants = GrantStore(path)
     grants.add(grant(QUESTION, "f", NOW, scope="always"))
     path.write_text(path.read_text(encoding="utf-8").replace('"always"', '"forever"'), encoding="utf-8")
     path.chmod(0o600)
@@ -117,17 +121,17 @@ def test_what_is_no_grant_in_the_file_is_nobodys_agreement(tmp_path: Path) -> No
 
 def test_a_grant_for_nobody_in_the_file_covers_nothing(tmp_path: Path) -> None:
     path, nobody = tmp_path / "g", replace(QUESTION, identity="")
-    Grants(path).add(grant(QUESTION, "f", NOW, scope="always"))
+    GrantStore(path).add(grant(QUESTION, "f", NOW, scope="always"))
     path.write_text(path.read_text(encoding="utf-8").replace('"i1"', '""'), encoding="utf-8")
-    assert Grants(path).find(nobody, "f", NOW) is None
+    assert GrantStore(path).find(nobody, "f", NOW) is None
 
 
 TAKER = """
 import sys
-from dovetail.host.consent.grants import Grants
-from dovetail.host.policy.policy import Question
-grants = Grants(sys.argv[1])
-question = Question(server="s", tool="t", identity="i")
+from dovetail.host.consent.grants import GrantStore
+from dovetail.host.policy.policy import PolicyRequest
+grants = GrantStore(sys.argv[1])
+question = PolicyRequest(server="s", tool="t", server_identity="i")
 sys.stdin.readline()
 print(sum(grants.find(question, "f", 0.0) is not None for _ in range(30)))
 """
@@ -135,9 +139,9 @@ print(sum(grants.find(question, "f", 0.0) is not None for _ in range(30)))
 
 def test_of_several_processes_one_gets_what_is_given_for_once(tmp_path: Path) -> None:
     path = tmp_path / "g"
-    grants = Grants(path)
+    grants = GrantStore(path)
     for _ in range(25):
-        grants.add(grant(Question(server="s", tool="t", identity="i"), "f", 0.0))
+        grants.add(grant(PolicyRequest(server="s", tool="t", server_identity="i"), "f", 0.0))
     command = [sys.executable, "-c", TAKER, str(path)]
     takers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     taken = [int(taker.communicate("\n", timeout=60)[0]) for taker in takers]
@@ -175,8 +179,8 @@ def test_a_grant_says_what_it_is_for() -> None:
         identity="i1",
         tool="create_issue",
         fingerprint="f",
-        shape={"repo": {"const": "octo/app"}, "title": {"type": "string"}},
+        arguments={"repo": {"const": "octo/app"}, "title": {"type": "string"}},
         project="/p",
-        granted=NOW,
-        expires=NOW + 5,
+        granted_at=NOW,
+        expires_at=NOW + 5,
     )

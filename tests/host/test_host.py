@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from dovetail import CannotStart, Client, Context, MCPError, NotOffered, Policy, PolicyError, Server, ToolError, rule
+from dovetail import Client, Context, MCPError, Policy, PolicyError, Server, ToolError, rule
+from dovetail.errors import NotSupported, ProcessStartError
 from dovetail.host.consent.consent import Allow, ConsentRequest, Deny, Edit
-from dovetail.host.events import Event
+from dovetail.host.events import HostEvent
 from dovetail.host.host import Host
 from host.polling import TIMEOUT_S, wait_until
 
@@ -45,7 +46,7 @@ def calculator() -> Server:
     def greet(kind: str) -> str:
         return f"be {kind}"
 
-    @app.complete("greet", "kind")
+    @app.completion("greet", "kind")
     def kinds(value: str) -> list[str]:
         return [f"{value}!"]
 
@@ -67,12 +68,12 @@ async def test_one_catalog_of_all(tmp_path: Path) -> None:
     async with Host(policy=ALLOW) as host:
         host.add("b", other())
         host.add("a", calculator())
-        tools = await host.tools()
-        assert [tool.full for tool in tools] == ["a.add", "a.long", "a.wipe", "b.add", "b.only"]
-        assert tools[0].exposed == "a__add"
-        assert [one.name for one in await host.resources()] == ["memo:all"]
-        assert [one.name for one in await host.templates()] == ["memo:{name}"]
-        assert [one.full for one in await host.prompts()] == ["a.greet"]
+        tools = await host.list_tools()
+        assert [tool.full_name for tool in tools] == ["a.add", "a.long", "a.wipe", "b.add", "b.only"]
+        assert tools[0].model_name == "a__add"
+        assert [one.name for one in await host.list_resources()] == ["memo:all"]
+        assert [one.name for one in await host.list_resource_templates()] == ["memo:{name}"]
+        assert [one.full_name for one in await host.list_prompts()] == ["a.greet"]
         catalog = await host.catalog()
         assert catalog.tools == tools
         assert await host.catalog() is catalog
@@ -87,13 +88,13 @@ async def test_calling_by_any_name() -> None:
         assert text(await host.call("b__add")) == "other"
         assert text(await host.call("only")) == "only"
         for wrong in ("add", "a.nothing", "c.add", "nothing"):
-            with pytest.raises(NotOffered):
+            with pytest.raises(NotSupported):
                 await host.call(wrong)
-        result = await host.read("a", "memo:1")
+        result = await host.read_resource("a", "memo:1")
         assert result.contents[0].text == "memo 1"
-        assert "be kind" in str(await host.prompt("a", "greet", {"kind": "kind"}))
+        assert "be kind" in str(await host.get_prompt("a", "greet", {"kind": "kind"}))
         assert (await host.complete("a", "kind", "x", prompt="greet")).values == ["x!"]
-        async with host.server("a") as client:
+        async with host.client("a") as client:
             assert await client.call("add", a=5) == 6
 
 
@@ -119,12 +120,12 @@ async def test_a_policy_is_in_force() -> None:
     async with Host(policy=policy) as host:
         host.add("a", calculator(), trust=True)
         host.add("b", calculator())
-        assert "a.long" not in {tool.full for tool in await host.tools()}
+        assert "a.long" not in {tool.full_name for tool in await host.list_tools()}
         assert text(await host.call("a.add", {"a": 1})) == "2"
         with pytest.raises(PolicyError, match="nothing is wiped here") as caught:
             await host.call("a.wipe")
-        assert caught.value.verdict == "deny"
-        with pytest.raises(NotOffered):
+        assert caught.value.action == "deny"
+        with pytest.raises(NotSupported):
             await host.call("a.long")
         with pytest.raises(PolicyError):  # it says it only reads, but nobody trusts it
             await host.call("b.add", {"a": 1})
@@ -195,32 +196,32 @@ async def test_limits() -> None:
 async def test_tools_a_servers_settings_leave_out() -> None:
     async with Host(policy=ALLOW) as host:
         host.add("a", calculator(), allow=("*",), deny=("w*",))
-        assert {tool.name for tool in await host.tools()} == {"add", "long"}
-        with pytest.raises(NotOffered):
+        assert {tool.name for tool in await host.list_tools()} == {"add", "long"}
+        with pytest.raises(NotSupported):
             await host.call("a.wipe")
 
 
 async def test_servers_that_are_not_there_cost_the_others_nothing() -> None:
-    async with Host(policy=ALLOW, patience=6.0, backoff=(100.0, 100.0)) as host:
+    async with Host(policy=ALLOW, ready_timeout=6.0, backoff=(100.0, 100.0)) as host:
         host.add("good", calculator())
         host.add("gone", [sys.executable, "-c", "raise SystemExit('no key')"])
         host.add("mute", [sys.executable, "-c", "import time; time.sleep(100)"])
         host.add("wrong", lambda: {"neither": 1})
         async with asyncio.timeout(TIMEOUT_S):
-            assert {tool.server for tool in await host.tools()} == {"good"}
+            assert {tool.server for tool in await host.list_tools()} == {"good"}
         states = {member.name: member.state for member in host.servers}
         assert states == {"good": "ready", "gone": "failed", "mute": "starting", "wrong": "failed"}
-        assert "no key" in str({member.name: member.reason for member in host.servers}["gone"])
+        assert "no key" in str({member.name: member.last_error for member in host.servers}["gone"])
         assert text(await host.call("good.add", {"a": 1})) == "2"
         with pytest.raises(MCPError, match=r"host\.restart\('gone'\)"):
             await host.call("gone.x")
 
 
 async def test_events() -> None:
-    heard: list[Event] = []
+    heard: list[HostEvent] = []
     async with Host(policy=ALLOW) as host:
         stop = host.on("server.*", heard.append)
-        calls: list[Event] = []
+        calls: list[HostEvent] = []
         host.on("call", calls.append)
         host.add("a", calculator())
         await host.call("a.add", {"a": 1})
@@ -240,9 +241,13 @@ async def test_many_tools_give_way_to_three_that_search() -> None:
     async with Host(policy=Policy("allow", [rule("deny", tool="*.wipe")])) as host:
         host.add("a", calculator())
         host.add("b", other())
-        assert len((await host.catalog(budget_tokens=100_000)).tools) == 5
-        catalog = await host.catalog(budget_tokens=10)
-        assert {tool.full for tool in catalog.tools} == {"host.search_tools", "host.describe_tool", "host.call_tool"}
+        assert len((await host.catalog(max_tokens=100_000)).tools) == 5
+        catalog = await host.catalog(max_tokens=10)
+        assert {tool.full_name for tool in catalog.tools} == {
+            "host.search_tools",
+            "host.describe_tool",
+            "host.call_tool",
+        }
         assert [one.name for one in catalog.resources] == ["memo:all"]
         assert "a__add" in text(await host.call("host__search_tools", {"query": "add numbers"}))
         assert "Add two numbers" in text(await host.call("host.describe_tool", {"name": "a__add"}))
@@ -316,9 +321,9 @@ async def test_a_call_of_what_is_known_asks_for_no_list() -> None:
     asked: list[str] = []
 
     @app.middleware
-    async def around(exchange: Any, proceed: Any) -> Any:
+    async def around(exchange: Any, call_next: Any) -> Any:
         asked.append(exchange.method)
-        return await proceed(exchange)
+        return await call_next(exchange)
 
     async with Host(policy=ALLOW) as host:
         host.add("a", app)
@@ -401,7 +406,7 @@ async def test_progress_and_failures_come_through() -> None:
     heard: list[Any] = []
     async with Host(policy=ALLOW) as host:
         host.add("a", app)
-        result = await host.call("a.work", progress=lambda *told: heard.append(told))
+        result = await host.call("a.work", progress_handler=lambda *told: heard.append(told))
         assert result.is_error
         assert heard == [(1, 2, "half")]
 
@@ -417,16 +422,16 @@ async def test_what_was_asked_about_starts_nothing_once_its_server_is_gone(end: 
 
     async with Host(consent=consent) as host:
         member = host.add("a", calculator())
-        await host.tools()
+        await host.list_tools()
         calling = asyncio.create_task(host.call("a.add", {"a": 1}))
         await asked.wait()
         await (host.remove("a") if end == "remove" else host.close())
         answered.set()
-        with pytest.raises(CannotStart, match=why):
+        with pytest.raises(ProcessStartError, match=why):
             await calling
         assert member.client is None
         assert member.state == "idle"
-        with pytest.raises(CannotStart, match=why):
+        with pytest.raises(ProcessStartError, match=why):
             await member.restart()
 
 
@@ -434,7 +439,7 @@ async def test_servers_are_only_started_while_the_host_is_open() -> None:
     host = Host(policy=ALLOW)
     host.add("a", calculator())
     for _ in range(2):
-        with pytest.raises(CannotStart, match="async with"):
+        with pytest.raises(ProcessStartError, match="async with"):
             await host.call("a.add", {"a": 1})
         async with host:
             assert text(await host.call("a.add", {"a": 1})) == "2"
@@ -443,13 +448,13 @@ async def test_servers_are_only_started_while_the_host_is_open() -> None:
 async def test_the_tools_of_a_slow_server_are_told_of_when_they_come() -> None:
     app, go = calculator(), asyncio.Event()
 
-    async def slow(exchange: Any, proceed: Any) -> Any:
+    async def slow(exchange: Any, call_next: Any) -> Any:
         if exchange.method == "tools/list":
             await go.wait()
-        return await proceed(exchange)
+        return await call_next(exchange)
 
     app.middleware(slow)
-    async with Host(policy=ALLOW, patience=0.05) as host:
+    async with Host(policy=ALLOW, ready_timeout=0.05) as host:
         host.add("a", app)
         heard: list[str] = []
         notices: list[str] = []
@@ -473,7 +478,7 @@ async def test_what_never_happens_cannot_be_listened_for() -> None:
 
 
 async def test_why_a_name_means_no_tool() -> None:
-    async with Host(policy=ALLOW, patience=TIMEOUT_S) as host:
+    async with Host(policy=ALLOW, ready_timeout=TIMEOUT_S) as host:
         host.add("notes", calculator())
         host.add("other", other())
         host.add("gone", [sys.executable, "-c", "import sys; sys.exit('no key')"])
@@ -485,7 +490,7 @@ async def test_why_a_name_means_no_tool() -> None:
             ("zzz", r"tool zzz\b.* gone\b"),
             ("notes.wpie", r"tool wpie\b.* wipe\b"),
         ):
-            with pytest.raises(NotOffered, match=pattern):
+            with pytest.raises(NotSupported, match=pattern):
                 await host.call(name)
 
 
@@ -493,10 +498,10 @@ async def test_a_server_whose_entry_cannot_be_used_says_why(tmp_path: Path) -> N
     path = tmp_path / "mcp.json"
     path.write_text('{"mcpServers": {"broken": {"comand": "x"}}}')
     async with Host.from_config(path, policy=ALLOW) as host:
-        with pytest.raises(NotOffered, match=r"broken.*command.*url"):
+        with pytest.raises(NotSupported, match=r"broken.*command.*url"):
             await host.call("broken.x")
-        with pytest.raises(NotOffered, match=r"broken.*command.*url"):
-            await host.read("broken", "x:y")
+        with pytest.raises(NotSupported, match=r"broken.*command.*url"):
+            await host.read_resource("broken", "x:y")
 
 
 async def test_arguments_by_name() -> None:
@@ -514,7 +519,7 @@ async def test_the_last_words_of_a_server_are_told_again_and_as_they_come() -> N
         heard: list[str | None] = []
         host.on("server.stderr", lambda event: heard.append(event.new))
         for _ in range(2):
-            with pytest.raises(CannotStart, match="no key"):
+            with pytest.raises(ProcessStartError, match="no key"):
                 await host.call("gone.x")
         assert set(heard) == {"setting up", "no key"}
 
@@ -562,14 +567,14 @@ async def test_definitions_are_kept_beside_the_grants(tmp_path: Path) -> None:
 
 async def test_reads_are_counted_by_server_and_noted(tmp_path: Path) -> None:
     noted: list[Any] = []
-    async with Host(policy=Policy("allow", limits={"a.*": "3/h"}), journal=tmp_path / "journal") as host:
+    async with Host(policy=Policy("allow", limits={"a.*": "3/h"}), audit_log=tmp_path / "journal") as host:
         host.on("result", noted.append)
         host.add("a", calculator())
         for number in range(3):
-            await host.read("a", f"memo:{number}")
+            await host.read_resource("a", f"memo:{number}")
         with pytest.raises(PolicyError, match="3/h"):
-            await host.read("a", "memo:another")
-        await host.prompt("a", "greet", {"kind": "kind"})
+            await host.read_resource("a", "memo:another")
+        await host.get_prompt("a", "greet", {"kind": "kind"})
         await host.complete("a", "kind", "x", prompt="greet")
         await host.call("a.add", {"a": 1})
     kinds = ["resource.read"] * 3 + ["prompt.get", "complete", "tool.call"]
@@ -580,5 +585,5 @@ async def test_reads_are_counted_by_server_and_noted(tmp_path: Path) -> None:
 async def test_a_prompt_is_filled_in_as_the_user_changed_it() -> None:
     async with Host(consent=lambda _: Edit({"kind": "gentle"})) as host:
         host.add("a", calculator())
-        found = await host.prompt("a", "greet", {"kind": "rude"})
+        found = await host.get_prompt("a", "greet", {"kind": "rude"})
         assert "gentle" in str(found.messages)

@@ -9,7 +9,7 @@ import pytest
 from dovetail import Context, MCPError, Policy, Server, TextContent, rule
 from dovetail.host.consent.consent import Allow, ConsentRequest, Deny, Edit
 from dovetail.host.host import Host
-from dovetail.protocol.language_model import Reply
+from dovetail.protocol.language_model import ModelReply
 
 OLD, NEW = "2025-06-18", "2026-07-28"
 ALLOW = [rule("allow", kind="tool.call")]
@@ -21,9 +21,9 @@ class Echo:
     def __init__(self) -> None:
         self.heard: list[Any] = []
 
-    async def reply(self, messages: Sequence[Any], tools: Sequence[Any] = (), **options: Any) -> Reply:
+    async def reply(self, messages: Sequence[Any], tools: Sequence[Any] = (), **options: Any) -> ModelReply:
         self.heard.append((messages, options))
-        return Reply(content=[TextContent(text=f"echo {messages[-1].content.text}")], model="echo-1")
+        return ModelReply(content=[TextContent(text=f"echo {messages[-1].content.text}")], model="echo-1")
 
 
 def asker() -> Server:
@@ -45,7 +45,7 @@ def asker() -> Server:
 
     @app.tool
     async def where(ctx: Context) -> list[str]:
-        return [root.uri for root in await ctx.roots()]
+        return [root.uri for root in await ctx.list_roots()]
 
     return app
 
@@ -80,7 +80,7 @@ async def test_a_form(revision: str) -> None:
         asked.append(request)
         return answers.pop(0)
 
-    answers: list[Any] = [Edit({"value": "Ada"}), Deny(), Deny(dismissed=True), Allow()]
+    answers: list[Any] = [Edit({"value": "Ada"}), Deny(), Deny(cancelled=True), Allow()]
     async with Host(policy=policy(), consent=consent) as host:
         host.add("a", asker(), revision=revision)
         assert text(await host.call("a.name")) == "Ada"

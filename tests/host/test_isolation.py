@@ -12,7 +12,7 @@ import pytest
 from dovetail import Context, MCPError, Policy, Server, TextContent, rule
 from dovetail.host.consent.consent import ConsentRequest, Edit
 from dovetail.host.host import Host
-from dovetail.protocol.language_model import Reply
+from dovetail.protocol.language_model import ModelReply
 from host.polling import wait_until
 
 OLD, NEW = "2025-11-25", "2026-07-28"
@@ -82,8 +82,10 @@ async def test_two_hostile_processes_reach_neither_each_other_nor_an_honest_one(
         def told(name: str) -> Any:
             return lambda *given: progress[name].append(given)
 
-        calls = [host.call(f"{name}.work", {"secret": f"of {name}"}, progress=told(name)) for name in ("one", "two")]
-        calls.append(host.call("honest.count", {"to": 50}, progress=told("honest")))
+        calls = [
+            host.call(f"{name}.work", {"secret": f"of {name}"}, progress_handler=told(name)) for name in ("one", "two")
+        ]
+        calls.append(host.call("honest.count", {"to": 50}, progress_handler=told("honest")))
         one, two, honestly = await asyncio.gather(*calls)
         assert (text(one), text(two), text(honestly)) == ("answer of one", "answer of two", "50")
         assert {given[2] for given in progress["honest"]} == {"honest"}
@@ -110,10 +112,10 @@ async def test_what_a_model_is_asked_by_one_is_not_told_to_another(revision: str
         def __init__(self) -> None:
             self.heard: list[str] = []
 
-        async def reply(self, messages: Sequence[Any], tools: Sequence[Any] = (), **_: Any) -> Reply:
+        async def reply(self, messages: Sequence[Any], tools: Sequence[Any] = (), **_: Any) -> ModelReply:
             self.heard.append(str(messages) + str(tools))
             await asyncio.sleep(0)
-            return Reply(content=[TextContent(text=f"for {messages[-1].content.text}")], model="m")
+            return ModelReply(content=[TextContent(text=f"for {messages[-1].content.text}")], model="m")
 
     def asker(name: str) -> Server:
         app = Server(name)
@@ -145,9 +147,9 @@ async def test_names_cannot_be_taken_by_another_server() -> None:
         host.add("evil", evil)
         assert text(await host.call("good.send")) == "good"
         assert text(await host.call("good__send")) == "good"
-        exposed = [tool.exposed for tool in await host.tools()]
+        exposed = [tool.model_name for tool in await host.list_tools()]
         assert len(set(exposed)) == len(exposed)
-        for tool in await host.tools():
+        for tool in await host.list_tools():
             if tool.server == "evil":
                 with pytest.raises(MCPError):
-                    await host.call(tool.exposed)
+                    await host.call(tool.model_name)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dovetail.host.events import Event
+from dovetail.host.events import HostEvent
 from dovetail.host.list_cache import ListCache
 
 TOOLS = "notifications/tools/list_changed"
@@ -12,7 +12,7 @@ class Scene:
     """Lists, and all that was told of them."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[HostEvent] = []
         self.notices: list[Any] = []
         self.learned = ListCache("m", self.events.append)
         self.stop = self.learned.add_callback(lambda notice, uri: self.notices.append((notice, uri)))

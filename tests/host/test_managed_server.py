@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from dovetail import CannotStart, Client, MCPError, NeedsLogin, RequestTimeout, Server, Timeouts
-from dovetail.host.events import Event
-from dovetail.host.managed_server import Member, Terms
+from dovetail import Client, MCPError, Server, Timeouts
+from dovetail.errors import NeedsLogin, ProcessStartError, RequestTimeout
+from dovetail.host.events import HostEvent
+from dovetail.host.managed_server import ManagedServer, ServerSettings
 from host.polling import TIMEOUT_S, wait_until
 
 PROGRAM = """
@@ -45,14 +46,16 @@ class Scene:
         permit: Callable[[], Awaitable[None]] | None = None,
         **settings: Any,
     ) -> None:
-        self.events: list[Event] = []
+        self.events: list[HostEvent] = []
         self.made = 0
 
         def counted() -> Client | Awaitable[Client]:
             self.made += 1
             return make()
 
-        self.member = Member("m", counted, Terms(**settings), self.events.append, authorize_start=permit)
+        self.member = ManagedServer(
+            "m", counted, ServerSettings(**settings), self.events.append, authorize_start=permit
+        )
 
     @property
     def states(self) -> list[str | None]:
@@ -110,14 +113,14 @@ async def test_a_change_is_told_and_looked_at() -> None:
 
 async def test_what_does_not_start_says_why_and_is_not_tried_again_at_once() -> None:
     scene = Scene(lambda: Client([sys.executable, "-c", "import sys; sys.exit('no key')"]), backoff=(100.0, 100.0))
-    with pytest.raises(CannotStart, match="no key"):
+    with pytest.raises(ProcessStartError, match="no key"):
         await scene.member.ready()
     assert scene.member.state == "failed"
-    assert "no key" in str(scene.member.reason)
-    with pytest.raises(CannotStart, match=r"host\.restart\('m'\)"):
+    assert "no key" in str(scene.member.last_error)
+    with pytest.raises(ProcessStartError, match=r"host\.restart\('m'\)"):
         await scene.member.ready()
     assert scene.made == 1
-    with pytest.raises(CannotStart, match="no key"):
+    with pytest.raises(ProcessStartError, match="no key"):
         await scene.member.restart()
     assert scene.made == 2
 
@@ -134,7 +137,7 @@ async def test_a_mistake_in_its_configuration_is_its_own() -> None:
         raise KeyError("GITHUB_TOKEN")
 
     scene = Scene(make)
-    with pytest.raises(CannotStart, match="GITHUB_TOKEN"):
+    with pytest.raises(ProcessStartError, match="GITHUB_TOKEN"):
         await scene.member.ready()
     assert scene.member.state == "failed"
 
@@ -173,7 +176,7 @@ async def test_one_that_dies_again_and_again_is_given_up_for_a_while(script: Pat
                     await client.call("die")
             except MCPError:
                 pass
-    with pytest.raises(CannotStart, match=r"(?s)3 .*100 s.*host\.restart"):
+    with pytest.raises(ProcessStartError, match=r"(?s)3 .*100 s.*host\.restart"):
         await scene.member.ready()
     assert scene.member.client is None
     await scene.member.restart()
@@ -197,7 +200,7 @@ async def test_it_rests_when_nobody_uses_it(script: Path) -> None:
 async def test_one_that_is_disabled_is_left_alone() -> None:
     scene = Scene(lambda: Client(small()))
     await scene.member.disable()
-    with pytest.raises(CannotStart, match="disabled"):
+    with pytest.raises(ProcessStartError, match="disabled"):
         await scene.member.ready()
     assert await scene.member.listed("tool") == {}
     await scene.member.restart()
@@ -206,12 +209,14 @@ async def test_one_that_is_disabled_is_left_alone() -> None:
 
 
 async def test_stopping_ends_a_start_and_tells_whoever_waits() -> None:
-    scene = Scene(lambda: Client([sys.executable, "-c", "import time; time.sleep(100)"], timeouts=Timeouts(probe=50)))
+    scene = Scene(
+        lambda: Client([sys.executable, "-c", "import time; time.sleep(100)"], timeouts=Timeouts(discover=50))
+    )
     waiting = asyncio.create_task(scene.member.ready())
     await scene.until("starting")
     async with asyncio.timeout(TIMEOUT_S):
         await scene.member.stop()
-        with pytest.raises(CannotStart, match="stopped"):
+        with pytest.raises(ProcessStartError, match="stopped"):
             await waiting
     assert scene.member.state == "idle"
 
@@ -219,10 +224,10 @@ async def test_stopping_ends_a_start_and_tells_whoever_waits() -> None:
 async def test_a_list_that_hangs_costs_its_own_time_only() -> None:
     app = small()
 
-    async def never(exchange: Any, proceed: Any) -> Any:
+    async def never(exchange: Any, call_next: Any) -> Any:
         if exchange.method == "tools/list":
             await asyncio.Event().wait()
-        return await proceed(exchange)
+        return await call_next(exchange)
 
     app.middleware(never)
     scene = Scene(lambda: Client(app), list_time=0.2)

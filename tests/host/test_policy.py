@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail import Policy, ToolAnnotations, arg, rule
-from dovetail.host.policy.policy import Question, Rule
+from dovetail.host.policy.policy import PolicyRequest, Rule
 from dovetail.host.policy.quotas import Rate
 
 Verdict = Literal["allow", "ask", "deny", "hide"]
@@ -33,7 +33,7 @@ READING = ToolAnnotations(read_only_hint=True)
 
 
 def verdict(policy: Policy, server: str, tool: str = "x", arguments: Any = None, **more: Any) -> str:
-    return policy.decide(Question(server=server, tool=tool, arguments=arguments, **more)).verdict
+    return policy.decide(PolicyRequest(server=server, tool=tool, arguments=arguments, **more)).action
 
 
 @pytest.mark.parametrize(
@@ -72,21 +72,21 @@ def test_decisions(server: str, tool: str, arguments: Any, more: dict[str, Any],
 
 
 def test_the_order_of_rules_does_not_matter() -> None:
-    question = Question(server="s", tool="t", arguments={})
+    question = PolicyRequest(server="s", tool="t", arguments={})
     for rules in itertools.permutations([rule(one, server="s") for one in VERDICTS]):
-        assert Policy(rules=rules).decide(question).verdict == "hide"
-        assert Policy(rules=rules[1:]).decide(question).verdict == max(
-            (r.verdict for r in rules[1:]), key=ORDER.__getitem__
+        assert Policy(rules=rules).decide(question).action == "hide"
+        assert Policy(rules=rules[1:]).decide(question).action == max(
+            (r.action for r in rules[1:]), key=ORDER.__getitem__
         )
 
 
 def test_a_decision_names_its_rule_and_reason() -> None:
-    decision = POLICY.decide(Question(server="github", tool="delete_repo", arguments={}))
+    decision = POLICY.decide(PolicyRequest(server="github", tool="delete_repo", arguments={}))
     assert decision.rule is RULES[0]
     assert "no deletions" in decision.reason
     assert "*.delete_*" in decision.reason
-    assert decision.tier == "user"
-    assert Policy().decide(Question(server="x")).tier == "built-in"
+    assert decision.level == "user"
+    assert Policy().decide(PolicyRequest(server="x")).level == "built-in"
 
 
 def test_a_server_cannot_pass_for_another_by_a_dot_in_a_name() -> None:
@@ -117,7 +117,7 @@ def test_no_word_of_a_server_that_is_not_trusted_changes_a_decision(policy: Poli
 
 def test_hints_of_a_trusted_server_count_as_the_specification_reads_them() -> None:
     def facts(said: ToolAnnotations | None, trusted: bool = True) -> list[bool]:
-        question = Question(server="a", annotations=said, trusted=trusted)
+        question = PolicyRequest(server="a", annotations=said, trusted=trusted)
         return [question.fact(name) for name in ("read_only", "destructive", "idempotent", "open_world")]
 
     worst = [False, True, False, True]
@@ -138,12 +138,12 @@ def test_a_lower_tier_never_loosens(
 ) -> None:
     for server in ("a", "b"):
         more: dict[str, Any] = {"annotations": said, "trusted": trusted}
-        above = Policy.tiered(admin=admin, user=user)
-        whole = Policy.tiered(admin=admin, user=user, project=project)
+        above = Policy.combine(admin=admin, user=user)
+        whole = Policy.combine(admin=admin, user=user, project=project)
         assert ORDER[verdict(whole, server, **more)] >= ORDER[verdict(above, server, **more)]
-        alone = admin.decide(Question(server=server, tool="x", **more))
-        if alone.tier != "built-in":  # what the administrator said is the least
-            assert ORDER[verdict(above, server, **more)] >= ORDER[alone.verdict]
+        alone = admin.decide(PolicyRequest(server=server, tool="x", **more))
+        if alone.level != "built-in":  # what the administrator said is the least
+            assert ORDER[verdict(above, server, **more)] >= ORDER[alone.action]
 
 
 @pytest.mark.parametrize(
@@ -163,20 +163,26 @@ def test_a_lower_tier_never_loosens(
     ],
 )
 def test_tiers(admin: Policy | None, user: Policy | None, project: Policy | None, expected: str, tier: str) -> None:
-    decision = Policy.tiered(admin=admin, user=user, project=project).decide(Question(server="a", tool="x"))
-    assert (decision.verdict, decision.tier) == (expected, tier)
+    decision = Policy.combine(admin=admin, user=user, project=project).decide(PolicyRequest(server="a", tool="x"))
+    assert (decision.action, decision.level) == (expected, tier)
 
 
 def test_where_nobody_can_be_asked_to_ask_is_to_deny() -> None:
-    asked, allowed = Question(server="a"), Question(server="b")
+    asked, allowed = PolicyRequest(server="a"), PolicyRequest(server="b")
     policy = Policy(rules=[rule("allow", server="b")])
     decision = policy.unattended(policy.decide(asked))
-    assert decision.verdict == "deny"
+    assert decision.action == "deny"
     assert decision.reason != policy.decide(asked).reason
-    assert policy.unattended(policy.decide(allowed)).verdict == "allow"
-    assert Policy(headless="allow").headless == "allow"
-    assert Policy.tiered(user=Policy(headless="allow"), project=Policy(headless="allow")).headless == "deny"
-    assert Policy.tiered(admin=Policy(headless="deny"), user=Policy(headless="allow")).headless == "deny"
+    assert policy.unattended(policy.decide(allowed)).action == "allow"
+    assert Policy(non_interactive="allow").non_interactive == "allow"
+    assert (
+        Policy.combine(user=Policy(non_interactive="allow"), project=Policy(non_interactive="allow")).non_interactive
+        == "deny"
+    )
+    assert (
+        Policy.combine(admin=Policy(non_interactive="deny"), user=Policy(non_interactive="allow")).non_interactive
+        == "deny"
+    )
 
 
 # Limits.
@@ -185,9 +191,9 @@ def test_where_nobody_can_be_asked_to_ask_is_to_deny() -> None:
 def test_of_several_limits_the_strictest_of_each_kind_counts() -> None:
     admin = Policy(limits={"*": {"timeout": 60, "rate": "50/s"}})
     user = Policy(limits={"github.*": "60/min", "*": {"timeout": 90, "result_bytes": 1000, "concurrency": 4}})
-    found = Policy.tiered(admin=admin, user=user).quota("github", "x")
+    found = Policy.combine(admin=admin, user=user).quota("github", "x")
     assert (found.timeout, found.result_bytes, found.concurrency, found.rate) == (60, 1000, 4, Rate(60, 60.0))
-    assert Policy.tiered(admin=admin, user=user).quota("docs", "x").rate == Rate(50, 1.0)
+    assert Policy.combine(admin=admin, user=user).quota("docs", "x").rate == Rate(50, 1.0)
     assert str(found) == "timeout 60, result_bytes 1000, concurrency 4, rate 60/min"
     assert Policy().quota("a", "b").timeout is None
 
@@ -251,7 +257,7 @@ def test_a_file_says_the_same_as_python(tmp_path: Path) -> None:
             ),
         ],
         limits={"github.*": "60/min", "*": {"timeout": 60}},
-        headless="deny",
+        non_interactive="deny",
     )
     assert Policy.load(path).explain() == written.explain()
 
@@ -286,7 +292,7 @@ def test_a_bad_file_says_what_is_wrong(tmp_path: Path, text: str, about: str) ->
 
 
 def test_an_explanation_shows_what_each_rule_made_of_the_question() -> None:
-    tiers = Policy.tiered(
+    tiers = Policy.combine(
         admin=Policy(rules=[rule("deny", server="prod", reason="not from here")]),
         user=Policy(
             rules=[
@@ -300,7 +306,7 @@ def test_an_explanation_shows_what_each_rule_made_of_the_question() -> None:
         ),
         project=Policy("ask"),
     )
-    question = Question(server="prod", tool="read", arguments={"table": "users\x1b", "limit": 1})
+    question = PolicyRequest(server="prod", tool="read", arguments={"table": "users\x1b", "limit": 1})
     shown = tiers.explain(question)
     assert "\x1b" not in shown
     for pattern in (
@@ -321,11 +327,11 @@ def test_an_explanation_shows_what_each_rule_made_of_the_question() -> None:
 
 def test_rules_are_data() -> None:
     made: Rule = rule(
-        "deny", server="a", tool=["b", "c"], kind="tool.call", destructive=True, annotation={"openWorld": False}
+        "deny", server="a", tool=["b", "c"], kind="tool.call", destructive=True, annotations={"openWorld": False}
     )
     assert str(made) == "deny, server a, tool b or c, kind tool.call, destructive, not open_world"
     assert made == rule(
-        "deny", server="a", tool=("b", "c"), kind=["tool.call"], annotation={"destructive": True, "open_world": False}
+        "deny", server="a", tool=("b", "c"), kind=["tool.call"], annotations={"destructive": True, "open_world": False}
     )
 
 
@@ -388,12 +394,12 @@ def test_the_name_a_model_sees_allows_this_tool_and_no_other() -> None:
 
 def test_a_hint_that_is_not_believed_is_told_with_the_cure() -> None:
     policy = Policy("ask", [rule("allow", read_only=True)])
-    told = policy.decide(Question(server="a", tool="x", arguments={}, annotations=READING)).reason
+    told = policy.decide(PolicyRequest(server="a", tool="x", arguments={}, annotations=READING)).reason
     assert "trust=True" in told
     assert "x-dovetail" in told
-    assert "trust" not in policy.decide(Question(server="a", tool="x", arguments={})).reason
+    assert "trust" not in policy.decide(PolicyRequest(server="a", tool="x", arguments={})).reason
     asking = Policy("allow", [rule("ask", destructive=True)])
-    assert "read-only" in asking.decide(Question(server="a", tool="x", arguments={}, annotations=READING)).reason
+    assert "read-only" in asking.decide(PolicyRequest(server="a", tool="x", arguments={}, annotations=READING)).reason
 
 
 def test_rules_given_as_tables_are_rules_and_anything_else_is_refused_at_once() -> None:
@@ -407,4 +413,4 @@ def test_rules_given_as_tables_are_rules_and_anything_else_is_refused_at_once() 
 @pytest.mark.parametrize(("member", "meant"), [("readonly", "read_only"), ("tools", "tool"), ("verdct", "verdict")])
 def test_a_misspelled_member_of_a_rule_is_told_with_the_one_that_is_meant(member: str, meant: str) -> None:
     with pytest.raises(ValueError, match=rf"rules\[0\]: .*{member}.*'{meant}'"):
-        Policy.read({"rules": [{"verdict": "deny", member: True}]})
+        Policy.from_dict({"rules": [{"verdict": "deny", member: True}]})

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.host.policy.quotas import Quota, Rate, parse_limits
+from dovetail.host.policy.quotas import Rate, ToolLimits, parse_limits
 
 
 @pytest.mark.parametrize(
@@ -12,7 +12,7 @@ from dovetail.host.policy.quotas import Quota, Rate, parse_limits
     [("60/min", Rate(60, 60.0)), ("1/s", Rate(1, 1.0)), ("5/h", Rate(5, 3600.0)), ("2/day", Rate(2, 86400.0))],
 )
 def test_rates(written: str, rate: Rate) -> None:
-    assert parse_limits(written) == Quota(rate=rate)
+    assert parse_limits(written) == ToolLimits(rate=rate)
     assert str(rate) == written
 
 
@@ -42,6 +42,6 @@ def test_of_two_limits_the_stricter_counts() -> None:
     other = parse_limits({"timeout": 9, "concurrency": 2, "rate": "2/s"})
     tight = one.combine_strictest(other)
     assert tight == other.combine_strictest(one)
-    assert tight == Quota(timeout=5, result_bytes=100, concurrency=2, rate=Rate(100, 60.0))
-    assert Quota().combine_strictest(one) == one
+    assert tight == ToolLimits(timeout=5, result_bytes=100, concurrency=2, rate=Rate(100, 60.0))
+    assert ToolLimits().combine_strictest(one) == one
     assert str(tight) == "timeout 5, result_bytes 100, concurrency 2, rate 100/min"

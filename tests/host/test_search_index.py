@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from dovetail import Tool
 from dovetail.host.search_index import SearchIndex, extract_words
+from dovetail.types import Tool
 
 
 def tool(name: str, description: str = "", **properties: Any) -> Tool:

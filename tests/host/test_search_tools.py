@@ -18,7 +18,7 @@ def catalog() -> Catalog:
         Tool(name=f"tool{number}", description="Adds numbers.\n" + "x" * 999, input_schema={"type": "object"})
         for number in range(60)
     ]
-    return Catalog.of({"s": Manifest(tools=tools, prompts=[Prompt(name="p")])})
+    return Catalog.from_manifests({"s": Manifest(tools=tools, prompts=[Prompt(name="p")])})
 
 
 def said(result: CallToolResult) -> Any:
@@ -27,9 +27,9 @@ def said(result: CallToolResult) -> Any:
 
 def test_the_three_stand_for_all_tools_and_for_nothing_else() -> None:
     found = create_search_catalog(catalog())
-    assert [one.exposed for one in found.tools] == ["host__call_tool", "host__describe_tool", "host__search_tools"]
+    assert [one.model_name for one in found.tools] == ["host__call_tool", "host__describe_tool", "host__search_tools"]
     assert [one.name for one in found.prompts] == ["p"]
-    assert {one.exposed for one in found.tools} | {one.full for one in found.tools} == {*SEARCH_TOOL_BY_NAME}
+    assert {one.model_name for one in found.tools} | {one.full_name for one in found.tools} == {*SEARCH_TOOL_BY_NAME}
 
 
 @pytest.mark.parametrize(("limit", "number"), [(3, 3), (50, 50), (51, 10), (0, 10), ("5", 10), (True, 10), (None, 10)])

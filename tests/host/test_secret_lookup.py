@@ -12,15 +12,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.host.config.secret_lookup import Reference, ReferenceContext, Secrets, Unresolved, split_references
+from dovetail.host.config.secret_lookup import (
+    Reference,
+    ReferenceContext,
+    SecretNotFound,
+    SecretResolver,
+    split_references,
+)
 
 CANARY = "canary-7f3a91"
 KEPT = {("dovetail", "github"): CANARY, ("other", "bank"): CANARY}
 PRINT = f"{sys.executable} -c \"print('{CANARY}')\""
 
 
-def secrets(**environ: str) -> Secrets:
-    return Secrets(environ, {"token": CANARY}, keyring=lambda service, name: KEPT.get((service, name)))
+def secrets(**environ: str) -> SecretResolver:
+    return SecretResolver(environ, {"token": CANARY}, keyring=lambda service, name: KEPT.get((service, name)))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +88,7 @@ def test_files_are_read(tmp_path: Path) -> None:
 def test_what_cannot_be_looked_up_is_an_error_that_names_it(tmp_path: Path, text: str, level: Any, why: str) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     (tmp_path / "link").symlink_to("/etc/hosts")
-    with pytest.raises(Unresolved, match=r"env\.TOKEN: ") as caught:
+    with pytest.raises(SecretNotFound, match=r"env\.TOKEN: ") as caught:
         secrets().resolve(f"x{text}", "env.TOKEN", ReferenceContext(project_dir=tmp_path, level=level))
     assert why in str(caught.value)
     assert caught.value.setting == "env.TOKEN"
@@ -91,19 +97,19 @@ def test_what_cannot_be_looked_up_is_an_error_that_names_it(tmp_path: Path, text
 
 def test_a_project_reads_only_what_is_kept_for_it(tmp_path: Path) -> None:
     kept = {("dovetail", "token"): "the user's", (f"dovetail:{tmp_path}", "token"): "the project's"}
-    known = Secrets({}, keyring=lambda service, name: kept.get((service, name)))
+    known = SecretResolver({}, keyring=lambda service, name: kept.get((service, name)))
     assert (
         known.resolve("${keyring:token}", "x", ReferenceContext(project_dir=tmp_path, level="project"))
         == "the project's"
     )
     assert known.resolve("${keyring:token}", "x", ReferenceContext(project_dir=tmp_path, level="user")) == "the user's"
-    with pytest.raises(Unresolved):
+    with pytest.raises(SecretNotFound):
         known.resolve("${keyring:dovetail/token}", "x", ReferenceContext(project_dir=tmp_path, level="project"))
 
 
 def test_a_command_is_no_shell(tmp_path: Path) -> None:
     mark = tmp_path / "made"
-    with pytest.raises(Unresolved):
+    with pytest.raises(SecretNotFound):
         secrets().resolve(f"${{cmd:/nowhere; touch {mark}}}", "x")
     assert secrets().resolve(f"${{cmd:echo $HOME; touch {mark}}}", "x") == f"$HOME; touch {mark}"
     assert not mark.exists()
@@ -119,7 +125,7 @@ def test_a_value_does_not_show(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         f"${{cmd:{sys.executable} -c 'print(\"{CANARY}\")'}}",
     ):
         known.resolve(text, "headers.Authorization")
-    with pytest.raises(Unresolved) as caught:
+    with pytest.raises(SecretNotFound) as caught:
         known.resolve("${TOKEN}${keyring:github}${MISSING}", "env.X")
     shown = [repr(known), str(known), str(caught.value), repr(caught.value), caplog.text]
     shown += traceback.format_exception(caught.value)
@@ -172,17 +178,17 @@ def test_the_keyring_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
         return f"{service} {name}"
 
     monkeypatch.setattr(keyring, "get_password", found)
-    assert Secrets({}).resolve("${keyring:a}|${keyring:s/a}", "x") == "dovetail a|s a"
+    assert SecretResolver({}).resolve("${keyring:a}|${keyring:s/a}", "x") == "dovetail a|s a"
 
     def closed(*_: str) -> None:
         raise NoKeyringError
 
     monkeypatch.setattr(keyring, "get_password", closed)
-    with pytest.raises(Unresolved, match=r"x: .*keyring"):
-        Secrets({}).resolve("${keyring:a}", "x")
+    with pytest.raises(SecretNotFound, match=r"x: .*keyring"):
+        SecretResolver({}).resolve("${keyring:a}", "x")
     monkeypatch.setitem(sys.modules, "keyring", None)
-    with pytest.raises(Unresolved, match=r"x: .*keyring"):
-        Secrets({}).resolve("${keyring:a}", "x")
+    with pytest.raises(SecretNotFound, match=r"x: .*keyring"):
+        SecretResolver({}).resolve("${keyring:a}", "x")
 
 
 def test_a_command_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,8 +198,8 @@ def test_a_command_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch)
         return run(*given, timeout=timeout / 100, **options)
 
     monkeypatch.setattr(subprocess, "run", run_hurried)
-    with pytest.raises(Unresolved, match=r"time\.sleep"):
-        Secrets({}).resolve(f"${{cmd:{sys.executable} -c 'import time; time.sleep(60)'}}", "x")
+    with pytest.raises(SecretNotFound, match=r"time\.sleep"):
+        SecretResolver({}).resolve(f"${{cmd:{sys.executable} -c 'import time; time.sleep(60)'}}", "x")
 
 
 @given(st.text(alphabet="ab${}:-env", max_size=30))

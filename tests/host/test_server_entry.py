@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from dovetail.host.config.secret_lookup import Secrets
-from dovetail.host.config.server_entry import Entry, parse_entry
+from dovetail.host.config.secret_lookup import SecretResolver
+from dovetail.host.config.server_entry import ServerConfig, parse_entry
 
 HERE = Path("/p/mcp.json")
 
 
-def read(given: Any, *, name: str = "s", source: str = "mcp.json", level: Any = "user") -> Entry:
+def read(given: Any, *, name: str = "s", source: str = "mcp.json", level: Any = "user") -> ServerConfig:
     return parse_entry(name, given, source, HERE, level=level, project_dir=HERE.parent)[0]
 
 
@@ -55,8 +55,8 @@ def test_what_is_no_entry(given: Any, wrong: str) -> None:
 
 def test_trust_is_the_users_to_give() -> None:
     given = {"command": "x", "x-dovetail": {"trust": True}}
-    assert read(given).settings.trust
-    assert not read(given, level="project").settings.trust
+    assert read(given).settings.trusted
+    assert not read(given, level="project").settings.trusted
     assert any("trusted" in one for one in told(given, level="project"))
 
 
@@ -75,10 +75,10 @@ def test_a_repr_has_names_and_no_values() -> None:
 def test_references_are_looked_up_when_it_is_started() -> None:
     entry = read({"command": "x", "args": ["${A}"], "env": {"KEY": "${input:key}"}})
     assert [str(one) for one in entry.needs()] == ["A", "input:key"]
-    made = entry.target(secrets=Secrets({"A": "one"}, {"key": "two"}))
+    made = entry.to_target(secrets=SecretResolver({"A": "one"}, {"key": "two"}))
     assert (made["args"], made["env"]) == (["one"], {"KEY": "two"})
     with pytest.raises(KeyError):
-        entry.target({})
+        entry.to_target({})
 
 
 def test_inputs_are_asked_for_as_the_file_describes_them() -> None:

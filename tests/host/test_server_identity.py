@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail import Server
-from dovetail.host.managed_server import identity_of
+from dovetail.host.managed_server import identify_server
 
 ENTRY: dict[str, Any] = {"command": "npx", "args": ["-y", "server"], "env": {"TOKEN": "${TOKEN}"}, "cwd": None}
 
@@ -21,16 +21,28 @@ def test_what_is_started_makes_the_identity() -> None:
         {"url": "https://b.example/mcp"},
         {"url": "http://a.example/mcp"},
     ]
-    found = [identity_of(one) for one in [ENTRY, *others]]
+    found = [identify_server(one) for one in [ENTRY, *others]]
     assert len(set(found)) == len(found)
-    assert identity_of(ENTRY, origin="/a/mcp.json") != identity_of(ENTRY, origin="/b/mcp.json") != identity_of(ENTRY)
+    assert (
+        identify_server(ENTRY, origin="/a/mcp.json")
+        != identify_server(ENTRY, origin="/b/mcp.json")
+        != identify_server(ENTRY)
+    )
 
 
 def test_what_is_only_said_otherwise_is_the_same() -> None:
     bare = {"command": "npx", "args": ["-y", "server"]}
-    assert identity_of(bare) == identity_of(["npx", "-y", "server"]) == identity_of(bare | {"env": {}, "cwd": None})
+    assert (
+        identify_server(bare)
+        == identify_server(["npx", "-y", "server"])
+        == identify_server(bare | {"env": {}, "cwd": None})
+    )
     url = "https://a.example/mcp"
-    assert identity_of(url) == identity_of({"url": url}) == identity_of({"url": url, "headers": {"Authorization": "x"}})
-    assert identity_of(Path("server.py")) == identity_of("server.py")
-    assert identity_of(Server("a")) == identity_of(Server("a")) != identity_of(Server("b"))
-    assert identity_of([]) != identity_of(object())
+    assert (
+        identify_server(url)
+        == identify_server({"url": url})
+        == identify_server({"url": url, "headers": {"Authorization": "x"}})
+    )
+    assert identify_server(Path("server.py")) == identify_server("server.py")
+    assert identify_server(Server("a")) == identify_server(Server("a")) != identify_server(Server("b"))
+    assert identify_server([]) != identify_server(object())

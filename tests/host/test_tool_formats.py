@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.host.catalog_item import Offered
+from dovetail.host.catalog_item import CatalogEntry
 from dovetail.host.tool_formats import (
     lint_tools,
     parse_anthropic_call,
@@ -18,9 +18,9 @@ from dovetail.host.tool_formats import (
 from dovetail.wire.tools import Tool
 
 
-def offered(schema: dict[str, Any], description: str = "Does it.") -> Offered:
+def offered(schema: dict[str, Any], description: str = "Does it.") -> CatalogEntry:
     tool = Tool(name="t", description=description, input_schema=schema)
-    return Offered(server="s", name="t", full="s.t", exposed="s__t", declaration=tool)
+    return CatalogEntry(server="s", name="t", full_name="s.t", model_name="s__t", definition=tool)
 
 
 PLAIN = {"type": "object", "properties": {"a": {"type": "integer"}}}

@@ -5,9 +5,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dovetail import Client, MCPError, Policy, PolicyError, ReadResourceResult, ResourceContents, Server, rule
+from dovetail import Client, MCPError, Policy, PolicyError, ResourceContents, Server, rule
 from dovetail.host.host import Host
-from dovetail.host.policy.policy import Question
+from dovetail.host.policy.policy import PolicyRequest
+from dovetail.types import ReadResourceResult
 
 SECRET = [
     "file:///srv/secret/key",
@@ -44,7 +45,7 @@ SECRET = [
 
 
 def verdict(policy: Policy, uri: str, kind: str = "resource.read") -> str:
-    return policy.decide(Question(server="fs", tool=uri, kind=kind)).verdict
+    return policy.decide(PolicyRequest(server="fs", tool=uri, kind=kind)).action
 
 
 @pytest.mark.parametrize("uri", SECRET)
@@ -153,8 +154,8 @@ async def test_a_server_that_reads_by_the_host_name_keeps_its_secret() -> None:
         host.add("db", app)
         for uri in DATABASE:
             with pytest.raises((PolicyError, MCPError)):
-                await host.read("db", uri)
-        assert (await host.read("db", "db://someone@test:5432/users")).contents[0].text == "test"
+                await host.read_resource("db", uri)
+        assert (await host.read_resource("db", "db://someone@test:5432/users")).contents[0].text == "test"
 
 
 @pytest.mark.parametrize(
@@ -209,9 +210,9 @@ def lenient() -> Server:
     app.add_resource(lambda path: path, "file:///{+path}")
 
     @app.middleware
-    async def read(exchange: Any, proceed: Any) -> Any:
+    async def read(exchange: Any, call_next: Any) -> Any:
         if exchange.method != "resources/read":
-            return await proceed(exchange)
+            return await call_next(exchange)
         return ReadResourceResult(contents=[ResourceContents(uri="file:///x", text="read")])
 
     return app
@@ -224,10 +225,10 @@ async def test_reading_by_the_host_and_by_a_gateway() -> None:
         async with Client(app) as client:
             for uri in SECRET:
                 with pytest.raises(PolicyError):
-                    await host.read("fs", uri)
+                    await host.read_resource("fs", uri)
                 with pytest.raises(MCPError):
                     await client.read_resource(f"fs+{uri}")
-            assert (await host.read("fs", "file:///srv/docs/a")).contents[0].text == "read"
+            assert (await host.read_resource("fs", "file:///srv/docs/a")).contents[0].text == "read"
             assert (await client.read_resource("fs+file:///srv/docs/a")).contents[0].text == "read"
             async with client.listen(uris=[f"fs+{uri}" for uri in SECRET]) as listening:
                 assert listening.acknowledged_filter is not None

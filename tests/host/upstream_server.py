@@ -48,7 +48,7 @@ def _add_items(app: UpstreamServer) -> None:
 
     @app.tool
     async def where(ctx: Context) -> str:
-        return " ".join(root.uri for root in await ctx.roots())
+        return " ".join(root.uri for root in await ctx.list_roots())
 
     @app.tool
     async def hang(ctx: Context) -> None:
@@ -87,6 +87,6 @@ def _add_items(app: UpstreamServer) -> None:
     def greet_long(kind: str) -> str:
         return f"long {kind}"
 
-    @app.complete("greet", "kind")
+    @app.completion("greet", "kind")
     def kinds(value: str) -> list[str]:
         return [f"{value}!"]

@@ -14,16 +14,16 @@ from dovetail import (
     AudioContent,
     CallToolResult,
     Context,
-    Declined,
-    Dismissed,
     Elicit,
+    ElicitationCancelled,
+    ElicitationDeclined,
     EmbeddedResource,
     Icon,
     ImageContent,
+    ListRoots,
     PromptMessage,
     ResourceContents,
     ResourceLink,
-    Roots,
     Sample,
     Server,
     TextContent,
@@ -195,7 +195,7 @@ async def narrate(ctx: Context) -> str:
 def caller(ctx: Context) -> dict[str, Any]:
     """Tell who calls, how, and with which `_meta` of their own."""
     own = {name: value for name, value in ctx.meta.items() if name.startswith("example.com/")}
-    return {"client": ctx.client and ctx.client.name, "revision": ctx.revision, "meta": own}
+    return {"client": ctx.client_info and ctx.client_info.name, "revision": ctx.protocol_version, "meta": own}
 
 
 stopped: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
@@ -224,7 +224,7 @@ async def await_stopped(label: str) -> str:
 async def pause(ctx: Context) -> str:
     """Let go of the connection in the middle."""
     await ctx.progress(1)
-    await ctx.close_stream(retry_ms=50)
+    await ctx.close_sse_stream(retry_ms=50)
     await ctx.progress(2)
     return "Back again."
 
@@ -253,9 +253,9 @@ async def persist(ctx: Context) -> str:
     """Ask, and accept a no."""
     try:
         sure = await ctx.elicit("Are you sure?", bool)
-    except Declined:
+    except ElicitationDeclined:
         return "You declined."
-    except Dismissed:
+    except ElicitationCancelled:
         return "You went away."
     return f"You said {sure}."
 
@@ -277,14 +277,14 @@ async def rhyme(word: str, ctx: Context) -> str:
 @app.tool
 async def folders(ctx: Context) -> list[str]:
     """List the roots."""
-    return [root.uri for root in await ctx.roots()]
+    return [root.uri for root in await ctx.list_roots()]
 
 
 @app.tool
 async def survey(ctx: Context) -> str:
     """Ask everything at once."""
-    answers = await ctx.ask_all(
-        mood=Elicit("How are you?", str), poem=Sample("Write a poem.", max_tokens=5), at=Roots()
+    answers = await ctx.request_inputs(
+        mood=Elicit("How are you?", str), poem=Sample("Write a poem.", max_tokens=5), at=ListRoots()
     )
     return f"{answers['mood']}; {_text(answers['poem'].content)}; {len(answers['at'])}"
 
@@ -335,7 +335,7 @@ def forget(name: str) -> str:
 @app.tool
 def touch(name: str) -> str:
     """Say that a city's profile changed."""
-    app.updated(f"city://{name}/profile")
+    app.notify_resource_updated(f"city://{name}/profile")
     return "Touched."
 
 
@@ -362,7 +362,7 @@ def profile(name: str) -> dict[str, str]:
     return {"city": name}
 
 
-@app.complete("city://{name}/profile", "name")
+@app.completion("city://{name}/profile", "name")
 def complete_city(value: str) -> list[str]:
     """Known cities."""
     return [city for city in CITIES if city.startswith(value)]
@@ -397,13 +397,13 @@ def packing_list(
     ]
 
 
-@app.complete("packing_list", "city")
+@app.completion("packing_list", "city")
 def complete_packing_city(value: str) -> list[str]:
     """Known cities."""
     return complete_city(value)
 
 
-@app.complete("packing_list", "street")
+@app.completion("packing_list", "street")
 def complete_street(value: str, arguments: dict[str, str]) -> list[str]:
     """Streets of the city already chosen."""
     return [f"{value} in {arguments.get('city', 'nowhere')}"]

@@ -76,5 +76,5 @@ def django() -> Any:
 
     globals()["urlpatterns"] = [path("", lambda _: HttpResponse("a page", content_type="text/plain"))]
     return server("one").asgi(
-        path="/one/mcp", otherwise=server("two").asgi(path="/two/mcp", otherwise=get_asgi_application())
+        path="/one/mcp", fallback=server("two").asgi(path="/two/mcp", fallback=get_asgi_application())
     )

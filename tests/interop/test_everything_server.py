@@ -12,20 +12,18 @@ from typing import Any
 import pytest
 
 from dovetail import (
-    AnswerError,
     Client,
-    CreateMessageParams,
-    Declined,
-    Dismissed,
-    ElicitParams,
+    ElicitationCancelled,
+    ElicitationDeclined,
     EmbeddedResource,
     ImageContent,
-    PeerError,
-    RequestTimeout,
+    RemoteError,
     ResourceLink,
     Timeouts,
     ToolError,
 )
+from dovetail.errors import InputRequestError, RequestTimeout
+from dovetail.types import CreateMessageRequestParams, ElicitRequestParams
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(60)]
 
@@ -63,20 +61,23 @@ def connect(target: Any) -> Connect:
 
 async def test_opening(connect: Connect) -> None:
     async with connect() as client:
-        assert client.revision == "2025-11-25"
-        assert client.server is not None
-        assert (client.server.name, client.server.title) == ("mcp-servers/everything", "Everything Reference Server")
+        assert client.protocol_version == "2025-11-25"
+        assert client.server_info is not None
+        assert (client.server_info.name, client.server_info.title) == (
+            "mcp-servers/everything",
+            "Everything Reference Server",
+        )
         assert client.instructions is not None
         assert client.instructions.startswith("# Everything Server")
-        assert client.capabilities.resources is not None
-        assert client.capabilities.resources.subscribe is True
+        assert client.server_capabilities.resources is not None
+        assert client.server_capabilities.resources.subscribe is True
         await client.ping()
 
 
 @pytest.mark.parametrize("revision", HANDSHAKE)
 async def test_every_revision_it_speaks(connect: Connect, revision: str) -> None:
     async with connect(revision=revision) as client:
-        assert client.revision == revision
+        assert client.protocol_version == revision
         assert await client.call("echo", message=revision) == f"Echo: {revision}"
 
 
@@ -116,7 +117,7 @@ async def test_a_call_that_fails(connect: Connect) -> None:
         with pytest.raises(ToolError, match="expected number"):
             await client.call("get-sum", a="one", b=1)
         assert (await client.call_tool("get-sum", {"a": "one", "b": 1})).is_error
-        with pytest.raises(PeerError) as refused:
+        with pytest.raises(RemoteError) as refused:
             await client.request("no/such/method")
         assert refused.value.code == -32601
         assert await client.call("echo", message="still here") == "Echo: still here"
@@ -125,7 +126,9 @@ async def test_a_call_that_fails(connect: Connect) -> None:
 async def test_progress(connect: Connect, inbox: Any) -> None:
     async with connect() as client:
         result = await client.call_tool(
-            "trigger-long-running-operation", {"duration": 0.2, "steps": 4}, progress=lambda *told: inbox.put(told)
+            "trigger-long-running-operation",
+            {"duration": 0.2, "steps": 4},
+            progress_handler=lambda *told: inbox.put(told),
         )
         assert result.content[0].text.startswith("Long running operation completed")
         assert inbox.rest() == [(step, 4, None) for step in (1, 2, 3, 4)]
@@ -135,14 +138,14 @@ async def test_a_call_that_is_given_up(connect: Connect, inbox: Any) -> None:
     endless = {"duration": 30, "steps": 600}
     async with connect() as client:
         call = asyncio.create_task(
-            client.call_tool("trigger-long-running-operation", endless, progress=lambda *told: inbox.put(told))
+            client.call_tool("trigger-long-running-operation", endless, progress_handler=lambda *told: inbox.put(told))
         )
         await inbox.take()
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
         with pytest.raises(RequestTimeout):
-            await client.call_tool("trigger-long-running-operation", endless, total=0.2)
+            await client.call_tool("trigger-long-running-operation", endless, total_timeout=0.2)
         assert await client.call("echo", message="still here") == "Echo: still here"
 
 
@@ -158,7 +161,7 @@ async def test_resources(connect: Connect) -> None:
         assert TEXT.format("{resourceId}") in templates
         assert (await client.read(TEXT.format(7))).startswith("Resource 7: This is a plaintext resource")
         assert (await client.read("demo://resource/dynamic/blob/8")).startswith(b"Resource 8: This is a base64 blob")
-        with pytest.raises(PeerError):
+        with pytest.raises(RemoteError):
             await client.read("demo://resource/nowhere")
 
 
@@ -188,7 +191,7 @@ async def test_completion(connect: Connect) -> None:
 async def test_a_form(connect: Connect) -> None:
     asked: list[str] = []
 
-    def answer(question: ElicitParams) -> dict[str, Any]:
+    def answer(question: ElicitRequestParams) -> dict[str, Any]:
         asked.append(question.message)
         return {"name": "Ada", "integer": 7}
 
@@ -202,9 +205,11 @@ async def test_a_form(connect: Connect) -> None:
     assert asked == ["Please provide inputs for the following fields:"]
 
 
-@pytest.mark.parametrize(("exception", "words"), [(Declined, "declined to provide"), (Dismissed, "cancelled the")])
+@pytest.mark.parametrize(
+    ("exception", "words"), [(ElicitationDeclined, "declined to provide"), (ElicitationCancelled, "cancelled the")]
+)
 async def test_a_form_not_filled_in(connect: Connect, exception: type[Exception], words: str) -> None:
-    def refuse(question: ElicitParams) -> None:
+    def refuse(question: ElicitRequestParams) -> None:
         raise exception
 
     async with connect(elicit=refuse) as client:
@@ -214,19 +219,19 @@ async def test_a_form_not_filled_in(connect: Connect, exception: type[Exception]
 
 async def test_a_form_filled_in_wrongly(connect: Connect) -> None:
     async with connect(elicit=lambda question: {"name": 5}) as client:
-        with pytest.raises(AnswerError, match="name"):
+        with pytest.raises(InputRequestError, match="name"):
             await client.call_tool("trigger-elicitation-request")
 
 
 async def test_a_visit(connect: Connect) -> None:
     shown: list[str | None] = []
 
-    def visit(question: ElicitParams) -> bool:
+    def visit(question: ElicitRequestParams) -> bool:
         shown.append(question.url)
         return True
 
     arguments = {"url": "https://example.com/pay"}
-    async with connect(elicit_url=visit, timeouts=Timeouts(read=2)) as client:  # it never says that a visit is over
+    async with connect(elicit_url=visit, timeouts=Timeouts(request=2)) as client:  # it never says that a visit is over
         first, *_ = (await client.call_tool("trigger-url-elicitation", arguments)).content
         assert "completed the URL elicitation" in first.text
         first, *_ = (await client.call_tool("trigger-url-elicitation", arguments | {"errorPath": True})).content
@@ -238,7 +243,7 @@ async def test_a_visit(connect: Connect) -> None:
 
 
 async def test_a_sample(connect: Connect) -> None:
-    async def think(question: CreateMessageParams) -> str:
+    async def think(question: CreateMessageRequestParams) -> str:
         assert question.system_prompt == "You are a helpful test server."
         return "forty-two"
 
@@ -253,7 +258,7 @@ async def test_roots(connect: Connect, tmp_path: Path, inbox: Any) -> None:
         assert await inbox.take() == "Roots updated: 1 root(s) received from client"
         assert tmp_path.as_uri() in (await client.call_tool("get-roots-list")).content[0].text
         roots.append(tmp_path / "more")
-        await client.roots_changed()
+        await client.send_roots_list_changed()
         assert await inbox.take() == "Roots updated: 2 root(s) received from client"
         assert (tmp_path / "more").as_uri() in (await client.call_tool("get-roots-list")).content[0].text
 
@@ -273,7 +278,7 @@ async def test_a_resource_changes(connect: Connect) -> None:
         async with listening as changes:
             await client.call("toggle-subscriber-updates")
             change = await anext(aiter(changes))
-            assert (change.kind, change.uri, change.missed) == ("resource", uri, False)
+            assert (change.kind, change.uri, change.maybe_missed) == ("resource", uri, False)
             await client.call("toggle-subscriber-updates")
 
 
@@ -291,11 +296,11 @@ async def test_a_list_changes(connect: Connect) -> None:
 
 async def test_logs(connect: Connect, inbox: Any) -> None:
     async with connect(on_log=inbox.put, log_level="info") as client:
-        await client.subscribe(TEXT.format(2))
+        await client.subscribe_resource(TEXT.format(2))
         message = await inbox.take()
         assert message.level == "info"
         assert message.data.startswith(f"Received Subscribe Resource request for URI: {TEXT.format(2)}")
-        await client.set_log_level("error")
-        await client.unsubscribe(TEXT.format(2))
+        await client.set_logging_level("error")
+        await client.unsubscribe_resource(TEXT.format(2))
         await client.ping()
         assert inbox.rest() == []

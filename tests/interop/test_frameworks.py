@@ -43,8 +43,8 @@ async def test_two_servers_beside_a_page(framework: str, lifespan: str, revision
     async with serving(framework, lifespan) as url:
         for name in ("one", "two"):
             heard: list[Any] = []
-            async with Client(f"{url}/{name}/mcp", revision=revision) as client:
-                result = await client.call_tool("pool", progress=lambda *told, heard=heard: heard.append(told))
+            async with Client(f"{url}/{name}/mcp", protocol_version=revision) as client:
+                result = await client.call_tool("pool", progress_handler=lambda *told, heard=heard: heard.append(told))
                 assert f"pool of {name}" in str(result.content)
                 assert len(heard) == 1
         with await asyncio.to_thread(urllib.request.urlopen, url + "/", timeout=20) as page:

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from auth.guarded_server import User, oauth_settings
-from dovetail import Bearer, Client, NeedsLogin
+from dovetail import Client
+from dovetail.auth import BearerAuth
+from dovetail.errors import NeedsLogin
 
 SCRIPT = Path(__file__).with_name("guarded_servers.py")
 LIBRARIES = {"official": "mcp", "fast": "fastmcp"}
@@ -61,7 +63,7 @@ async def test_a_login_is_taken_up_by_the_next_run(url: str, user: User, tmp_pat
     assert len(user.opened) == 1
 
 
-@pytest.mark.parametrize("auth", [None, Bearer("made-up")])
+@pytest.mark.parametrize("auth", [None, BearerAuth("made-up")])
 async def test_nobody_else_comes_in(url: str, auth: Any) -> None:
     with pytest.raises(NeedsLogin) as refused:
         async with Client(url, auth=auth):

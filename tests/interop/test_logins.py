@@ -26,7 +26,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 
 from auth.live_server import serve_app
-from dovetail import AuthorizationServer, Context, Guard, Server
+from dovetail import Context, Server
+from dovetail.auth import AuthorizationServer, Guard
 
 pytestmark = [
     pytest.mark.interop,
@@ -52,7 +53,7 @@ async def url() -> AsyncIterator[str]:
         def write() -> str:
             return "written"
 
-        return authority.beside(app.asgi())
+        return authority.wrap(app.asgi())
 
     async with serve_app(make) as served:
         yield served + "/mcp"
@@ -138,8 +139,8 @@ async def notes() -> AsyncIterator[str]:
 
     def make(url: str) -> Any:
         users, scopes = {"ada": "pw"}, "notes:read notes:write"
-        authority = AuthorizationServer(issuer=url, users=users, resources=[url + "/mcp"], scopes=scopes)
-        app = Server("guarded", auth=Guard(authority.verifier(), scopes=["notes:read"], show_locked=True))
+        authority = AuthorizationServer(issuer=url, users=users, resources=[url + "/mcp"], scopes_supported=scopes)
+        app = Server("guarded", auth=Guard(authority.verifier(), required_scopes=["notes:read"], list_restricted=True))
 
         @app.tool
         def whoami(ctx: Context) -> str:
@@ -150,7 +151,7 @@ async def notes() -> AsyncIterator[str]:
         def write(text: str) -> str:
             return f"kept {text}"
 
-        return authority.beside(app.asgi())
+        return authority.wrap(app.asgi())
 
     async with serve_app(make) as served:
         yield served + "/mcp"

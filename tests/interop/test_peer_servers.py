@@ -14,20 +14,9 @@ from typing import Any, NamedTuple
 import pytest
 import pytest_asyncio
 
-from dovetail import (
-    AnswerError,
-    Client,
-    CreateMessageParams,
-    Declined,
-    ElicitParams,
-    ImageContent,
-    NotFound,
-    NotOffered,
-    PeerError,
-    Pending,
-    RequestTimeout,
-    ToolError,
-)
+from dovetail import Client, ElicitationDeclined, ImageContent, PendingRequest, RemoteError, ToolError
+from dovetail.errors import InputRequestError, NotFound, NotSupported, RequestTimeout
+from dovetail.types import CreateMessageRequestParams, ElicitRequestParams
 
 pytest.importorskip("mcp", reason="mcp, the official SDK, is not installed")
 pytest.importorskip("fastmcp", reason="fastmcp is not installed")
@@ -49,13 +38,13 @@ class Desk:
         self.seat: dict[str, Any] | None = None
         self.logged: asyncio.Queue[Any] = asyncio.Queue()
 
-    def elicit(self, question: ElicitParams) -> dict[str, Any]:
+    def elicit(self, question: ElicitRequestParams) -> dict[str, Any]:
         assert question.message == "Which seat?"
         if self.seat is None:
-            raise Declined
+            raise ElicitationDeclined
         return self.seat
 
-    async def sample(self, question: CreateMessageParams) -> str:
+    async def sample(self, question: CreateMessageRequestParams) -> str:
         assert question.system_prompt == "Be brief."
         assert question.max_tokens == 50
         return "forty-two"
@@ -103,7 +92,7 @@ async def peer(request: pytest.FixtureRequest, reach: Reach) -> AsyncIterator[Pe
     desk = Desk()
     target = reach(library, transport)
     handlers: dict[str, Any] = {"elicit": desk.elicit, "sample": desk.sample, "roots": [ROOT]}
-    async with Client(target, era=era, on_log=desk.logged.put_nowait, **handlers) as client:
+    async with Client(target, era=era, log_handler=desk.logged.put_nowait, **handlers) as client:
         yield Peer(library, transport, era, client, desk)
 
 
@@ -119,23 +108,23 @@ def client(peer: Peer) -> Client:
 @pytest.mark.parametrize("transport", ["stdio", "http", "sse"])
 async def test_the_era_is_found_out(reach: Reach, library: str, transport: str) -> None:
     async with Client(reach(library, transport)) as client:
-        assert client.revision == REVISIONS["handshake" if transport == "sse" else "stateless"]
+        assert client.protocol_version == REVISIONS["handshake" if transport == "sse" else "stateless"]
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("transport", ["http", "sse"])
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18"])
 async def test_every_revision_they_speak(reach: Reach, library: str, transport: str, revision: str) -> None:
-    async with Client(reach(library, transport), revision=revision) as client:
-        assert client.revision == revision
+    async with Client(reach(library, transport), protocol_version=revision) as client:
+        assert client.protocol_version == revision
         assert "Hello, Ada!" in (await client.call_tool("greet", {"name": "Ada"})).content[0].text
 
 
 async def test_opening(peer: Peer) -> None:
     client = peer.client
-    assert client.revision == REVISIONS[peer.era]
-    assert client.server is not None
-    assert (client.server.name, client.server.version) == (peer.library, "1.2.3")
+    assert client.protocol_version == REVISIONS[peer.era]
+    assert client.server_info is not None
+    assert (client.server_info.name, client.server_info.version) == (peer.library, "1.2.3")
     assert client.instructions == "Try anything."
     assert REVISIONS[peer.era] in (await client.discover()).supported_versions
     await client.ping()
@@ -160,11 +149,11 @@ async def test_calls_that_fail(client: Client) -> None:
     with pytest.raises(ToolError, match="The kettle is empty"):
         await client.call("fail")
     assert (await client.call_tool("fail")).is_error
-    with pytest.raises((ToolError, PeerError)):
+    with pytest.raises((ToolError, RemoteError)):
         await client.call("primes", below="many")
-    with pytest.raises((ToolError, PeerError)):
+    with pytest.raises((ToolError, RemoteError)):
         await client.call("no_such_tool")
-    with pytest.raises(PeerError) as unknown:
+    with pytest.raises(RemoteError) as unknown:
         await client.request("no/such/method")
     assert unknown.value.code == -32601
 
@@ -183,13 +172,15 @@ async def test_a_header_is_learnt_from_a_refusal(reach: Reach) -> None:
 
 
 async def test_progress(client: Client, inbox: Any) -> None:
-    await client.call_tool("climb", {"steps": 3}, progress=lambda *told: inbox.put(told))
+    await client.call_tool("climb", {"steps": 3}, progress_handler=lambda *told: inbox.put(told))
     assert inbox.rest() == [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]
 
 
 async def test_a_call_that_is_cancelled(client: Client, inbox: Any, request: pytest.FixtureRequest) -> None:
     label = request.node.name
-    call = asyncio.create_task(client.call_tool("hang", {"label": label}, progress=lambda *told: inbox.put(told)))
+    call = asyncio.create_task(
+        client.call_tool("hang", {"label": label}, progress_handler=lambda *told: inbox.put(told))
+    )
     assert (await inbox.take())[2] == "hanging"
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -232,7 +223,7 @@ async def test_prompts_and_completion(client: Client) -> None:
     assert filled.messages[0].content.text == "What should I pack for Oslo?"
     assert (await client.complete("city", "Os", prompt="packing")).values == ["Oslo", "Osaka", "Ostrava"]
     assert (await client.complete("name", "Z", template="city://{name}/profile")).values == ["Zürich"]
-    with pytest.raises(PeerError):
+    with pytest.raises(RemoteError):
         await client.get_prompt("no_such_prompt")
 
 
@@ -258,12 +249,12 @@ async def test_roots(client: Client) -> None:
 @pytest.mark.parametrize("library", LIBRARIES)
 async def test_a_form_answered_elsewhere(reach: Reach, library: str) -> None:
     url, desk = reach(library, "http"), Desk()
-    async with Client(url, elicit=desk.elicit) as client:
+    async with Client(url, elicitation_handler=desk.elicit) as client:
         pending = await client.start_tool("book", {"flight": "SK 461"})
-        assert isinstance(pending, Pending)
-    async with Client(url, elicit=desk.elicit) as client:
-        again = Pending.load(pending.dump())
-        (key,) = again.questions
+        assert isinstance(pending, PendingRequest)
+    async with Client(url, elicitation_handler=desk.elicit) as client:
+        again = PendingRequest.load(pending.dump())
+        (key,) = again.input_requests
         result = await client.resume(again, {key: {"action": "accept", "content": {"row": 1, "window": False}}})
         assert result.content[0].text == "SK 461 in row 1, by the aisle"
 
@@ -272,7 +263,7 @@ async def test_a_form_answered_elsewhere(reach: Reach, library: str) -> None:
 @pytest.mark.parametrize("era", REVISIONS)
 async def test_nobody_to_ask(reach: Reach, library: str, era: Any) -> None:
     async with Client(reach(library, "http"), era=era) as client:
-        with pytest.raises((ToolError, PeerError, AnswerError)):
+        with pytest.raises((ToolError, RemoteError, InputRequestError)):
             await client.call("book", flight="SK 461")
         assert await client.call("greet", name="Ada") == "Hello, Ada!"
 
@@ -283,7 +274,7 @@ async def test_nobody_to_ask(reach: Reach, library: str, era: Any) -> None:
 async def test_a_list_changes(peer: Peer) -> None:
     listening = peer.client.listen(prompts=False, resources=False)
     if (peer.library, peer.era) == ("fast", "stateless"):
-        with pytest.raises(NotOffered):
+        with pytest.raises(NotSupported):
             await anext(aiter(listening))
         return
     async with listening as changes, asyncio.timeout(20):
@@ -294,7 +285,7 @@ async def test_a_list_changes(peer: Peer) -> None:
 async def test_a_resource_changes(peer: Peer) -> None:
     listening = peer.client.listen(tools=False, prompts=False, resources=False, uris=[OSLO])
     if (peer.library, peer.era) != ("official", "stateless"):
-        with pytest.raises(NotOffered):
+        with pytest.raises(NotSupported):
             await anext(aiter(listening))
         return
     async with listening as changes, asyncio.timeout(20):

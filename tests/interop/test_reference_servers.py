@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, NoCommonRevision, NotOffered, ToolError
+from dovetail import Client, ToolError
+from dovetail.errors import NotSupported, VersionNegotiationError
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(60)]
 
@@ -27,7 +28,7 @@ def era(request: pytest.FixtureRequest) -> Any:
 
 async def test_filesystem(npm_server: Command, tmp_path: Path) -> None:
     async with Client(npm_server("filesystem", str(tmp_path))) as files:
-        assert files.revision == ERAS["handshake"]
+        assert files.protocol_version == ERAS["handshake"]
         assert len(await files.list_tools()) == 14
         path = str(tmp_path / "notes.txt")
         await files.call("write_file", path=path, content="one\ntwo\nthree\n")
@@ -59,7 +60,7 @@ async def test_filesystem_within_the_roots(npm_server: Command, tmp_path: Path) 
         with pytest.raises(ToolError):
             await files.call("write_file", path=str(second / "a.txt"), content="a")
         roots[:] = [second]
-        await files.roots_changed()
+        await files.send_roots_list_changed()
         await allowed(files, "second")
         await files.call("write_file", path=str(second / "a.txt"), content="a")
 
@@ -97,7 +98,7 @@ async def test_git(pypi_server: Command, repository: Path, era: Any) -> None:
     (repository / "notes.txt").write_text("one\n")
     at = {"repo_path": str(repository)}
     async with Client(pypi_server("mcp-server-git", "--repository", str(repository)), era=era) as git:
-        assert git.revision == ERAS[era]
+        assert git.protocol_version == ERAS[era]
         assert len(await git.list_tools()) == 12
         assert "notes.txt" in await git.call("git_status", **at)
         await git.call("git_add", **at, files=["notes.txt"])
@@ -112,7 +113,7 @@ async def test_git(pypi_server: Command, repository: Path, era: Any) -> None:
 
 async def test_time(pypi_server: Command, era: Any) -> None:
     async with Client(pypi_server("mcp-server-time", "--local-timezone", "Europe/Oslo"), era=era) as clock:
-        assert clock.revision == ERAS[era]
+        assert clock.protocol_version == ERAS[era]
         assert [tool.name for tool in await clock.list_tools()] == ["get_current_time", "convert_time"]
         told = await clock.call(
             "convert_time", source_timezone="Asia/Tokyo", time="12:00", target_timezone="Asia/Kolkata"
@@ -125,7 +126,7 @@ async def test_time(pypi_server: Command, era: Any) -> None:
 async def test_sqlite(pypi_server: Command, tmp_path: Path) -> None:
     command = pypi_server("mcp-server-sqlite", "--db-path", str(tmp_path / "cities.db"))
     async with Client(command) as sqlite:
-        assert sqlite.revision == ERAS["handshake"]
+        assert sqlite.protocol_version == ERAS["handshake"]
         assert len(await sqlite.list_tools()) == 6
         await sqlite.call("create_table", query="create table cities (name text, people integer)")
         assert await sqlite.call("write_query", query="insert into cities values ('Oslo', 717710)") == (
@@ -137,13 +138,13 @@ async def test_sqlite(pypi_server: Command, tmp_path: Path) -> None:
         (prompt,) = await sqlite.list_prompts()
         filled = await sqlite.get_prompt(prompt.name, {"topic": "weather"})
         assert "weather" in filled.messages[0].content.text
-        with pytest.raises(NotOffered):
+        with pytest.raises(NotSupported):
             async with sqlite.listen(uris=["memo://insights"]):
                 pass
 
 
 async def test_the_newer_era_is_not_there(pypi_server: Command, npm_server: Command, tmp_path: Path) -> None:
     for command in (pypi_server("mcp-server-sqlite", "--db-path", str(tmp_path / "x.db")), npm_server("memory")):
-        with pytest.raises(NoCommonRevision, match="stateless"):
+        with pytest.raises(VersionNegotiationError, match="stateless"):
             async with Client(command, era="stateless", env={"MEMORY_FILE_PATH": str(tmp_path / "x.jsonl")}):
                 pass

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dovetail import Busy, Client, Context, PeerError, Server, ToolError
-from dovetail.errors import InsufficientScope, InternalError, ProtocolError
-from dovetail.middleware import Caching, LogRequests, MaskErrors, RateLimit, ResponseLimit, Retry, Timing
+from dovetail import Client, Context, RemoteError, Server, ToolError
+from dovetail.errors import InsufficientScope, InternalError, ProtocolError, ServerBusy
+from dovetail.middleware import LogRequests, MaskErrors, RateLimit, ResponseCache, ResponseLimit, Retry, Timing
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.protocol.middleware import ignores_results
 from dovetail.wire.revisions import NEWEST_REVISION
@@ -58,10 +58,10 @@ def exchange(principal: str | None = None, method: str = "tools/call") -> Exchan
 
 async def test_each_request_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "dovetail.requests"):
-        async with Client(server(LogRequests(arguments=True))) as client:
+        async with Client(server(LogRequests(include_arguments=True))) as client:
             await client.call("count", word="a")
             await client.call_tool("fail", {"password": "hunter2"})
-            with pytest.raises(PeerError):
+            with pytest.raises(RemoteError):
                 await client.call("nothing")
     lines = [one.getMessage() for one in caplog.records if "tools/call" in one.getMessage()]
     assert lines[0].startswith("tools/call count ok ")
@@ -107,13 +107,13 @@ async def test_durations_are_counted_on_both_sides() -> None:
 async def test_names_made_up_by_callers_do_not_fill_memory() -> None:
     timing = Timing()
 
-    async def proceed(exchange: Exchange) -> None: ...
+    async def call_next(exchange: Exchange) -> None: ...
 
     for number in range(1500):
         one = exchange()
         one.params["name"] = f"made-up-{number}"
-        await timing(one, proceed)
-    assert len(timing.seen) == 1001
+        await timing(one, call_next)
+    assert len(timing.stats) == 1001
     assert timing["tools/call", "(others)"].count == 500
 
 
@@ -124,20 +124,20 @@ async def test_each_principal_has_its_own_share() -> None:
     clock = Clock()
     limit = RateLimit(2, per=10.0, clock=clock)
 
-    async def proceed(exchange: Exchange) -> str:
+    async def call_next(exchange: Exchange) -> str:
         return "done"
 
     for _ in range(2):
-        assert await limit(exchange("ada"), proceed) == "done"
-    with pytest.raises(Busy) as refused:
-        await limit(exchange("ada"), proceed)
+        assert await limit(exchange("ada"), call_next) == "done"
+    with pytest.raises(ServerBusy) as refused:
+        await limit(exchange("ada"), call_next)
     assert refused.value.retry_after == pytest.approx(5.0)
-    assert await limit(exchange("bob"), proceed) == "done"
-    assert await limit(exchange("ada", "tools/list"), proceed) == "done"  # does not count
+    assert await limit(exchange("bob"), call_next) == "done"
+    assert await limit(exchange("ada", "tools/list"), call_next) == "done"  # does not count
     clock.now += 5.0
-    assert await limit(exchange("ada"), proceed) == "done"
-    with pytest.raises(Busy):
-        await limit(exchange("ada"), proceed)
+    assert await limit(exchange("ada"), call_next) == "done"
+    with pytest.raises(ServerBusy):
+        await limit(exchange("ada"), call_next)
 
 
 async def test_a_client_waits_for_its_turn() -> None:
@@ -175,21 +175,21 @@ async def test_results_of_a_server_elsewhere_are_seen() -> None:
     timing = Timing()
     app = Server("near", middleware=[MaskErrors(), timing, ResponseLimit(1000)])
     app.mount(Client(far))
-    async with Client(app, elicit=lambda _: {"value": "this"}) as client:
+    async with Client(app, elicitation_handler=lambda _: {"value": "this"}) as client:
         result = await client.call_tool("fail", {})
         assert result.is_error
         assert "hunter2" not in str(result.content)
         assert timing["tools/call", "fail"].failures == 1
         assert len(str((await client.call_tool("big", {})).content)) < 1200
-        with pytest.raises(PeerError):
+        with pytest.raises(RemoteError):
             await client.read("big:all")
         assert await client.call("which") == "this"
 
 
 async def test_middleware_that_does_not_look_leaves_them_as_they_came() -> None:
     @ignores_results
-    async def passing(exchange: Exchange, proceed: Any) -> Any:
-        found.append(await proceed(exchange))
+    async def passing(exchange: Exchange, call_next: Any) -> Any:
+        found.append(await call_next(exchange))
         return found[-1]
 
     found: list[Any] = []
@@ -207,23 +207,23 @@ async def test_middleware_that_does_not_look_leaves_them_as_they_came() -> None:
 
 async def test_a_name_that_is_none_is_refused_as_ever() -> None:
     async with Client(server(Retry(["flaky"]))) as client:
-        with pytest.raises(PeerError, match="name"):
+        with pytest.raises(RemoteError, match="name"):
             await client.request("tools/call", {"name": {}})
 
 
 async def test_what_failed_for_a_passing_reason_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.CRITICAL, "dovetail"):
-        async with Client(server(Retry(["flaky"], wait=0.001))) as client:
+        async with Client(server(Retry(["flaky"], delay=0.001))) as client:
             assert await client.call("flaky", failures=2) == 3
-        async with Client(server(Retry(["flaky"], times=1, wait=0.001))) as client:
+        async with Client(server(Retry(["flaky"], max_retries=1, delay=0.001))) as client:
             with pytest.raises(ToolError):
                 await client.call("flaky", failures=2)
-        app = server(Retry(wait=0.001))  # nobody said that the tool may run twice
+        app = server(Retry(delay=0.001))  # nobody said that the tool may run twice
         async with Client(app) as client:
             with pytest.raises(ToolError):
                 await client.call("flaky", failures=1)
             assert await client.call("flaky", failures=1) == 2
-        app = server(Retry(["fail"], wait=0.001))
+        app = server(Retry(["fail"], delay=0.001))
         timing = Timing()
         app.middleware(timing)
         async with Client(app) as client:
@@ -252,7 +252,7 @@ async def test_long_texts_are_cut_and_say_so() -> None:
 
 async def test_results_are_kept_for_a_while_and_for_one_caller() -> None:
     clock = Clock()
-    cache = Caching(["count"], seconds=60, clock=clock)
+    cache = ResponseCache(["count"], ttl=60, clock=clock)
     async with Client(server(cache)) as client:
         assert [await client.call("count", word=word) for word in "aabb"] == ["a1", "a1", "b2", "b2"]
         clock.now += 61
@@ -260,22 +260,22 @@ async def test_results_are_kept_for_a_while_and_for_one_caller() -> None:
         cache.clear()
         assert await client.call("count", word="a") == "a4"
 
-    async def proceed(one: Exchange) -> Any:
+    async def call_next(one: Exchange) -> Any:
         from dovetail import CallToolResult, TextContent
 
         return CallToolResult(content=[TextContent(text=str(one.caller.principal))])
 
     for principal in ("ada", "bob"):
-        assert (await cache(exchange(principal), proceed)).content[0].text == principal
-    shared = Caching(["count"], shared=True)
+        assert (await cache(exchange(principal), call_next)).content[0].text == principal
+    shared = ResponseCache(["count"], shared=True)
     for principal in ("ada", "bob"):
-        assert (await shared(exchange(principal), proceed)).content[0].text == "ada"
+        assert (await shared(exchange(principal), call_next)).content[0].text == "ada"
 
 
 async def test_failures_and_other_tools_are_not_kept() -> None:
     with pytest.raises(TypeError, match="several"):
-        Caching("count")
-    app = server(Caching(["flaky"]))
+        ResponseCache("count")
+    app = server(ResponseCache(["flaky"]))
     async with Client(app) as client:
         with pytest.raises(ToolError):
             await client.call("flaky", failures=1)
@@ -293,17 +293,17 @@ async def test_what_the_protocol_says_is_not_masked() -> None:
     async def locked() -> str:
         return ""
 
-    one = Exchange(1, "tools/call", {"name": "locked"}, {}, Caller(NEWEST_REVISION, stateless=True))
+    one = Exchange(1, "tools/call", {"name": "locked"}, {}, Caller(NEWEST_REVISION, is_stateless=True))
     with pytest.raises(InsufficientScope):
         await app.handle(one)
 
 
 async def test_an_error_of_another_server_is_masked() -> None:
-    async def proceed(_: Exchange) -> Any:
+    async def call_next(_: Exchange) -> Any:
         raise ProtocolError("hunter2")
 
     with pytest.raises(InternalError) as caught:
-        await MaskErrors()(exchange("ada"), proceed)
+        await MaskErrors()(exchange("ada"), call_next)
     assert "hunter2" not in caught.value.message
 
 
@@ -316,7 +316,7 @@ async def test_failures_say_nothing_but_a_reference(caplog: pytest.LogCaptureFix
         assert f"[{reference}]: the database at db.internal said no" in caplog.text
         result = await client.call_tool("count", {"wrod": 1})
         assert "wrod" in str(result.content)  # what a model can repair it is told
-        with pytest.raises(PeerError, match="Unknown tool"):
+        with pytest.raises(RemoteError, match="Unknown tool"):
             await client.call("nothing")
-    async with Client(server(MaskErrors(keep=(ToolError,)))) as client:
+    async with Client(server(MaskErrors(allow=(ToolError,)))) as client:
         assert "db.internal" in str((await client.call_tool("fail", {"password": ""})).content)

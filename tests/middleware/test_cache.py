@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, Context, Principal, Server
+from dovetail import Client, Context, Server
+from dovetail.auth import Principal
 from dovetail.errors import InsufficientScope, ProtocolError, ToolNotFound
-from dovetail.middleware import Caching
+from dovetail.middleware import ResponseCache
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.wire.revisions import NEWEST_REVISION
 
 
 def exchange(who: Principal | None, tool: str = "secret", headers: Any = None) -> Exchange:
     return Exchange(
-        1, "tools/call", {"name": tool}, {}, Caller(NEWEST_REVISION, stateless=True, principal=who), headers
+        1, "tools/call", {"name": tool}, {}, Caller(NEWEST_REVISION, is_stateless=True, principal=who), headers
     )
 
 
@@ -41,7 +42,7 @@ def guarded(*middleware: Any, **options: Any) -> Server:
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("mounted", [False, True])
 async def test_what_is_kept_is_given_to_nobody_who_may_not_have_it(*, shared: bool, mounted: bool) -> None:
-    cache = Caching(["secret"], shared=shared)
+    cache = ResponseCache(["secret"], shared=shared)
     inner = app = guarded(*(() if mounted else (cache,)), scopes=["admin"])
     if mounted:
         app = Server("outer", middleware=[cache])
@@ -56,7 +57,7 @@ async def test_what_is_kept_is_given_to_nobody_who_may_not_have_it(*, shared: bo
 
 async def test_what_became_invisible_is_not_given() -> None:
     seen = [True]
-    app = guarded(Caching(["secret"]), visible=lambda _: seen[0])
+    app = guarded(ResponseCache(["secret"]), visible=lambda _: seen[0])
     assert await said(app, bob()) == "secret"
     seen.clear()
     seen.append(False)
@@ -66,7 +67,7 @@ async def test_what_became_invisible_is_not_given() -> None:
 
 async def test_what_a_mounted_server_keeps_is_its_own_to_refuse() -> None:
     app = Server("outer")
-    inner = guarded(Caching(["secret"], shared=True), scopes=["admin"])
+    inner = guarded(ResponseCache(["secret"], shared=True), scopes=["admin"])
     app.mount(inner, "in")
     assert await said(app, bob("admin"), "in_secret") == "secret"
     with pytest.raises(InsufficientScope):
@@ -74,7 +75,7 @@ async def test_what_a_mounted_server_keeps_is_its_own_to_refuse() -> None:
 
 
 def telling() -> Server:
-    app = Server("telling", middleware=[Caching(["me"])])
+    app = Server("telling", middleware=[ResponseCache(["me"])])
 
     @app.tool
     async def me(ctx: Context) -> str:
@@ -98,18 +99,18 @@ async def test_callers_who_prove_nothing_are_kept_nothing() -> None:
 
 
 async def test_what_is_kept_reads_like_what_was_computed() -> None:
-    app = Server("numbers", middleware=[Caching(["numbers"])])
+    app = Server("numbers", middleware=[ResponseCache(["numbers"])])
 
     @app.tool
     async def numbers() -> list[int]:
         return [1, 2]
 
-    async with Client(app, revision="2025-06-18") as client:
+    async with Client(app, protocol_version="2025-06-18") as client:
         assert await client.call_tool("numbers", {}) == await client.call_tool("numbers", {})
 
 
 async def test_what_has_changed_is_worked_on_anew() -> None:
-    below, app = Server("below"), Server("x", middleware=[Caching(["note:1", "in+note:1", "note:2", "count"])])
+    below, app = Server("below"), Server("x", middleware=[ResponseCache(["note:1", "in+note:1", "note:2", "count"])])
     said: Counter[str] = Counter()
 
     def counted(what: str) -> Callable[[], str]:
@@ -135,8 +136,8 @@ async def test_what_has_changed_is_worked_on_anew() -> None:
             assert await client.read("in+note:1") == "below note:1: 1"
             assert await client.read("note:2") == "x note:2: 1"
             assert await client.call("count") == 1
-        app.updated("note:1")
-        below.updated("note:1")
+        app.notify_resource_updated("note:1")
+        below.notify_resource_updated("note:1")
         assert await client.read("note:1") == "x note:1: 2"
         assert await client.read("in+note:1") == "below note:1: 2"
         assert await client.read("note:2") == "x note:2: 1"
@@ -146,14 +147,14 @@ async def test_what_has_changed_is_worked_on_anew() -> None:
 
 
 async def test_what_changed_while_it_was_read_is_not_kept() -> None:
-    app = Server("x", middleware=[Caching(["note:1"])])
+    app = Server("x", middleware=[ResponseCache(["note:1"])])
     said: list[int] = []
 
     @app.resource("note:1")
     def note() -> str:
         said.append(1)
         if len(said) == 1:
-            app.updated("note:1")
+            app.notify_resource_updated("note:1")
         return str(len(said))
 
     async with Client(app) as client:

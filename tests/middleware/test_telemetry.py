@@ -13,8 +13,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from dovetail import Client, Context, ElicitResult, PeerError, Server, ToolError
+from dovetail import Client, Context, RemoteError, Server, ToolError
 from dovetail.middleware import Telemetry
+from dovetail.types import ElicitResult
 
 
 class Kept:
@@ -74,7 +75,7 @@ def server(kept: Kept) -> Server:
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 async def test_one_trace_from_the_client_into_the_tool(revision: str) -> None:
     theirs, ours = Kept(), Kept()
-    async with Client(server(theirs), revision=revision, middleware=[ours.middleware]) as client:
+    async with Client(server(theirs), protocol_version=revision, middleware=[ours.middleware]) as client:
         await client.call("work", word="w")
         await client.read("x:a")
         await client.get_prompt("greet")
@@ -100,7 +101,7 @@ async def test_failures_by_their_kind() -> None:
     theirs, ours = Kept(), Kept(arguments=True)
     async with Client(server(theirs), middleware=[ours.middleware]) as client:
         await client.call_tool("broken", {})
-        with pytest.raises(PeerError):
+        with pytest.raises(RemoteError):
             await client.call("nothing", x=1)
     for kept in (theirs, ours):
         broken, nothing = kept.spans["tools/call broken"], kept.spans["tools/call nothing"]
@@ -123,7 +124,7 @@ async def test_questions_are_requests_of_the_server() -> None:
         seen.append(question)
         return ElicitResult(action="accept", content={"value": "this"})
 
-    async with Client(server(theirs), revision="2025-11-25", elicit=elicit) as client:
+    async with Client(server(theirs), protocol_version="2025-11-25", elicitation_handler=elicit) as client:
         assert await client.call("ask") == "this"
     asked, call = theirs.spans["elicitation/create"], theirs.spans["tools/call ask"]
     assert asked.kind is trace.SpanKind.CLIENT
@@ -137,9 +138,9 @@ async def test_an_ambient_span_is_linked_not_followed() -> None:
     app = server(theirs)
     parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
-    async def transport(exchange: Any, proceed: Any) -> Any:
+    async def transport(exchange: Any, call_next: Any) -> Any:
         with theirs.tracers.get_tracer("web").start_as_current_span("POST /mcp"):
-            return await proceed(exchange)
+            return await call_next(exchange)
 
     outer = Server("outer", middleware=[transport, theirs.middleware])
     outer.add_tool(lambda: 1, name="one")
@@ -170,7 +171,7 @@ async def test_names_nobody_has_are_not_counted_by() -> None:
     kept = Kept()
     async with Client(server(kept)) as client:
         for number in range(20):
-            with pytest.raises(PeerError):
+            with pytest.raises(RemoteError):
                 await client.call(f"invented{number}")
     points = kept.points()["mcp.server.operation.duration"]
     (refused,) = [point for point in points if point.attributes["mcp.method.name"] == "tools/call"]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 class RecordedMetadata(NamedTuple):
     """One provider's document."""
 
-    parts: dict[str, str]  # what `Upstream` is told besides the name
+    parts: dict[str, str]  # what `UpstreamProvider` is told besides the name
     metadata_url: str
     document: dict[str, Any]
     userinfo: str | None = None  # where the document does not say it

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 from dovetail.oauth import proofs
 from dovetail.oauth.authorization_server.authorization_endpoint import AuthorizationEndpoints
 from dovetail.oauth.authorization_server.clients import known_client
-from dovetail.oauth.authorization_server.identity_provider import SecretSealer, Upstream
+from dovetail.oauth.authorization_server.identity_provider import SecretSealer, UpstreamProvider
 from dovetail.oauth.authorization_server.responses import Request, Response
 from dovetail.oauth.authorization_server.settings import AuthorizationServerSettings
 from dovetail.oauth.authorization_server.store import InMemoryStore, Store
@@ -38,7 +38,7 @@ class ServerHarness:
     def __init__(
         self,
         *,
-        upstream: Upstream | None = None,
+        upstream: UpstreamProvider | None = None,
         store: Store | None = None,
         vault: SecretSealer | None = None,
         login_time: float = 30 * 86400.0,

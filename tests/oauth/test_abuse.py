@@ -386,7 +386,7 @@ def test_a_proof_of_no_time(moment: Any) -> None:
 
 def test_an_assertion_without_end() -> None:
     key = ECKey.generate_key("P-256")
-    desk = ServerHarness(clients=(known_client("nightly", keys=key.as_dict(private=False), scopes="read"),))
+    desk = ServerHarness(clients=(known_client("nightly", public_keys=key.as_dict(private=False), scopes="read"),))
     claims = {"iss": "nightly", "sub": "nightly", "aud": ISSUER, "jti": "1", "exp": 10**400}
     fields = {
         "grant_type": "client_credentials",

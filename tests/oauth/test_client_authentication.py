@@ -59,7 +59,7 @@ def with_document(**changes: Any) -> ServerHarness:
 
 
 def known() -> tuple[ServerHarness, str]:
-    return ServerHarness(clients=(known_client("app", redirect_uris=[REDIRECT_URI], keys=jwks(KEY)),)), "app"
+    return ServerHarness(clients=(known_client("app", redirect_uris=[REDIRECT_URI], public_keys=jwks(KEY)),)), "app"
 
 
 def registered() -> tuple[ServerHarness, str]:
@@ -221,6 +221,6 @@ def test_private_parts_are_not_kept() -> None:
 
 def test_a_known_client_has_one_proof() -> None:
     with pytest.raises(ValueError, match=r"client_secret=.*keys="):
-        known_client("x", redirect_uris=[REDIRECT_URI], client_secret="s", keys=jwks(KEY))
+        known_client("x", redirect_uris=[REDIRECT_URI], client_secret="s", public_keys=jwks(KEY))
     with pytest.raises(ValueError, match=r"keys.*JWK"):
-        known_client("x", redirect_uris=[REDIRECT_URI], keys="nonsense")
+        known_client("x", redirect_uris=[REDIRECT_URI], public_keys="nonsense")

@@ -246,14 +246,14 @@ def test_only_the_state_that_was_sent_is_taken(state: str) -> None:
     for redirect in ({"code": "c", "state": state}, {"code": "c"}, {"error": "e", "state": state}):
         with pytest.raises(LoginFailed) as refused:
             read_redirect(redirect, state + "x", described())
-        assert refused.value.reason is None
+        assert refused.value.oauth_error is None
 
 
 def test_a_refusal_is_told_in_its_own_words() -> None:
     redirect = {"error": "access_denied", "error_description": "Not \x1b[31mtoday", "state": "s"}
     with pytest.raises(LoginFailed, match=r"access_denied.*Not") as refused:
         read_redirect(redirect, "s", described())
-    assert refused.value.reason == "access_denied"
+    assert refused.value.oauth_error == "access_denied"
     assert str(refused.value).isprintable()
 
 

@@ -39,8 +39,8 @@ def test_what_is_no_object_is_none(body: bytes) -> None:
 
 def test_a_refusal_says_its_code_and_words_and_no_more() -> None:
     error = login_error("token", json_answer({"error": "bad", "error_description": "x" * 999, "secret": "s3cret"}, 400))
-    assert error.reason == "bad"
-    assert error.status == 400
+    assert error.oauth_error == "bad"
+    assert error.status_code == 400
     assert re.search("400.*bad.*xxx", str(error))
     assert "s3cret" not in str(error)
     assert len(str(error)) < 400
@@ -55,10 +55,10 @@ def test_a_refusal_cannot_paint_the_terminal() -> None:
 def test_other_bodies_are_not_repeated(body: bytes) -> None:
     error = login_error("token", HTTPResponse(500, {}, body))
     assert "secret" not in str(error)
-    assert error.reason is None
+    assert error.oauth_error is None
 
 
 def test_silence_is_told_as_such() -> None:
     error = login_error("token", HTTPResponse(0))
     assert "token" in str(error)
-    assert (error.reason, error.status) == (None, None)
+    assert (error.oauth_error, error.status_code) == (None, None)

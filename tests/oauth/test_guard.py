@@ -22,7 +22,7 @@ from dovetail.oauth.guard.guard import (
     location_from_request,
     parse_host_name,
 )
-from dovetail.oauth.guard.verifiers import IntrospectionVerifier, JwtVerifier, StaticTokens
+from dovetail.oauth.guard.verifiers import IntrospectionVerifier, JWTVerifier, StaticTokenVerifier
 from dovetail.protocol.principal import Principal
 from oauth.fake_issuer import ISSUER, NOW, RESOURCE, UNREADABLE, Issuer, run_flow
 
@@ -46,11 +46,13 @@ def denied(guard: Guard, authorization: str | None, dpop: str | None = None, **c
 
 
 def test_without_credentials_the_way_to_some_is_told() -> None:
-    guard = Guard(StaticTokens({"t": "ada"}), scopes=["files:read", "mail"], authorization_servers=[ISSUER])
+    guard = Guard(
+        StaticTokenVerifier({"t": "ada"}), required_scopes=["files:read", "mail"], authorization_servers=[ISSUER]
+    )
     for authorization in (None, "", "Basic YTpi", "Bearers t"):
         refusal = denied(guard, authorization)
         said = parse_challenge(refusal.challenge)
-        assert refusal.status == 401
+        assert refusal.status_code == 401
         assert said.error is None
         assert said.resource_metadata == METADATA
         assert said.scopes == ("files:read", "mail")
@@ -60,53 +62,53 @@ def test_without_credentials_the_way_to_some_is_told() -> None:
     "authorization", ["Bearer", "Bearer ", "Bearer a b", "Bearer \u00e4", 'Bearer "t"', "bearer a,b"]
 )
 def test_malformed_credentials(authorization: str) -> None:
-    refusal = denied(Guard(StaticTokens({"t": "ada"})), authorization)
-    assert (refusal.status, parse_challenge(refusal.challenge).error) == (400, "invalid_request")
+    refusal = denied(Guard(StaticTokenVerifier({"t": "ada"})), authorization)
+    assert (refusal.status_code, parse_challenge(refusal.challenge).error) == (400, "invalid_request")
 
 
 @given(st.text())
 def test_a_challenge_is_one_header_whatever_came(authorization: str) -> None:
-    refusal = denied(Guard(StaticTokens({"secret-token": "ada"})), authorization)
+    refusal = denied(Guard(StaticTokenVerifier({"secret-token": "ada"})), authorization)
     assert refusal.challenge.isascii()
     assert refusal.challenge.isprintable()
 
 
 def test_the_scheme_has_no_case() -> None:
-    guard = Guard(StaticTokens({"t": "ada"}))
+    guard = Guard(StaticTokenVerifier({"t": "ada"}))
     assert run_flow(guard.admit(head("bEARER t"))) == "ada"
 
 
 def test_a_wrong_token_is_invalid() -> None:
-    refusal = denied(Guard(StaticTokens({"t": "ada"})), "Bearer x")
-    assert (refusal.status, parse_challenge(refusal.challenge).error) == (401, "invalid_token")
+    refusal = denied(Guard(StaticTokenVerifier({"t": "ada"})), "Bearer x")
+    assert (refusal.status_code, parse_challenge(refusal.challenge).error) == (401, "invalid_token")
 
 
 def test_a_token_for_another_server(issuer: Issuer) -> None:
-    guard = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks()))
+    guard = Guard(JWTVerifier(issuer=ISSUER, public_keys=issuer.jwks()))
     token = issuer.token()
     assert run_flow(guard.admit(head(f"Bearer {token}"))).subject == "ada"
     refusal = denied(guard, f"Bearer {token}", resource="https://mcp.example/other")
-    assert (refusal.status, parse_challenge(refusal.challenge).error) == (401, "invalid_token")
-    elsewhere = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks(), audience=["api://other"]))
-    assert denied(elsewhere, f"Bearer {token}").status == 401
-    configured = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks(), audience="api://mine"))
+    assert (refusal.status_code, parse_challenge(refusal.challenge).error) == (401, "invalid_token")
+    elsewhere = Guard(JWTVerifier(issuer=ISSUER, public_keys=issuer.jwks(), audience=["api://other"]))
+    assert denied(elsewhere, f"Bearer {token}").status_code == 401
+    configured = Guard(JWTVerifier(issuer=ISSUER, public_keys=issuer.jwks(), audience="api://mine"))
     assert run_flow(configured.admit(head(f"Bearer {issuer.token(aud='api://mine')}"))).subject == "ada"
 
 
 def test_missing_scopes_are_told_all_at_once(issuer: Issuer) -> None:
-    guard = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks()), scopes=["files:read", "files:write"])
+    guard = Guard(JWTVerifier(issuer=ISSUER, public_keys=issuer.jwks()), required_scopes=["files:read", "files:write"])
     refusal = denied(guard, f"Bearer {issuer.token()}")
     said = parse_challenge(refusal.challenge)
-    assert (refusal.status, said.error) == (403, "insufficient_scope")
+    assert (refusal.status_code, said.error) == (403, "insufficient_scope")
     assert said.scopes == ("files:read", "files:write")
     assert said.resource_metadata == METADATA
 
 
 def test_broad_scopes_include_narrow_ones() -> None:
     guard = Guard(
-        StaticTokens({"t": Principal("ada", scopes=["all"], claims={"x": 1})}),
-        scopes=["files:read"],
-        implied={"all": ["files", "all"], "files": ["files:read"]},
+        StaticTokenVerifier({"t": Principal("ada", scopes=["all"], claims={"x": 1})}),
+        required_scopes=["files:read"],
+        implied_scopes={"all": ["files", "all"], "files": ["files:read"]},
     )
     found = run_flow(guard.admit(head("Bearer t")))
     assert found.scopes == {"all", "files", "files:read"}
@@ -115,11 +117,11 @@ def test_broad_scopes_include_narrow_ones() -> None:
 
 def test_several_verifiers_and_one_that_cannot_be_asked(issuer: Issuer) -> None:
     other = Issuer("https://other.example")
-    asking = IntrospectionVerifier(endpoint=ISSUER + "/i", client_id="a", client_secret="b")
+    asking = IntrospectionVerifier(introspection_endpoint=ISSUER + "/i", client_id="a", client_secret="b")
     guard = Guard(
-        JwtVerifier(issuer=ISSUER, keys=issuer.jwks()),
-        JwtVerifier(issuer=other.url, keys=other.jwks()),
-        StaticTokens({"t": "bob"}),
+        JWTVerifier(issuer=ISSUER, public_keys=issuer.jwks()),
+        JWTVerifier(issuer=other.url, public_keys=other.jwks()),
+        StaticTokenVerifier({"t": "bob"}),
         asking,
     )
     assert run_flow(guard.admit(head(f"Bearer {issuer.token()}"))) == f"{ISSUER}#ada"
@@ -129,48 +131,52 @@ def test_several_verifiers_and_one_that_cannot_be_asked(issuer: Issuer) -> None:
     forged = other.token(iss=ISSUER)
     for token, status in ((forged, 401), ("unknown", 503)):
         refusal = denied(guard, f"Bearer {token}")
-        assert (refusal.status, bool(refusal.challenge)) == (status, status == 401)
+        assert (refusal.status_code, bool(refusal.challenge)) == (status, status == 401)
 
 
 def test_a_forged_issuer(issuer: Issuer) -> None:
     other = Issuer("https://other.example")
-    guard = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks()), JwtVerifier(issuer=other.url, keys=other.jwks()))
-    assert denied(guard, f"Bearer {other.token(iss=ISSUER)}").status == 401
-    assert denied(guard, f"Bearer {other.token(iss='https://third.example')}").status == 401
+    guard = Guard(
+        JWTVerifier(issuer=ISSUER, public_keys=issuer.jwks()), JWTVerifier(issuer=other.url, public_keys=other.jwks())
+    )
+    assert denied(guard, f"Bearer {other.token(iss=ISSUER)}").status_code == 401
+    assert denied(guard, f"Bearer {other.token(iss='https://third.example')}").status_code == 401
 
 
 def test_an_outage_refuses_but_does_not_condemn(issuer: Issuer) -> None:
-    guard = Guard(JwtVerifier(issuer=ISSUER))
+    guard = Guard(JWTVerifier(issuer=ISSUER))
     with pytest.raises(Denied) as refusal:
         run_flow(guard.admit(head(f"Bearer {issuer.token()}")), lambda _: HTTPResponse(0))
-    assert refusal.value.status == 503
+    assert refusal.value.status_code == 503
 
 
 def test_what_auth_may_be() -> None:
-    one = StaticTokens({"t": "ada"})
+    one = StaticTokenVerifier({"t": "ada"})
     assert isinstance(create_guard(one), Guard)
     assert isinstance(create_guard([one, one]), Guard)
     guard = Guard(one)
     assert create_guard(guard) is guard
     for wrong in ("oauth", 3, [one, "x"], object()):
-        with pytest.raises(TypeError, match=r"Guard\(\.\.\.\), JwtVerifier"):
+        with pytest.raises(TypeError, match=r"Guard\(\.\.\.\), JWTVerifier"):
             create_guard(wrong)
-    with pytest.raises(ValueError, match="JwtVerifier"):
+    with pytest.raises(ValueError, match="JWTVerifier"):
         Guard()
     for scope in ("two words", 'quo"te', "", "back\\slash", "caf\u00e9"):
         with pytest.raises(ValueError, match="scope"):
-            Guard(one, scopes=[scope])
+            Guard(one, required_scopes=[scope])
 
 
 def test_the_document(issuer: Issuer) -> None:
-    guard = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks()), StaticTokens({}), scopes=["a"])
+    guard = Guard(JWTVerifier(issuer=ISSUER, public_keys=issuer.jwks()), StaticTokenVerifier({}), required_scopes=["a"])
     said = guard.document(RESOURCE)
     assert said["resource"] == RESOURCE
     assert said["authorization_servers"] == [ISSUER]
     assert said["scopes_supported"] == ["a"]
     assert said["bearer_methods_supported"] == ["header"]
     assert "dpop_bound_access_tokens_required" not in said
-    other = Guard(StaticTokens({}), authorization_servers=["https://x"], scopes_supported=["b"], dpop=True)
+    other = Guard(
+        StaticTokenVerifier({}), authorization_servers=["https://x"], scopes_supported=["b"], require_dpop=True
+    )
     assert other.document(RESOURCE)["authorization_servers"] == ["https://x"]
     assert other.document(RESOURCE, ["c"])["scopes_supported"] == ["b"]
     assert other.document(RESOURCE)["dpop_bound_access_tokens_required"] is True
@@ -180,7 +186,7 @@ def test_a_token_that_names_its_issuer_is_shown_to_no_other(issuer: Issuer) -> N
     other = Issuer("https://other.example")
     elsewhere = {"endpoint": "https://old.example/i", "client_id": "a", "client_secret": "b"}
     for old in (IntrospectionVerifier(**elsewhere), IntrospectionVerifier(**elsewhere, issuer="https://old.example")):
-        guard, shown = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks()), old), list[str]()
+        guard, shown = Guard(JWTVerifier(issuer=ISSUER, public_keys=issuer.jwks()), old), list[str]()
 
         def web(call: HTTPRequest, shown: list[str] = shown) -> HTTPResponse:
             shown.append(call.url)
@@ -217,18 +223,18 @@ def bound(issuer: Issuer, key: dict[str, Any]) -> str:
 
 
 def test_a_bound_token_with_its_proof(issuer: Issuer, key: dict[str, Any]) -> None:
-    guard, token = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks())), bound(issuer, key)
+    guard, token = Guard(JWTVerifier(issuer=ISSUER, public_keys=issuer.jwks())), bound(issuer, key)
     proof = proofs.create_dpop_proof(key, "POST", RESOURCE + "?x=1", NOW, token=token)
     assert run_flow(guard.admit(head(f"DPoP {token}", proof))).subject == "ada"
     again = denied(guard, f"DPoP {token}", proof)
-    assert (again.status, parse_challenge(again.challenge).scheme) == (401, "dpop")
+    assert (again.status_code, parse_challenge(again.challenge).scheme) == (401, "dpop")
 
 
 @pytest.mark.parametrize(
     "flaw", ["bearer", "none", "other key", "other method", "other url", "other token", "no token", "old", "early"]
 )
 def test_a_bound_token_without_its_proof(issuer: Issuer, key: dict[str, Any], flaw: str) -> None:
-    guard, token = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks())), bound(issuer, key)
+    guard, token = Guard(JWTVerifier(issuer=ISSUER, public_keys=issuer.jwks())), bound(issuer, key)
     proof: str | None = proofs.create_dpop_proof(
         proofs.generate_key() if flaw == "other key" else key,
         "GET" if flaw == "other method" else "POST",
@@ -239,47 +245,47 @@ def test_a_bound_token_without_its_proof(issuer: Issuer, key: dict[str, Any], fl
     if flaw == "none":
         proof = None
     refusal = denied(guard, f"{'Bearer' if flaw == 'bearer' else 'DPoP'} {token}", proof)
-    assert (refusal.status, parse_challenge(refusal.challenge).error) == (401, "invalid_token")
+    assert (refusal.status_code, parse_challenge(refusal.challenge).error) == (401, "invalid_token")
 
 
 def test_other_bindings_are_refused_for_they_cannot_be_checked(issuer: Issuer) -> None:
-    guard = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks()))
+    guard = Guard(JWTVerifier(issuer=ISSUER, public_keys=issuer.jwks()))
     for cnf in ({"x5t#S256": "abc"}, {}, "x", {"jkt": 5}):
-        assert denied(guard, f"Bearer {issuer.token(cnf=cnf)}").status == 401
+        assert denied(guard, f"Bearer {issuer.token(cnf=cnf)}").status_code == 401
 
 
 def test_an_unbound_token_is_not_made_better_by_a_proof(issuer: Issuer, key: dict[str, Any]) -> None:
-    guard, token = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks())), issuer.token()
+    guard, token = Guard(JWTVerifier(issuer=ISSUER, public_keys=issuer.jwks())), issuer.token()
     proof = proofs.create_dpop_proof(key, "POST", RESOURCE, NOW, token=token)
-    assert denied(guard, f"DPoP {token}", proof).status == 401
+    assert denied(guard, f"DPoP {token}", proof).status_code == 401
 
 
 def test_binding_can_be_required_and_nonces_too(issuer: Issuer, key: dict[str, Any]) -> None:
-    guard = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks()), dpop=True, dpop_nonces=True)
+    guard = Guard(JWTVerifier(issuer=ISSUER, public_keys=issuer.jwks()), require_dpop=True, require_dpop_nonce=True)
     assert denied(guard, f"Bearer {issuer.token()}").challenge.startswith("DPoP ")
     token = bound(issuer, key)
     refusal = denied(guard, f"DPoP {token}", proofs.create_dpop_proof(key, "POST", RESOURCE, NOW, token=token))
     assert parse_challenge(refusal.challenge).error == "use_dpop_nonce"
-    assert refusal.nonce
-    good = proofs.create_dpop_proof(key, "POST", RESOURCE, NOW, token=token, nonce=refusal.nonce)
+    assert refusal.dpop_nonce
+    good = proofs.create_dpop_proof(key, "POST", RESOURCE, NOW, token=token, nonce=refusal.dpop_nonce)
     assert run_flow(guard.admit(head(f"DPoP {token}", good))).subject == "ada"
-    stale = proofs.create_dpop_proof(key, "POST", RESOURCE, NOW + 900, token=token, nonce=refusal.nonce)
+    stale = proofs.create_dpop_proof(key, "POST", RESOURCE, NOW + 900, token=token, nonce=refusal.dpop_nonce)
     with pytest.raises(Denied) as late:
         run_flow(guard.admit(head(f"DPoP {bound(issuer, key)}", stale)), now=NOW + 900)
-    assert late.value.status == 401
+    assert late.value.status_code == 401
 
 
 def test_processes_with_one_secret_take_one_anothers_nonces(issuer: Issuer, key: dict[str, Any]) -> None:
     def guard(secret: str | None) -> Guard:
-        return Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks()), dpop_nonces=True, secret=secret)
+        return Guard(JWTVerifier(issuer=ISSUER, public_keys=issuer.jwks()), require_dpop_nonce=True, secret_key=secret)
 
     token, shared = bound(issuer, key), "a secret of many letters"
     nonce = denied(
         guard(shared), f"DPoP {token}", proofs.create_dpop_proof(key, "POST", RESOURCE, NOW, token=token)
-    ).nonce
+    ).dpop_nonce
     proof = proofs.create_dpop_proof(key, "POST", RESOURCE, NOW, token=token, nonce=nonce)
     assert run_flow(guard(shared).admit(head(f"DPoP {token}", proof))).subject == "ada"
-    assert denied(guard(None), f"DPoP {token}", proof).nonce != nonce
+    assert denied(guard(None), f"DPoP {token}", proof).dpop_nonce != nonce
     with pytest.raises(ValueError, match="16"):
         guard("short")
 
@@ -305,18 +311,18 @@ def test_a_proof_made_with_a_private_key_in_it_or_without_any(key: dict[str, Any
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_a_proof_that_cannot_be_read_is_none(issuer: Issuer, name: str) -> None:
     """Anyone can sign one: the key is in it."""
-    guard = Guard(StaticTokens({"tok": "ada"}))
+    guard = Guard(StaticTokenVerifier({"tok": "ada"}))
     header = {"typ": "dpop+jwt", "alg": "ES256", "jwk": issuer.keys["one"].as_dict(private=False)}
     payload = UNREADABLE[name]
     if name == "surrogate":
         payload = b'{"htm":"POST","htu":"%s","iat":%d,"jti":"\\ud800","ath":"%s"}'
         payload %= (RESOURCE.encode(), int(NOW), proofs.sha256_base64url("tok").encode())
     refusal = denied(guard, "DPoP tok", issuer.sign_payload(header, payload))
-    assert (refusal.status, parse_challenge(refusal.challenge).error) == (401, "invalid_token")
+    assert (refusal.status_code, parse_challenge(refusal.challenge).error) == (401, "invalid_token")
     deep = {**header, "x": UNREADABLE["deep"].decode(), "y": nested(950)}
     with ThreadPoolExecutor(1) as thread:  # whose stack is empty, so that json can write what it could hardly read here
         proof = thread.submit(issuer.sign_payload, deep, b"{}").result()
-    assert denied(guard, "DPoP tok", proof).status == 401
+    assert denied(guard, "DPoP tok", proof).status_code == 401
 
 
 def nested(levels: int) -> Any:
@@ -392,16 +398,16 @@ def test_where_the_document_is_given_out() -> None:
 
 
 def test_without_an_issuer_nobody_is_led_to_a_login() -> None:
-    refusal = denied(Guard(StaticTokens({"t": "ada"})), None)
-    assert (refusal.status, refusal.challenge) == (401, "Bearer")
+    refusal = denied(Guard(StaticTokenVerifier({"t": "ada"})), None)
+    assert (refusal.status_code, refusal.challenge) == (401, "Bearer")
 
 
 @pytest.mark.parametrize("wrong", [5, [5], [None]])
 def test_texts_are_texts(wrong: Any) -> None:
     with pytest.raises(TypeError, match=r"\b(5|None)\b"):
-        JwtVerifier(issuer="https://login.example", audience=wrong)
+        JWTVerifier(issuer="https://login.example", audience=wrong)
     with pytest.raises(TypeError, match=r"\b(5|None)\b"):
-        Guard(StaticTokens({}), scopes=wrong)
+        Guard(StaticTokenVerifier({}), required_scopes=wrong)
 
 
 def test_a_scope_is_one_word() -> None:

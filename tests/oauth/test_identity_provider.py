@@ -10,10 +10,15 @@ import pytest
 
 from dovetail.auth.sqlite_store import SQLiteStore
 from dovetail.oauth.authorization_server.clients import known_client
-from dovetail.oauth.authorization_server.identity_provider import PROVIDER_PRESETS, Provider, SecretSealer, Upstream
+from dovetail.oauth.authorization_server.identity_provider import (
+    PROVIDER_PRESETS,
+    ProviderMetadata,
+    SecretSealer,
+    UpstreamProvider,
+)
 from dovetail.oauth.authorization_server.store import InMemoryStore, Store
 from dovetail.oauth.flow import AcquireLock, HTTPRequest, HTTPResponse, Now, Pause
-from dovetail.oauth.guard.verifiers import JwtVerifier
+from dovetail.oauth.guard.verifiers import JWTVerifier
 from dovetail.wire.codec import encode
 from oauth.fake_issuer import Issuer, run_flow
 from oauth.provider_metadata import RECORDED_METADATA
@@ -30,7 +35,7 @@ from oauth.server_harness import (
 )
 
 TOKEN, USER = "https://up.example/token", "https://up.example/user"
-UP = Provider(
+UP = ProviderMetadata(
     name="Up",
     issuer="https://up.example",
     authorization_endpoint="https://up.example/authorize",
@@ -40,7 +45,9 @@ UP = Provider(
 
 
 def desk(store: Store | None = None, **options: Any) -> ServerHarness:
-    made = ServerHarness(upstream=Upstream(UP, client_id="mine", client_secret="s3cret", **options), store=store)
+    made = ServerHarness(
+        upstream=UpstreamProvider(UP, client_id="mine", client_secret="s3cret", **options), store=store
+    )
     made.answers[TOKEN] = {"access_token": "upstream-token", "refresh_token": "upstream-refresh", "expires_in": 100}
     made.answers[USER] = {"sub": "ada", "email": "ada@up.example", "other": {"x": 1}}
     return made
@@ -98,7 +105,7 @@ def test_nobody_is_sent_upstream_before_they_agreed() -> None:
 def test_each_client_is_agreed_to_by_itself() -> None:
     """One registration upstream for all clients must not let one ride on the consent given to another."""
     one = ServerHarness(
-        upstream=Upstream(UP, client_id="mine", client_secret="s"),
+        upstream=UpstreamProvider(UP, client_id="mine", client_secret="s"),
         clients=(EDITOR, known_client("evil", redirect_uris=["https://evil.example/cb"], client_name="Evil")),
     )
     browser = Browser(one)
@@ -135,7 +142,7 @@ def test_a_callback_comes_once_in_time_and_for_a_known_state() -> None:
 
 def test_what_the_provider_says_of_this_server_is_told_to_its_operator() -> None:
     told: list[str] = []
-    one = ServerHarness(upstream=Upstream(UP, client_id="mine", client_secret="s3cret"), warn=told.append)
+    one = ServerHarness(upstream=UpstreamProvider(UP, client_id="mine", client_secret="s3cret"), warn=told.append)
     browser = Browser(one)
     for answer in (
         HTTPResponse(401, {}, b'{"error": "invalid_client"}'),
@@ -158,7 +165,7 @@ def test_what_the_provider_says_of_this_server_is_told_to_its_operator() -> None
 
 def test_a_provider_that_cannot_be_found_is_told() -> None:
     told: list[str] = []
-    up = Upstream(issuer="https://gone.example", client_id="mine", client_secret="s3cret")
+    up = UpstreamProvider(issuer="https://gone.example", client_id="mine", client_secret="s3cret")
     browser = Browser(ServerHarness(upstream=up, warn=told.append))
     browser.open()
     assert browser.submit_consent().status == 503
@@ -318,24 +325,28 @@ def test_every_known_provider_is_recorded() -> None:
 def test_what_is_known_of_a_provider_is_what_it_publishes(name: str) -> None:
     recorded = RECORDED_METADATA[name]
     document = recorded.document
-    upstream = Upstream(name, client_id="a", client_secret="b", **recorded.parts)
-    provider: Provider = ServerHarness().run_flow(upstream.provider())
+    upstream = UpstreamProvider(name, client_id="a", client_secret="b", **recorded.parts)
+    provider: ProviderMetadata = ServerHarness().run_flow(upstream.provider())
     assert provider.authorization_endpoint == document["authorization_endpoint"]
     assert provider.token_endpoint == document["token_endpoint"]
     assert provider.userinfo_endpoint == document.get("userinfo_endpoint", recorded.userinfo)
     assert provider.issuer == (document["issuer"] if recorded.has_issuer else None)
-    assert provider.method in document.get("token_endpoint_auth_methods_supported", [provider.method])
+    assert provider.token_endpoint_auth_method in document.get(
+        "token_endpoint_auth_methods_supported", [provider.token_endpoint_auth_method]
+    )
     assert set(provider.scopes) <= set(document.get("scopes_supported", provider.scopes))
     sent = parse_query(ServerHarness().run_flow(upstream.leave("https://x/callback", "s", "c")))
     assert (sent["scope"], sent["code_challenge_method"]) == (" ".join(provider.scopes), "S256")
-    assert provider.extra.items() <= sent.items()
+    assert provider.extra_params.items() <= sent.items()
 
 
 @pytest.mark.parametrize("name", [name for name in RECORDED_METADATA if RECORDED_METADATA[name].userinfo is None])
 def test_a_known_provider_is_found_by_its_issuer_too(name: str) -> None:
     recorded, one = RECORDED_METADATA[name], ServerHarness()
     one.answers[recorded.metadata_url] = recorded.document
-    provider = one.run_flow(Upstream(issuer=recorded.document["issuer"], client_id="a", client_secret="b").provider())
+    provider = one.run_flow(
+        UpstreamProvider(issuer=recorded.document["issuer"], client_id="a", client_secret="b").provider()
+    )
     assert provider.token_endpoint == recorded.document["token_endpoint"]
     assert one.http_calls[-1].url == recorded.metadata_url
 
@@ -348,7 +359,7 @@ def test_the_keys_of_a_known_provider_are_found(name: str) -> None:
         known = {recorded.metadata_url: recorded.document, recorded.document["jwks_uri"]: issuer.jwks()}
         return HTTPResponse(200, {}, encode(known[call.url])) if call.url in known else HTTPResponse(404)
 
-    verifier = JwtVerifier(issuer=issuer.url, audience="files")
+    verifier = JWTVerifier(issuer=issuer.url, audience="files")
     principal = run_flow(verifier.verify(issuer.token(aud="files"), ()), web)
     assert (principal.subject, principal.issuer) == ("ada", issuer.url)
 
@@ -356,7 +367,7 @@ def test_the_keys_of_a_known_provider_are_found(name: str) -> None:
 def test_github_names_itself_in_its_answer() -> None:
     """And so nobody else can come back in its place."""
     for iss, good in (("https://github.com/login/oauth", True), ("https://evil.example", False)):
-        one = ServerHarness(upstream=Upstream("github", client_id="a", client_secret="b"))
+        one = ServerHarness(upstream=UpstreamProvider("github", client_id="a", client_secret="b"))
         one.answers["https://github.com/login/oauth/access_token"] = {"access_token": "t", "token_type": "bearer"}
         one.answers["https://api.github.com/user"] = {"id": 42, "login": "ada"}
         browser = Browser(one)
@@ -368,7 +379,7 @@ def test_github_names_itself_in_its_answer() -> None:
 
 
 def test_the_number_of_a_github_user_is_a_subject() -> None:
-    one = ServerHarness(upstream=Upstream("github", client_id="a", client_secret="b"))
+    one = ServerHarness(upstream=UpstreamProvider("github", client_id="a", client_secret="b"))
     one.answers["https://github.com/login/oauth/access_token"] = {"access_token": "t", "token_type": "bearer"}
     one.answers["https://api.github.com/user"] = {"id": 42, "login": "ada"}
     browser = Browser(one)
@@ -382,7 +393,7 @@ def test_the_number_of_a_github_user_is_a_subject() -> None:
 
 
 def test_a_provider_by_its_issuer() -> None:
-    one = ServerHarness(upstream=Upstream(issuer="https://up.example", client_id="a", client_secret="b"))
+    one = ServerHarness(upstream=UpstreamProvider(issuer="https://up.example", client_id="a", client_secret="b"))
     one.answers["https://up.example/.well-known/openid-configuration"] = {
         "issuer": "https://up.example", "authorization_endpoint": "https://up.example/authorize",
         "token_endpoint": TOKEN, "userinfo_endpoint": USER,
@@ -397,7 +408,7 @@ def test_a_provider_by_its_issuer() -> None:
 
 
 def test_a_provider_that_cannot_be_found() -> None:
-    one = ServerHarness(upstream=Upstream(issuer="https://up.example", client_id="a", client_secret="b"))
+    one = ServerHarness(upstream=UpstreamProvider(issuer="https://up.example", client_id="a", client_secret="b"))
     browser = Browser(one)
     browser.open()
     assert browser.submit_consent().status == 503
@@ -406,23 +417,23 @@ def test_a_provider_that_cannot_be_found() -> None:
 def test_mistakes() -> None:
     both: dict[str, Any] = {"client_id": "a", "client_secret": "b"}
     with pytest.raises(ValueError, match=r"entra.*tenant="):
-        Upstream("entra", **both)
+        UpstreamProvider("entra", **both)
     with pytest.raises(ValueError, match=r"github.*tenant="):
-        Upstream("github", **both, tenant="x")
+        UpstreamProvider("github", **both, tenant="x")
     for domain in ("https://x.okta.com", "x.okta.com/", "x.okta.com/oauth2@evil.example", "a b"):
         with pytest.raises(ValueError, match="domain="):
-            Upstream("okta", **both, domain=domain)
+            UpstreamProvider("okta", **both, domain=domain)
     with pytest.raises(ValueError, match=r"github, google, .*'myspace'"):
-        Upstream("myspace", **both)
+        UpstreamProvider("myspace", **both)
     with pytest.raises(ValueError, match=r"Upstream.*issuer"):
-        Upstream(**both)
+        UpstreamProvider(**both)
     with pytest.raises(ValueError, match=r"Upstream.*issuer"):
-        Upstream("github", issuer="https://x", **both)
+        UpstreamProvider("github", issuer="https://x", **both)
 
 
 def test_what_an_upstream_cannot_be_made_of() -> None:
     with pytest.raises(TypeError, match="allow"):
-        Upstream(UP, client_id="c", client_secret="s", allow=["ada"])  # pyright: ignore[reportArgumentType]
+        UpstreamProvider(UP, client_id="c", client_secret="s", allow_user=["ada"])  # pyright: ignore[reportArgumentType]
     for issuer in ("up.example", "http://up.example"):
         with pytest.raises(ValueError, match=f"issuer.*https.*{issuer}"):
-            Upstream(issuer=issuer, client_id="c", client_secret="s")
+            UpstreamProvider(issuer=issuer, client_id="c", client_secret="s")

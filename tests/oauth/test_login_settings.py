@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dovetail.oauth.login.login_settings import (
-    Bearer,
+    BearerAuth,
     ClientCredentials,
     DeviceLogin,
     EnterpriseLogin,
@@ -29,10 +29,10 @@ ENTERPRISE: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda: Bearer(""), "token"),
-        (lambda: Bearer("Bearer abc"), "'Bearer'"),
-        (lambda: Bearer("a\r\nX-Admin: 1"), "token"),
-        (lambda: Bearer(7), "token"),  # pyright: ignore[reportArgumentType]
+        (lambda: BearerAuth(""), "token"),
+        (lambda: BearerAuth("Bearer abc"), "'Bearer'"),
+        (lambda: BearerAuth("a\r\nX-Admin: 1"), "token"),
+        (lambda: BearerAuth(7), "token"),  # pyright: ignore[reportArgumentType]
         (lambda: OAuth(client_secret="s"), "client_secret=.*client_id="),
         (lambda: OAuth(private_key="k"), "private_key=.*client_id=.*client_metadata_url="),
         (lambda: OAuth(client_id="c", client_secret="s", private_key="k"), "client_secret=.*private_key="),
@@ -41,8 +41,8 @@ ENTERPRISE: dict[str, Any] = {
         (lambda: OAuth(redirect_uri="https://my.app/back"), "redirect_uri.*https://my.app/back.*paste="),
         (lambda: OAuth(redirect_uri="http://192.168.0.1/back"), "redirect_uri.*http://192.168.0.1/back.*paste="),
         (
-            lambda: OAuth(client_id="c", token_auth_method="basic"),
-            "token_auth_method.*none, .*'basic'",
+            lambda: OAuth(client_id="c", token_endpoint_auth_method="basic"),
+            "token_endpoint_auth_method.*none, .*'basic'",
         ),
         (lambda: DeviceLogin(client_secret="s"), "client_secret=.*client_id="),
         (lambda: ClientCredentials(client_id="c"), "client_secret=.*private_key="),
@@ -90,7 +90,7 @@ def test_a_token_is_a_text_or_a_function(token: Any) -> None:
 
 
 def test_what_can_work_is_not() -> None:
-    assert OAuth(redirect_uri="https://my.app/back", paste=input).redirect_uri == "https://my.app/back"
+    assert OAuth(redirect_uri="https://my.app/back", paste_redirect=input).redirect_uri == "https://my.app/back"
     assert OAuth(redirect_uri="http://[::1]:7000/back").redirect_uri
     assert OAuth(client_metadata_url="https://my.app/client.json", private_key=PEM).private_key == PEM
     assert WorkloadIdentity(assertion=lambda: "t").issuer is None
@@ -108,4 +108,6 @@ def test_scopes_may_be_one_text() -> None:
 def test_a_private_key_signs() -> None:
     assert get_signer(OAuth()) is None
     assert get_signer(DeviceLogin()) is None
-    assert get_signer(ClientCredentials(client_id="c", private_key=PEM, algorithm="ES384")) == Signer(PEM, "ES384")
+    assert get_signer(ClientCredentials(client_id="c", private_key=PEM, signing_algorithm="ES384")) == Signer(
+        PEM, "ES384"
+    )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.oauth.login.login_settings import (
-    Bearer,
+    BearerAuth,
     ClientCredentials,
     DeviceLogin,
     EnterpriseLogin,
@@ -66,7 +66,7 @@ def test_a_token_can_be_used_to_its_end() -> None:
         LOGIN,
         LOGIN.client,
         LOGIN.token,
-        Bearer("s3cret"),
+        BearerAuth("s3cret"),
         OAuth(client_id="c", client_secret="s3cret"),
         DeviceLogin(client_id="c", client_secret="s3cret"),
         ClientCredentials(client_id="c", private_key="-----BEGIN PRIVATE KEY-----s3cret"),

@@ -141,7 +141,7 @@ def asked(world: FlowEnvironment, **options: Any) -> Token:
 def test_a_refusal_is_told_with_its_code() -> None:
     with pytest.raises(LoginFailed, match=r"invalid_grant.*too late") as refused:
         asked(FlowEnvironment({TOKEN: json_answer({"error": "invalid_grant", "error_description": "too late"}, 400)}))
-    assert refused.value.reason == "invalid_grant"
+    assert refused.value.oauth_error == "invalid_grant"
 
 
 @pytest.mark.parametrize("status", [201, 301, 302, 307, 308, 500])

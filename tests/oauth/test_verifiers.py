@@ -15,7 +15,7 @@ from joserfc.jwk import RSAKey
 from dovetail.oauth.flow import AcquireLock, HTTPRequest, HTTPResponse, Now
 from dovetail.oauth.guard.claims import TokenRejected, VerificationUnavailable, check_claims
 from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS
-from dovetail.oauth.guard.verifiers import IntrospectionVerifier, JwtVerifier, StaticTokens
+from dovetail.oauth.guard.verifiers import IntrospectionVerifier, JWTVerifier, StaticTokenVerifier
 from dovetail.protocol.principal import Principal
 from dovetail.wire.codec import encode
 from oauth.fake_issuer import ISSUER, NOW, RESOURCE, UNREADABLE, Issuer, run_flow, sign_with_secret
@@ -29,8 +29,8 @@ def issuer() -> Issuer:
     return made
 
 
-def verifier(issuer: Issuer, **options: Any) -> JwtVerifier:
-    return JwtVerifier(issuer=ISSUER, keys=issuer.jwks(), **options)
+def verifier(issuer: Issuer, **options: Any) -> JWTVerifier:
+    return JWTVerifier(issuer=ISSUER, public_keys=issuer.jwks(), **options)
 
 
 def principal(issuer: Issuer, token: str, **options: Any) -> Principal:
@@ -187,7 +187,9 @@ def test_the_public_key_is_no_secret(issuer: Issuer) -> None:
             with pytest.raises(TokenRejected):
                 principal(issuer, _hmac(secret, issuer.claims(), kid))
     with pytest.raises(TokenRejected):
-        run_flow(JwtVerifier(issuer=ISSUER, keys=pem.decode()).verify(_hmac(pem, issuer.claims(), "rsa"), (RESOURCE,)))
+        run_flow(
+            JWTVerifier(issuer=ISSUER, public_keys=pem.decode()).verify(_hmac(pem, issuer.claims(), "rsa"), (RESOURCE,))
+        )
 
 
 def _hmac(secret: bytes, claims: dict[str, Any], kid: str) -> str:
@@ -205,7 +207,7 @@ def test_a_secret_among_the_keys_is_not_used(issuer: Issuer) -> None:
     jwks = {"keys": [{"kty": "oct", "k": base64.urlsafe_b64encode(secret.encode()).decode().rstrip("="), "kid": "s"}]}
     with pytest.raises(TokenRejected):
         run_flow(
-            JwtVerifier(issuer=ISSUER, keys=jwks).verify(
+            JWTVerifier(issuer=ISSUER, public_keys=jwks).verify(
                 sign_with_secret(secret, issuer.claims(), kid="s"), (RESOURCE,)
             )
         )
@@ -214,7 +216,7 @@ def test_a_secret_among_the_keys_is_not_used(issuer: Issuer) -> None:
 def test_shared_secrets_cannot_be_allowed() -> None:
     for wrong in (["HS256"], ["none"], ["ES256", "HS512"], []):
         with pytest.raises(ValueError, match=r"algorithms.*ES256"):
-            JwtVerifier(issuer=ISSUER, keys={"keys": []}, algorithms=wrong)
+            JWTVerifier(issuer=ISSUER, public_keys={"keys": []}, algorithms=wrong)
     assert not [one for one in ASYMMETRIC_ALGORITHMS if one.startswith("HS")]
 
 
@@ -228,14 +230,16 @@ def test_a_key_of_another_kind_or_purpose(issuer: Issuer) -> None:
         principal(issuer, jwt.encode({"alg": "RS256", "kid": "one"}, issuer.claims(), issuer.keys["rsa"]))
     for_encryption = {"keys": [{**one, "use": "enc"} for one in issuer.jwks()["keys"]]}
     with pytest.raises(TokenRejected):
-        run_flow(JwtVerifier(issuer=ISSUER, keys=for_encryption).verify(issuer.token(), (RESOURCE,)))
+        run_flow(JWTVerifier(issuer=ISSUER, public_keys=for_encryption).verify(issuer.token(), (RESOURCE,)))
 
 
 def test_weak_keys_are_not_used(issuer: Issuer) -> None:
     weak = {"kty": "RSA", "n": "A" * 171, "e": "AQAB", "kid": "rsa"}
     with pytest.raises(TokenRejected, match="key"):
         run_flow(
-            JwtVerifier(issuer=ISSUER, keys={"keys": [weak]}).verify(issuer.token("rsa", alg="RS256"), (RESOURCE,))
+            JWTVerifier(issuer=ISSUER, public_keys={"keys": [weak]}).verify(
+                issuer.token("rsa", alg="RS256"), (RESOURCE,)
+            )
         )
 
 
@@ -269,7 +273,7 @@ def test_what_is_no_token(issuer: Issuer, token: str) -> None:
 
 def test_keys_are_found_through_the_issuer() -> None:
     issuer = Issuer()
-    one = JwtVerifier(issuer=ISSUER)
+    one = JWTVerifier(issuer=ISSUER)
     for _ in range(3):
         assert run_flow(one.verify(issuer.token(sub="x"), (RESOURCE,)), issuer).subject == "x"
     assert issuer.calls == [ISSUER + "/.well-known/oauth-authorization-server", ISSUER + "/jwks"]
@@ -277,7 +281,7 @@ def test_keys_are_found_through_the_issuer() -> None:
 
 def test_a_new_key_is_looked_for_once_in_a_while() -> None:
     issuer = Issuer()
-    one = JwtVerifier(issuer=ISSUER, jwks_url=ISSUER + "/jwks")
+    one = JWTVerifier(issuer=ISSUER, jwks_uri=ISSUER + "/jwks")
     run_flow(one.verify(issuer.token(), (RESOURCE,)), issuer)
     issuer.add_key("two")
     token = issuer.token("two")
@@ -291,7 +295,7 @@ def test_a_new_key_is_looked_for_once_in_a_while() -> None:
 
 def test_a_key_that_is_gone_takes_its_tokens_with_it() -> None:
     issuer = Issuer()
-    one, token = JwtVerifier(issuer=ISSUER, jwks_url=ISSUER + "/jwks"), issuer.token(exp=int(NOW) + 9000)
+    one, token = JWTVerifier(issuer=ISSUER, jwks_uri=ISSUER + "/jwks"), issuer.token(exp=int(NOW) + 9000)
     run_flow(one.verify(token, (RESOURCE,)), issuer)
     issuer.add_key("two")
     del issuer.keys["one"]
@@ -302,7 +306,7 @@ def test_a_key_that_is_gone_takes_its_tokens_with_it() -> None:
 
 def test_an_issuer_that_cannot_be_reached() -> None:
     issuer = Issuer()
-    one, token = JwtVerifier(issuer=ISSUER), issuer.token(exp=int(NOW) + 9000)
+    one, token = JWTVerifier(issuer=ISSUER), issuer.token(exp=int(NOW) + 9000)
     issuer.down = True
     with pytest.raises(VerificationUnavailable):
         run_flow(one.verify(token, (RESOURCE,)), issuer)
@@ -321,7 +325,7 @@ def test_keys_that_cannot_be_fetched_let_nobody_in(status: int) -> None:
     body = encode(issuer.jwks())
     with pytest.raises(VerificationUnavailable):
         run_flow(
-            JwtVerifier(issuer=ISSUER, jwks_url=ISSUER + "/jwks").verify(issuer.token(), (RESOURCE,)),
+            JWTVerifier(issuer=ISSUER, jwks_uri=ISSUER + "/jwks").verify(issuer.token(), (RESOURCE,)),
             lambda _: HTTPResponse(status, {}, body),
         )
 
@@ -333,7 +337,7 @@ def test_a_broken_key_document(body: bytes) -> None:
 
     issuer = Issuer()
     with pytest.raises((VerificationUnavailable, TokenRejected)):
-        run_flow(JwtVerifier(issuer=ISSUER, jwks_url=ISSUER + "/jwks").verify(issuer.token(), (RESOURCE,)), web)
+        run_flow(JWTVerifier(issuer=ISSUER, jwks_uri=ISSUER + "/jwks").verify(issuer.token(), (RESOURCE,)), web)
 
 
 def test_metadata_that_names_another_issuer_or_an_unsafe_place() -> None:
@@ -348,16 +352,18 @@ def test_metadata_that_names_another_issuer_or_an_unsafe_place() -> None:
             return issuer(call) if call.url.endswith("/jwks") else HTTPResponse(200, {}, encode(document))
 
         with pytest.raises(VerificationUnavailable):
-            run_flow(JwtVerifier(issuer=ISSUER).verify(issuer.token(), (RESOURCE,)), web)
+            run_flow(JWTVerifier(issuer=ISSUER).verify(issuer.token(), (RESOURCE,)), web)
     with pytest.raises(ValueError, match=r"jwks_url.*https"):
-        JwtVerifier(issuer=ISSUER, jwks_url="http://login.example/jwks")
+        JWTVerifier(issuer=ISSUER, jwks_uri="http://login.example/jwks")
 
 
 # Asking the issuer
 
 
 def introspection(**options: Any) -> IntrospectionVerifier:
-    return IntrospectionVerifier(endpoint=ISSUER + "/introspect", client_id="rs", client_secret="s", **options)
+    return IntrospectionVerifier(
+        introspection_endpoint=ISSUER + "/introspect", client_id="rs", client_secret="s", **options
+    )
 
 
 def saying(*answers: Any) -> Any:
@@ -431,11 +437,11 @@ def test_revoked_tokens_end_at_once_unless_answers_are_remembered() -> None:
 
 def test_tokens_do_not_travel_in_the_open() -> None:
     with pytest.raises(ValueError, match=r"endpoint.*https"):
-        IntrospectionVerifier(endpoint="http://login.example/i", client_id="rs", client_secret="s")
+        IntrospectionVerifier(introspection_endpoint="http://login.example/i", client_id="rs", client_secret="s")
 
 
 def test_static_tokens() -> None:
-    known = StaticTokens({"s3cret": "ada", "other": Principal("bob", scopes=["a"])})
+    known = StaticTokenVerifier({"s3cret": "ada", "other": Principal("bob", scopes=["a"])})
     assert run_flow(known.verify("s3cret", ())) == "ada"
     assert run_flow(known.verify("other", ())).scopes == {"a"}
     assert known.speaks_of("s3cret")
@@ -447,7 +453,7 @@ def test_static_tokens() -> None:
 @pytest.mark.parametrize(
     ("tokens", "kind", "why"),
     [
-        (["s3cret"], TypeError, "StaticTokens"),
+        (["s3cret"], TypeError, "StaticTokenVerifier"),
         ({"two words": "ada"}, ValueError, "token"),
         ({"": "ada"}, ValueError, "token"),
         ({7: "ada"}, ValueError, "token"),
@@ -456,29 +462,32 @@ def test_static_tokens() -> None:
 )
 def test_static_tokens_nobody_could_show(tokens: Any, kind: type[Exception], why: str) -> None:
     with pytest.raises(kind, match=why) as refused:
-        StaticTokens(tokens)
+        StaticTokenVerifier(tokens)
     assert "s3cret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("issuer", ["login.example", "http://login.example", "", None])
 def test_an_issuer_whose_keys_cannot_be_found(issuer: Any) -> None:
     with pytest.raises(ValueError, match="issuer"):
-        JwtVerifier(issuer=issuer)
+        JWTVerifier(issuer=issuer)
 
 
 def test_an_issuer_is_any_text_where_the_keys_are_given() -> None:
-    assert JwtVerifier(issuer="kubernetes/serviceaccount", keys=Issuer().jwks()).issuer == "kubernetes/serviceaccount"
+    assert (
+        JWTVerifier(issuer="kubernetes/serviceaccount", public_keys=Issuer().jwks()).issuer
+        == "kubernetes/serviceaccount"
+    )
 
 
 @pytest.mark.parametrize("keys", [7, b"-----BEGIN", "nonsense", [7], {"keys": 7}])
 def test_what_is_no_key(keys: Any) -> None:
     with pytest.raises(ValueError, match="JWK"):
-        JwtVerifier(issuer="https://login.example", keys=keys)
+        JWTVerifier(issuer="https://login.example", public_keys=keys)
 
 
 def test_whoever_has_a_good_key_does_not_wait_for_an_issuer_that_does_not_answer() -> None:
     issuer = Issuer()
-    one = JwtVerifier(issuer=ISSUER, jwks_url=ISSUER + "/jwks")
+    one = JWTVerifier(issuer=ISSUER, jwks_uri=ISSUER + "/jwks")
     run_flow(one.verify(issuer.token(), (RESOURCE,)), issuer)
     tokens = [issuer.token(exp=int(NOW) + 9000, sub=name) for name in ("ada", "bob")]
     looking = one.verify(tokens[0], (RESOURCE,))

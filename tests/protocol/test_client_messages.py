@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.errors import NotFound, PeerError, RateLimited, ResultError, ToolError, Unauthorized
+from dovetail.errors import InvalidResult, NotFound, RateLimited, RemoteError, ToolError, Unauthorized
 from dovetail.protocol.client_messages import RequestEncoder, create_error, encode_initialize, parse_progress
 from dovetail.protocol.headers import decode_value
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation, RootsCapability
@@ -99,7 +99,7 @@ def test_progress(said: Any, meant: Any) -> None:
 def test_progress_that_is_none_is_refused_and_nothing_else_happens(said: Any) -> None:
     try:
         parse_progress(json.dumps(said).encode())
-    except ResultError:
+    except InvalidResult:
         return
     assert isinstance(said, dict)
 
@@ -109,14 +109,14 @@ def test_progress_that_is_none_is_refused_and_nothing_else_happens(said: Any) ->
     [
         (HANDSHAKE_REVISIONS[-1], "resources/read", -32002, NotFound),
         (HANDSHAKE_REVISIONS[-1], "resources/read", -32001, NotFound),
-        (NEWEST_REVISION, "tools/call", -32602, PeerError),
+        (NEWEST_REVISION, "tools/call", -32602, RemoteError),
         (HANDSHAKE_REVISIONS[0], "tools/call", -32003, Unauthorized),
         (HANDSHAKE_REVISIONS[0], "tools/call", -32004, RateLimited),
         (NEWEST_REVISION, "tools/call", 429, RateLimited),
         (HANDSHAKE_REVISIONS[0], "tools/call", -32002, ToolError),
         (DRAFT, "tools/call", -32003, NotFound),
         (DRAFT, "prompts/get", -32004, NotFound),
-        (None, "initialize", -32603, PeerError),
+        (None, "initialize", -32603, RemoteError),
     ],
 )
 def test_codes_have_kinds(revision: str | None, method: str, code: int, kind: type[Exception]) -> None:

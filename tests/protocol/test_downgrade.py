@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dovetail.errors import InvalidRequest, MissingCapability, ProtocolError, ResourceNotFound, ToolNotFound
+from dovetail.errors import InvalidRequest, MissingClientCapability, ProtocolError, ResourceNotFound, ToolNotFound
 from dovetail.protocol import downgrade
 from dovetail.protocol.downgrade import downgrade_request, downgrade_result, is_wrapped
 from dovetail.wire.base import Result, WireStruct, replace
@@ -24,7 +24,7 @@ from dovetail.wire.content import (
     TextContent,
 )
 from dovetail.wire.lifecycle import Implementation, InitializeResult, ServerCapabilities
-from dovetail.wire.logs import LoggingMessageParams
+from dovetail.wire.logs import LoggingMessageNotificationParams
 from dovetail.wire.progress import ProgressParams
 from dovetail.wire.prompts import GetPromptResult, ListPromptsResult, Prompt, PromptArgument, PromptMessage
 from dovetail.wire.resources import (
@@ -35,7 +35,7 @@ from dovetail.wire.resources import (
     ResourceTemplate,
 )
 from dovetail.wire.revisions import HANDSHAKE_REVISIONS, REVISIONS
-from dovetail.wire.sampling import CreateMessageParams
+from dovetail.wire.sampling import CreateMessageRequestParams
 from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool, ToolAnnotations
 from official_schemas import each_schema
 from wire.test_official_schemas import validator, value_of
@@ -122,7 +122,10 @@ def test_any_introduction_is_valid_in_every_older_revision(revision: str, data: 
 @drawn
 @given(data=st.data())
 def test_any_notice_is_valid_in_every_older_revision(revision: str, data: st.DataObject) -> None:
-    progress, message = data.draw(value_of(ProgressParams, R26)), data.draw(value_of(LoggingMessageParams, R26))
+    progress, message = (
+        data.draw(value_of(ProgressParams, R26)),
+        data.draw(value_of(LoggingMessageNotificationParams, R26)),
+    )
     for method, params, name in (
         ("notifications/progress", progress, "ProgressNotification"),
         ("notifications/message", message, "LoggingMessageNotification"),
@@ -137,11 +140,11 @@ def test_any_notice_is_valid_in_every_older_revision(revision: str, data: st.Dat
 @drawn
 @given(data=st.data())
 def test_any_sampling_question_is_valid_or_not_asked(revision: str, data: st.DataObject) -> None:
-    params = to_plain(replace(data.draw(value_of(CreateMessageParams, R26)), meta=None))
+    params = to_plain(replace(data.draw(value_of(CreateMessageRequestParams, R26)), meta=None))
     before = json.dumps(params)
     try:
         method, asked = downgrade_request(revision, "sampling/createMessage", params)
-    except MissingCapability:
+    except MissingClientCapability:
         assert revision != R25_11
         return
     finally:
@@ -185,7 +188,7 @@ def test_a_form_is_valid_where_forms_can_be_asked(revision: str) -> None:
 
 def test_before_forms_nobody_is_asked() -> None:
     for revision in (R24, R25_03):
-        with pytest.raises(MissingCapability) as caught:
+        with pytest.raises(MissingClientCapability) as caught:
             downgrade_request(revision, "elicitation/create", ASKED)
         assert caught.value.data == {"requiredCapabilities": {"elicitation": {}}}
 
@@ -207,7 +210,7 @@ def test_the_first_forms_had_names_beside_their_choices_and_no_mode() -> None:
 
 def test_the_first_forms_had_no_visits_and_no_lists() -> None:
     for params in (VISIT, ASKED | {"requestedSchema": SEVERAL}):
-        with pytest.raises(MissingCapability):
+        with pytest.raises(MissingClientCapability):
             downgrade_request(R25_06, "elicitation/create", params)
 
 
@@ -255,7 +258,7 @@ def test_several_blocks_become_several_messages() -> None:
 )
 def test_models_had_no_tools_before(params: dict[str, Any]) -> None:
     for revision in (R24, R25_03, R25_06):
-        with pytest.raises(MissingCapability) as caught:
+        with pytest.raises(MissingClientCapability) as caught:
             downgrade_request(revision, "sampling/createMessage", params)
         assert caught.value.data == {"requiredCapabilities": {"sampling": {"tools": {}}}}
     assert downgrade_request(R25_11, "sampling/createMessage", params)[1] == params
@@ -271,7 +274,7 @@ def test_what_a_models_tool_answered_was_always_an_object() -> None:
 
 
 def test_the_first_models_heard_nothing() -> None:
-    with pytest.raises(MissingCapability):
+    with pytest.raises(MissingClientCapability):
         downgrade_request(R24, "sampling/createMessage", sampling(SOUND))
     assert downgrade_request(R25_03, "sampling/createMessage", sampling(SOUND))[1] == sampling(SOUND)
 
@@ -430,5 +433,5 @@ def test_codes(revision: str) -> None:
 
     assert code(ResourceNotFound("a:b")) == (-32602 if revision == R26 else -32002)
     assert code(ToolNotFound("a")) == (-32003 if revision == DRAFT else -32602)
-    assert code(MissingCapability({})) == (-32021 if revision == R26 else -32602)
+    assert code(MissingClientCapability({})) == (-32021 if revision == R26 else -32602)
     assert code(InvalidRequest("a")) == -32600

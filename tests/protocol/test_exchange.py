@@ -99,7 +99,7 @@ def test_exchanges_are_themselves_and_nobody_else() -> None:
 
 
 def test_callers_share_no_capabilities_they_could_change() -> None:
-    assert Caller(NEWEST, True).capabilities is NO_CAPABILITIES
+    assert Caller(NEWEST, True).client_capabilities is NO_CAPABILITIES
     with pytest.raises(AttributeError):
         NO_CAPABILITIES.roots = None  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -11,17 +11,17 @@ from dovetail.errors import (
     InvalidParams,
     InvalidRequest,
     MethodNotFound,
-    MissingCapability,
+    MissingClientCapability,
     PromptNotFound,
     ProtocolError,
     ResourceNotFound,
     ToolNotFound,
-    UnsupportedRevision,
+    UnsupportedProtocolVersion,
 )
 from dovetail.protocol import handshake
 from dovetail.protocol.exchange import Caller, Service
 from dovetail.protocol.handshake import HandshakeState, negotiate_revision, open_session
-from dovetail.protocol.limits import Limits
+from dovetail.protocol.limits import ServerLimits
 from dovetail.wire.base import EmptyResult
 from dovetail.wire.content import Icon, TextContent
 from dovetail.wire.lifecycle import Implementation, ListChangedCapability, ResourcesCapability, ServerCapabilities
@@ -32,7 +32,7 @@ from dovetail.wire.tools import CallToolResult
 NEWEST, LAST, FIRST = "2026-07-28", "2025-11-25", "2024-11-05"
 TOOLS = "notifications/tools/list_changed"
 UPDATED = "notifications/resources/updated"
-LONGEST = Limits().uri
+LONGEST = ServerLimits().max_uri_bytes
 EVERYTHING = ServerCapabilities(
     logging={},
     completions={},
@@ -56,7 +56,7 @@ def service(capabilities: ServerCapabilities = EVERYTHING, revisions: tuple[str,
         instructions="Count.",
         revisions=revisions,
         capabilities=lambda: capabilities,
-        limits=Limits(meta=1000),
+        limits=ServerLimits(max_meta_bytes=1000),
         readable=lambda uri, principal: True,
     )
 
@@ -96,7 +96,7 @@ def test_for_any_other_the_newest_handshake_revision_is_offered(asked: str) -> N
 
 
 def test_a_server_without_handshake_revisions_says_what_it_speaks() -> None:
-    with pytest.raises(UnsupportedRevision) as caught:
+    with pytest.raises(UnsupportedProtocolVersion) as caught:
         negotiate_revision(LAST, (NEWEST,))
     assert caught.value.data == {"supported": [NEWEST], "requested": LAST}
 
@@ -107,10 +107,10 @@ def test_a_server_without_handshake_revisions_says_what_it_speaks() -> None:
 def test_a_session_remembers_who_opened_it() -> None:
     session, _ = opened(capabilities={"roots": {"listChanged": True}})
     caller = session.caller
-    assert (caller.revision, caller.stateless, caller.principal) == (LAST, False, "alice")
-    assert caller.client == Implementation(name="chat", version="3")
-    assert caller.capabilities.roots is not None
-    assert caller.level == 1
+    assert (caller.protocol_version, caller.is_stateless, caller.principal) == (LAST, False, "alice")
+    assert caller.client_info == Implementation(name="chat", version="3")
+    assert caller.client_capabilities.roots is not None
+    assert caller.log_level == 1
     assert not session.is_ready
 
 
@@ -233,12 +233,12 @@ def test_everything_else_is_the_servers(method: str) -> None:
 def test_a_log_level_holds_for_the_session() -> None:
     session, _ = opened()
     assert own(session, "logging/setLevel", level="error") == EmptyResult()
-    assert session.caller.level == 4
+    assert session.caller.log_level == 4
     with pytest.raises(InvalidParams):
         own(session, "logging/setLevel", level="loud")
     with pytest.raises(InvalidParams):
         own(session, "logging/setLevel")
-    assert session.caller.level == 4
+    assert session.caller.log_level == 4
 
 
 @pytest.mark.parametrize("method", ["logging/setLevel", "resources/subscribe", "resources/unsubscribe"])
@@ -292,9 +292,13 @@ def test_subscriptions_have_a_limit_and_repeating_one_is_free() -> None:
 
 def test_a_caller_who_never_shook_hands() -> None:
     session = handshake.create_implicit_session("2025-03-26", "alice")
-    assert (session.caller.revision, session.caller.principal, session.is_ready) == ("2025-03-26", "alice", True)
-    assert session.caller.capabilities.sampling is None
-    assert handshake.create_implicit_session(None).caller.revision == LAST
+    assert (session.caller.protocol_version, session.caller.principal, session.is_ready) == (
+        "2025-03-26",
+        "alice",
+        True,
+    )
+    assert session.caller.client_capabilities.sampling is None
+    assert handshake.create_implicit_session(None).caller.protocol_version == LAST
 
 
 # Results and errors
@@ -339,7 +343,7 @@ def test_a_farewell_is_answered_with_null() -> None:
         (ResourceNotFound("a:b"), -32002, -32002),
         (ToolNotFound("x"), -32602, -32003),
         (PromptNotFound("x"), -32602, -32004),
-        (MissingCapability({"roots": {}}), -32602, -32602),
+        (MissingClientCapability({"roots": {}}), -32602, -32602),
         (InvalidParams("x"), -32602, -32602),
         (MethodNotFound("x"), -32601, -32601),
         (InternalError("x"), -32603, -32603),

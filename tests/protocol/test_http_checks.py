@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import (
-    Busy,
     HeaderMismatch,
     InternalError,
     InvalidParams,
     InvalidRequest,
     MethodNotFound,
-    MissingCapability,
+    MissingClientCapability,
     ParseError,
     ProtocolError,
     ResourceNotFound,
-    UnsupportedRevision,
+    ServerBusy,
+    UnsupportedProtocolVersion,
 )
 from dovetail.protocol.http_checks import (
     HostFilter,
@@ -372,18 +372,18 @@ def test_accept_verdicts_do_not_pile_up() -> None:
         (InvalidParams("x"), 400),
         (ResourceNotFound("x"), 400),
         (HeaderMismatch("x"), 400),
-        (MissingCapability({}), 400),
-        (UnsupportedRevision("x", ()), 400),
+        (MissingClientCapability({}), 400),
+        (UnsupportedProtocolVersion("x", ()), 400),
         (InternalError("x"), 200),
-        (Busy("x"), 503),
-        (Busy("x", own=True), 429),
+        (ServerBusy("x"), 503),
+        (ServerBusy("x", own=True), 429),
     ],
 )
 def test_the_status_of_an_error(exc: ProtocolError, status: int) -> None:
     assert get_http_status(exc) == status
-    assert bool(build_retry_header(exc)) == isinstance(exc, Busy)
+    assert bool(build_retry_header(exc)) == isinstance(exc, ServerBusy)
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.0, b"1"), (0.9, b"1"), (5.0, b"5"), (60.5, b"60")])
 def test_when_to_come_back_is_at_least_a_second(seconds: float, said: bytes) -> None:
-    assert build_retry_header(Busy("x", seconds)) == [(b"retry-after", said)]
+    assert build_retry_header(ServerBusy("x", seconds)) == [(b"retry-after", said)]

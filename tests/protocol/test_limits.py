@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.protocol.limits import Limits
+from dovetail.protocol.limits import ServerLimits
 
-NAMES = Limits.__struct_fields__
+NAMES = ServerLimits.__struct_fields__
 
 
 def test_every_limit_is_a_positive_number() -> None:
-    assert all(getattr(Limits(), name) > 0 for name in NAMES)
+    assert all(getattr(ServerLimits(), name) > 0 for name in NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -22,32 +22,32 @@ def test_every_limit_is_used(name: str, root: Path) -> None:
 
 
 def test_times_and_sizes_fit_together() -> None:
-    limits = Limits()
-    assert limits.calls_per_connection <= limits.calls
-    assert limits.calls_per_principal <= limits.calls
-    assert limits.sessions_per_address <= limits.sessions_per_principal <= limits.sessions
-    assert limits.header <= limits.header_block
-    assert limits.body <= limits.line
-    assert limits.meta < limits.body
-    assert limits.session_opening < limits.session_idle < limits.session_lifetime
-    assert limits.drain < limits.hard_stop
-    assert limits.waiting_time < limits.run_time
+    limits = ServerLimits()
+    assert limits.max_calls_per_connection <= limits.max_calls
+    assert limits.max_calls_per_principal <= limits.max_calls
+    assert limits.max_sessions_per_address <= limits.max_sessions_per_principal <= limits.max_sessions
+    assert limits.max_header_bytes <= limits.max_header_block_bytes
+    assert limits.max_body_bytes <= limits.max_message_bytes
+    assert limits.max_meta_bytes < limits.max_body_bytes
+    assert limits.initialize_timeout < limits.session_idle_timeout < limits.session_lifetime
+    assert limits.drain_timeout < limits.shutdown_timeout
+    assert limits.thread_queue_timeout < limits.call_timeout
 
 
 @pytest.mark.parametrize("value", [-1, -0.5, float("nan")])
 def test_a_limit_is_not_negative(value: float) -> None:
     for name in NAMES:
         with pytest.raises(ValueError, match=name):
-            Limits(**{name: value})
-    assert Limits(body=0).body == 0
+            ServerLimits(**{name: value})
+    assert ServerLimits(max_body_bytes=0).max_body_bytes == 0
 
 
 def test_limits_are_given_by_name_and_never_change() -> None:
-    limits = Limits(body=10)
-    assert (limits.body, limits.line) == (10, Limits().line)
+    limits = ServerLimits(max_body_bytes=10)
+    assert (limits.max_body_bytes, limits.max_message_bytes) == (10, ServerLimits().max_message_bytes)
     with pytest.raises(AttributeError):
-        limits.body = 11  # pyright: ignore[reportAttributeAccessIssue]
+        limits.max_body_bytes = 11  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(TypeError):
-        Limits(10)  # pyright: ignore[reportCallIssue]
+        ServerLimits(10)  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match="bodies"):
-        Limits(bodies=10)  # pyright: ignore[reportCallIssue]
+        ServerLimits(bodies=10)  # pyright: ignore[reportCallIssue]

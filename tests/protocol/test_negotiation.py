@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.errors import NoCommonRevision
+from dovetail.errors import VersionNegotiationError
 from dovetail.protocol.negotiation import DISCOVER, INITIALIZE, VersionNegotiation, check_revision_and_era
 from dovetail.wire.lifecycle import DiscoverResult, ServerCapabilities
 from dovetail.wire.revisions import DRAFT, HANDSHAKE_REVISIONS, STATELESS_REVISIONS
@@ -51,7 +51,7 @@ def test_a_counter_offer_is_taken_and_one_that_is_refused_twice_is_not() -> None
     offer = {"supported": [STATELESS_REVISIONS[-1]], "requested": STATELESS_REVISIONS[-1]}
     assert probe.handle_discovery_error(-32022, offer)  # it offers what it refused: once more
     assert probe.next_method == DISCOVER
-    with pytest.raises(NoCommonRevision):
+    with pytest.raises(VersionNegotiationError):
         probe.handle_discovery_error(-32022, offer)
 
 
@@ -60,9 +60,9 @@ def test_the_answer_to_initialize_settles_it() -> None:
     assert (probe.next_method, probe.revision) == (INITIALIZE, HANDSHAKE_REVISIONS[-1])
     probe.handle_initialize(HANDSHAKE_REVISIONS[0])
     assert (probe.next_method, probe.revision) == (None, HANDSHAKE_REVISIONS[0])
-    with pytest.raises(NoCommonRevision, match=f"1999-01-01.*{HANDSHAKE_REVISIONS[0]}"):
+    with pytest.raises(VersionNegotiationError, match=f"1999-01-01.*{HANDSHAKE_REVISIONS[0]}"):
         VersionNegotiation().handle_initialize("1999-01-01")
-    with pytest.raises(NoCommonRevision) as caught:
+    with pytest.raises(VersionNegotiationError) as caught:
         VersionNegotiation(revision=HANDSHAKE_REVISIONS[1]).handle_initialize(HANDSHAKE_REVISIONS[0])
     assert repr(HANDSHAKE_REVISIONS[0]) in (caught.value.hint or "")
 
@@ -70,7 +70,7 @@ def test_the_answer_to_initialize_settles_it() -> None:
 def test_a_wish_narrows_what_is_tried() -> None:
     stateless = VersionNegotiation(era="stateless")
     assert not stateless.can_fall_back
-    with pytest.raises(NoCommonRevision) as caught:
+    with pytest.raises(VersionNegotiationError) as caught:
         stateless.fall_back()
     assert "era=" in (caught.value.hint or "")
     assert VersionNegotiation(revision=DRAFT).revision == DRAFT
@@ -122,7 +122,7 @@ def test_whatever_is_answered_it_ends_and_speaks_only_what_was_wished(wish: Any,
         try:
             if not told(probe, one):
                 break
-        except NoCommonRevision:
+        except VersionNegotiationError:
             break
         assert probe.next_method in (None, DISCOVER, INITIALIZE)
         assert probe.revision in allowed
@@ -160,6 +160,6 @@ def rounds(probe: VersionNegotiation, offers: list[Any]) -> int:
                 probe.handle_discovery_error(-32022, {"supported": offered})
             else:
                 probe.handle_initialize_error({"supported": offered})
-        except NoCommonRevision:
+        except VersionNegotiationError:
             return number
     return len(offers)

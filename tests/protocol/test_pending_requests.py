@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, rule
 
-from dovetail.errors import PeerError
+from dovetail.errors import RemoteError
 from dovetail.protocol.handshake import PendingRequests
 from dovetail.wire import jsonrpc
 
@@ -68,7 +68,7 @@ class Conversation(RuleBasedStateMachine):
             assert found is not None
             token, exc = found
             assert token == expected
-            assert isinstance(exc, PeerError)
+            assert isinstance(exc, RemoteError)
             assert (exc.code, exc.message, exc.data) == (code, text, given)
         return id
 

@@ -14,7 +14,7 @@ from dovetail.errors import (
     MethodNotFound,
     ProtocolError,
     ResourceNotFound,
-    UnsupportedRevision,
+    UnsupportedProtocolVersion,
 )
 from dovetail.protocol.exchange import NO_CAPABILITIES, Exchange
 from dovetail.protocol.stateless import StatelessProtocol, is_stateless_message
@@ -90,17 +90,22 @@ def test_an_admitted_request_knows_who_asks() -> None:
     assert exchange.params["arguments"] == {"a": 1}
     assert exchange.meta == meta
     caller = exchange.caller
-    assert (caller.revision, caller.stateless, caller.level, caller.principal) == (NEWEST, True, 3, "alice")
-    assert caller.client == Implementation(name="chat", version="3")
-    assert caller.capabilities.sampling is not None
-    assert caller.capabilities.sampling.tools == {}
-    assert caller.capabilities.roots is None
+    assert (caller.protocol_version, caller.is_stateless, caller.log_level, caller.principal) == (
+        NEWEST,
+        True,
+        3,
+        "alice",
+    )
+    assert caller.client_info == Implementation(name="chat", version="3")
+    assert caller.client_capabilities.sampling is not None
+    assert caller.client_capabilities.sampling.tools == {}
+    assert caller.client_capabilities.roots is None
 
 
 def test_a_bare_request_says_nothing_about_its_client() -> None:
     caller = admit().caller
-    assert caller.capabilities is NO_CAPABILITIES
-    assert (caller.client, caller.level, caller.principal) == (None, None, None)
+    assert caller.client_capabilities is NO_CAPABILITIES
+    assert (caller.client_info, caller.log_level, caller.principal) == (None, None, None)
 
 
 @pytest.mark.parametrize("meta", [..., None, [], "x", {}, {CAPABILITIES: {}}, {VERSION: 20260728, CAPABILITIES: {}}])
@@ -118,7 +123,7 @@ def test_a_request_without_parameters_names_no_revision(params: Any) -> None:
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2099-01-01", "draft", "", "x" * 500])
 def test_another_revision_is_refused_with_those_that_are_spoken(revision: str) -> None:
-    with pytest.raises(UnsupportedRevision) as caught:
+    with pytest.raises(UnsupportedProtocolVersion) as caught:
         admit(**{VERSION: revision})
     assert caught.value.code == -32022
     assert caught.value.data == {
@@ -134,7 +139,7 @@ def test_capabilities_must_be_declared_and_well_formed(declared: Any) -> None:
 
 
 def test_capabilities_nobody_knows_are_no_error() -> None:
-    assert admit(**{CAPABILITIES: {"telepathy": {}}}).caller.capabilities == NO_CAPABILITIES
+    assert admit(**{CAPABILITIES: {"telepathy": {}}}).caller.client_capabilities == NO_CAPABILITIES
 
 
 @pytest.mark.parametrize("given", [1, [], {}, {"name": "x"}, {"name": 1, "version": "1"}])
@@ -147,7 +152,7 @@ def test_who_asks_is_told_anew_by_every_request() -> None:
     era = StatelessProtocol(Implementation(name="calc", version="1.2"), REVISIONS, 1000)
     for name in ("a", "a", "b", None, "x" * 5000, "x" * 5000, "a"):
         given = {} if name is None else {CLIENT: {"name": name, "version": "1"}}
-        client = era.admit(request(meta={VERSION: "2026-07-28", CAPABILITIES: {}, **given}), None).caller.client
+        client = era.admit(request(meta={VERSION: "2026-07-28", CAPABILITIES: {}, **given}), None).caller.client_info
         assert (client and client.name) == name
     with pytest.raises(InvalidParams, match=CLIENT):
         era.admit(request(meta={VERSION: "2026-07-28", CAPABILITIES: {}, CLIENT: {"name": "a"}}), None)

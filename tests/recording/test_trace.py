@@ -54,7 +54,7 @@ async def test_a_server_traces_itself(tmp_path: Path, transport: str, revision: 
     async with testing.connect(
         server(trace=file), transport=transport, revision=revision, headers=_secret(transport)
     ) as client:
-        await client.call_tool("login", {"password": "hunter2"}, progress=print)
+        await client.call_tool("login", {"password": "hunter2"}, progress_handler=print)
     found = frames(file)
     seen = shown(found)
     place = seen.index(("server", "tools/call"))
@@ -75,8 +75,8 @@ def _secret(transport: str) -> dict[str, str] | None:
 
 async def test_a_client_traces_itself(tmp_path: Path) -> None:
     file = tmp_path / "client.jsonl"
-    async with Client(server(), trace=file) as client:
-        await client.call_tool("login", {"password": "hunter2"}, progress=print)
+    async with Client(server(), recording=file) as client:
+        await client.call_tool("login", {"password": "hunter2"}, progress_handler=print)
     assert [one for one in shown(frames(file)) if one in CALL][-3:] == CALL
     assert "hunter2" not in file.read_text()
 
@@ -93,7 +93,7 @@ async def test_one_variable_traces_everything(tmp_path: Path, monkeypatch: pytes
 
 async def test_two_may_share_a_file(tmp_path: Path) -> None:
     file = tmp_path / "both.jsonl"
-    async with Client(server(trace=file), trace=file, name="client") as client:
+    async with Client(server(trace=file), recording=file, name="client") as client:
         await client.call_tool("login", {"password": "x"})
     with file.open("rb") as lines:
         parts = list(read_frames(lines))
@@ -119,7 +119,7 @@ def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"trace\.jsonl"):
         server(trace=file).asgi()
     with pytest.raises(OSError, match=r"trace\.jsonl"):
-        Client(server(), trace=file)
+        Client(server(), recording=file)
 
 
 async def test_a_place_that_is_lost_costs_nothing_but_the_trace(

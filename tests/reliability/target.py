@@ -18,11 +18,12 @@ from typing import Any, Literal
 
 from faults import FAULTS
 
-from dovetail import Context, Limits, ResourceNotFound, Server, ToolError
+from dovetail import Context, Server, ServerLimits, ToolError
+from dovetail.errors import ResourceNotFound
 
 TRANSPORT, OPTIONS = sys.argv[1], json.loads(sys.argv[2])
 
-app = Server("target", version="1.0", limits=Limits(**OPTIONS.get("limits", {})), **OPTIONS.get("server", {}))
+app = Server("target", version="1.0", limits=ServerLimits(**OPTIONS.get("limits", {})), **OPTIONS.get("server", {}))
 
 events: dict[str, asyncio.Event] = {}
 seen: Counter[str] = Counter()
@@ -119,7 +120,7 @@ async def chatter(ctx: Context, count: int, size: int = 10, mark: str = "") -> s
 async def leave(ctx: Context, key: str, mark: str) -> str:
     """Let the client go, and finish when the key is released."""
     await ctx.log("error", f"{mark}first")
-    await ctx.close_stream(10)
+    await ctx.close_sse_stream(10)
     seen[f"started {key}"] += 1
     await event(f"released {key}").wait()
     await ctx.log("error", f"{mark}second")
@@ -163,7 +164,7 @@ async def bad_prompt(kind: str) -> Any:
     return FAULTS[kind]()
 
 
-@app.complete("bad_prompt", "kind")
+@app.completion("bad_prompt", "kind")
 async def bad_completion(value: str) -> Any:
     return FAULTS[value]()
 
@@ -197,7 +198,7 @@ async def change(what: Literal["tools", "resources", "prompts"] = "tools", times
 async def touch(uri: str, times: int = 1) -> None:
     """Say that a resource has new contents."""
     for _ in range(times):
-        app.updated(uri)
+        app.notify_resource_updated(uri)
 
 
 @app.tool
@@ -273,7 +274,7 @@ def greeting(name: str, tone: Literal["warm", "cold"] = "warm") -> str:
     return f"Greet {name} in a {tone} tone."
 
 
-@app.complete("greeting", "name")
+@app.completion("greeting", "name")
 def names(value: str) -> list[str]:
     return [one for one in ("ada", "grace") if one.startswith(value)]
 

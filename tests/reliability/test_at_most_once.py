@@ -17,7 +17,8 @@ from fault_proxy import FAULTS
 from harness import record_measurement
 from test_network_faults import behind_a_proxy
 
-from dovetail import Client, ClientLimits, Interrupted, MCPError, Timeouts
+from dovetail import Client, ClientLimits, MCPError, Timeouts
+from dovetail.errors import OutcomeUnknown
 from transports.fake_service import wait_until
 
 PLAN = [*FAULTS[:-1], "busy", *([""] * 4)]
@@ -66,7 +67,7 @@ async def killed(file: Path, kills: int) -> None:
     pids: set[int] = set()
     answered: list[str] = []
     interrupted: list[str] = []
-    options: dict[str, Any] = {"limits": ClientLimits(reconnect_after=0.01), "timeouts": Timeouts(call=10)}
+    options: dict[str, Any] = {"limits": ClientLimits(reconnect_delay=0.01), "timeouts": Timeouts(call=10)}
     async with Client([sys.executable, str(MORTAL), str(file)], **options) as client:
         for kill in range(kills):
             pid = await client.call("pid", into=int)
@@ -100,7 +101,7 @@ async def _killed_at_work(client: Client, pid: int, file: Path, name: str) -> No
     calling = asyncio.get_running_loop().create_task(client.call("run", name=name, hold=True))
     await wait_until(lambda: executed(file)[name])
     os.kill(pid, signal.SIGKILL)
-    with pytest.raises(Interrupted):
+    with pytest.raises(OutcomeUnknown):
         await calling
 
 

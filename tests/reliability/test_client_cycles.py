@@ -65,7 +65,7 @@ async def settled(before: Holdings) -> Holdings:
 
 
 async def cycle(where: Any, revision: str) -> None:
-    async with Client(where, revision=revision) as client:
+    async with Client(where, protocol_version=revision) as client:
         assert await client.call("mark", token="x") == "x"
 
 

@@ -12,7 +12,7 @@ import pytest
 from harness import record_measurement
 
 from auth.live_server import serve_app
-from dovetail import AuthorizationServer, Provider, Upstream, known_client
+from dovetail.auth import AuthorizationServer, ProviderMetadata, UpstreamProvider, known_client
 from dovetail.oauth import proofs
 from dovetail.transports.http_client.http_client import HTTPClient
 
@@ -96,7 +96,7 @@ async def scene() -> AsyncIterator[Scene]:
         await send({"type": "http.response.body", "body": body})
 
     async with serve_app(lambda _: provider) as up:
-        facts = Provider(
+        facts = ProviderMetadata(
             name="Up",
             authorization_endpoint=up + "/authorize",
             token_endpoint=up + "/token",
@@ -107,7 +107,7 @@ async def scene() -> AsyncIterator[Scene]:
             return AuthorizationServer(
                 issuer=url,
                 resources=[url],
-                upstream=Upstream(facts, client_id="mine", client_secret="s"),
+                upstream=UpstreamProvider(facts, client_id="mine", client_secret="s"),
                 clients=[
                     known_client("editor", redirect_uris=[HOME]),
                     known_client("evil", redirect_uris=["https://evil.example/cb"]),

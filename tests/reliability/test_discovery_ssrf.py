@@ -22,7 +22,8 @@ import pytest
 from harness import record_measurement
 
 from auth.guarded_server import GuardedServer, HttpReply, HttpRequest, User, oauth_settings, run_guarded_server
-from dovetail import Client, MCPError, OAuth
+from dovetail import Client, MCPError
+from dovetail.auth import OAuth
 from transports.raw_server import create_tls_contexts
 
 NAME = "mcp.example.com"
@@ -312,11 +313,12 @@ async def test_what_is_no_page_is_not_opened(
 
 OPENING = """
 import asyncio, sys
-from dovetail import Client, MCPError, OAuth
+from dovetail import Client, MCPError
+from dovetail.auth import OAuth
 async def main():
     for _ in range(int(sys.argv[2])):
         try:
-            async with Client(sys.argv[1], auth=OAuth(store="memory", timeout=0.3)):
+            async with Client(sys.argv[1], auth=OAuth(token_store="memory", timeout=0.3)):
                 pass
         except MCPError:
             pass
@@ -377,7 +379,9 @@ async def test_a_code_is_not_sent_on(status: int) -> None:
 
 async def test_what_was_given_for_one_issuer_is_not_shown_to_another() -> None:
     async with run_guarded_server() as place:
-        settings = OAuth(client_id="c", client_secret="s3cret", issuer="https://login.example.com", store="memory")
+        settings = OAuth(
+            client_id="c", client_secret="s3cret", issuer="https://login.example.com", token_store="memory"
+        )
         with pytest.raises(MCPError, match=r"login\.example\.com"):
             async with Client(place.url, auth=settings):
                 pass

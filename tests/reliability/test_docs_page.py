@@ -17,14 +17,14 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reliability.md"
 BLOCK = re.compile(r"(<!-- generated: limits -->\n).*?(<!-- end -->)", re.DOTALL)
 COUNTS = {
-    "calls", "calls_per_connection", "calls_per_principal", "threads", "waiting", "sessions", "sessions_per_principal",
-    "sessions_per_address", "streams", "listens", "replay_events",
+    "calls", "max_calls_per_connection", "max_calls_per_principal", "threads", "waiting", "sessions", "max_sessions_per_principal",
+    "max_sessions_per_address", "streams", "listens", "replay_events",
 }  # fmt: skip
 
 
 def comments() -> dict[str, str]:
     """What stands beside each limit in its source."""
-    source = inspect.getsource(limits.Limits)
+    source = inspect.getsource(limits.ServerLimits)
     found: dict[str, str] = {}
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         name = re.match(r"    (\w+): (?:int|float) =", token.line)
@@ -49,7 +49,7 @@ def table() -> str:
     said = comments()
     rows = [
         f"| `{one.name}` | {spoken(one.name, one.default)} | {said.get(one.name, '').replace('|', '/')} |"
-        for one in msgspec.structs.fields(limits.Limits)
+        for one in msgspec.structs.fields(limits.ServerLimits)
     ]
     return "\n".join(["| limit | default | at the limit, or what it is of |", "| --- | --- | --- |", *rows]) + "\n"
 

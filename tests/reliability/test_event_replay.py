@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from dovetail import Limits
+from dovetail import ServerLimits
 from dovetail.transports.http_server.event_log import EventLog, EventStream
 from dovetail.transports.spool import MemoryBudget
 
@@ -48,7 +48,9 @@ class Store(RuleBasedStateMachine):
     @initialize(events=st.integers(1, 8), size=st.integers(60, 500))
     def open(self, events: int, size: int) -> None:
         self.events, self.size = events, size
-        self.stream = EventStream("s", EventLog(Limits(replay_events=events, replay_bytes=size), MemoryBudget(0)))
+        self.stream = EventStream(
+            "s", EventLog(ServerLimits(max_replay_events=events, max_replay_bytes=size), MemoryBudget(0))
+        )
         self.said: list[tuple[int, bytes]] = []
 
     @rule(data=st.binary(max_size=80))

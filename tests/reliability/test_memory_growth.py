@@ -158,7 +158,7 @@ def test_stateless_calls_leave_nothing_behind(warm: Target) -> None:
 
 
 def test_what_is_kept_for_resumption_is_bounded(start: StartTarget) -> None:
-    target = start(limits={"replay_total": 4 * MiB})
+    target = start(limits={"max_replay_total_bytes": 4 * MiB})
     opener = Opener(target)
     session = opener.open()
     for _ in range(50):
@@ -171,7 +171,7 @@ def test_what_is_kept_for_resumption_is_bounded(start: StartTarget) -> None:
 
 def test_short_streams_do_not_pile_up(start: StartTarget) -> None:
     """Each finished stream takes more than its events; it is let go of as a whole."""
-    target = start(limits={"replay_total": 64 * 1024})
+    target = start(limits={"max_replay_total_bytes": 64 * 1024})
     opener = Opener(target)
     session = opener.open()
     for _ in range(300):
@@ -183,7 +183,7 @@ def test_short_streams_do_not_pile_up(start: StartTarget) -> None:
 
 
 def test_unused_and_unopened_sessions_expire(start: StartTarget) -> None:
-    target = start(limits={"session_idle": 1.0, "session_opening": 1.0})
+    target = start(limits={"session_idle": 1.0, "initialize_timeout": 1.0})
     opener = Opener(target)
     sessions = [opener.open() for _ in range(200)]
     unopened = [opener.open(ready=False) for _ in range(50)]

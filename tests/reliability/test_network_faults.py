@@ -15,7 +15,7 @@ from harness import record_measurement
 from dovetail import Client, ClientLimits, MCPError, Server, Timeouts
 from driver import serve
 
-QUICK = Timeouts(connect=2, probe=1, initialize=5, call=0.7, read=2)
+QUICK = Timeouts(connect=2, discover=1, initialize=5, call=0.7, request=2)
 BOUND = 1.0  # seconds from the fault, or from the limit that shows it, to the error
 
 
@@ -30,7 +30,7 @@ async def behind_a_proxy(era: str, ran: list[str]) -> AsyncIterator[tuple[Client
 
     async with serve(app) as web, FaultProxy(web.port).running() as proxy:
         url = f"http://127.0.0.1:{proxy.port}/mcp"
-        limits = ClientLimits(reconnect_after=0.01)
+        limits = ClientLimits(reconnect_delay=0.01)
         async with Client(url, era=era, timeouts=QUICK, limits=limits) as client:  # pyright: ignore[reportArgumentType]
             yield client, proxy
 

@@ -81,7 +81,10 @@ async def test_a_slow_listener_of_logs_loses_the_oldest_and_nothing_grows() -> N
     flood = [(line("logs") + b"\n") * 1000] * (MANY // 1000)
     last = create_notification("notifications/message", level="info", data="last", logger="l")
     play = ScriptedServer("handshake", {"tools/call": lambda _: Messages([*flood, last, text_result("done")])})
-    async with serve_on_socket(play) as at, Client(at, on_log=slow, limits=ClientLimits(waiting=50)) as client:
+    async with (
+        serve_on_socket(play) as at,
+        Client(at, log_handler=slow, limits=ClientLimits(max_queued_notifications=50)) as client,
+    ):
         assert await client.call("go") == "done"
         gate.set()
         await wait_until(lambda: heard and heard[-1].data == "last")

@@ -87,7 +87,7 @@ async def test_a_server_that_dies_takes_its_children_along(tmp_path: Path) -> No
     file = tmp_path / "pids"
     async with Client(family(file, "polite")) as client:
         os.kill(alive(file)[0], signal.SIGKILL)
-        await wait_until(lambda: not client.connected)
+        await wait_until(lambda: not client.is_connected)
         await wait_until(lambda: not alive(file))
 
 
@@ -111,9 +111,9 @@ async def test_opening_and_closing_leaves_no_task_and_no_descriptor(tmp_path: Pa
 
 WORKERS = """
 import asyncio, sys
-from dovetail import Limits, Server
+from dovetail import Server, ServerLimits
 
-app = Server("workers", limits=Limits(drain=0.2))
+app = Server("workers", limits=ServerLimits(drain_timeout=0.2))
 
 @app.tool
 async def forever() -> None:

@@ -83,7 +83,7 @@ async def test_an_answer_without_end_over_http(name: str, era: str) -> None:
     play = ScriptedServer(era, {"tools/call": only_once(WEB[name])}, session="s")
     async with serve_over_http(play) as at:
         seen = await run_client(at, era=era)
-    assert seen["outcome"] in ("ResultError", "Interrupted", "NotMCP"), seen
+    assert seen["outcome"] in ("InvalidResult", "Interrupted", "NotMCPServer"), seen
     assert seen["usable"]
     record_measurement(f"T03 client, {name}, {era}", seen["mib"], "MiB")
     assert seen["mib"] < HOSTILE
@@ -94,7 +94,7 @@ async def test_an_event_of_very_many_lines() -> None:
     play = ScriptedServer("stateless", {"tools/call": only_once(short_lines)})
     async with serve_over_http(play) as at:
         seen = await run_client(at, era="stateless", limits={"answer": 4 * MiB})
-    assert seen["outcome"] == "ResultError", seen
+    assert seen["outcome"] == "InvalidResult", seen
     assert seen["usable"]
     record_measurement("T03 client, an event of short lines, limit 4 MiB", seen["mib"], "MiB")
     assert seen["mib"] < 16
@@ -113,7 +113,7 @@ async def test_an_event_of_very_many_lines() -> None:
 async def test_a_process_that_writes_too_much(what: str, era: str) -> None:
     command = [sys.executable, str(HOSTILE_PROGRAM), what]
     seen = await run_client(command, era=era, limit=2.5)
-    assert seen["outcome"] in ("RequestTimeout", "ResultError"), seen
+    assert seen["outcome"] in ("RequestTimeout", "InvalidResult"), seen
     assert seen["usable"]
     record_measurement(f"T03 client, process, {what}, {era}", seen["mib"], "MiB")
     assert seen["mib"] < HOSTILE
@@ -148,6 +148,6 @@ async def test_a_list_of_too_many() -> None:
     play = ScriptedServer("stateless", {"tools/list": {"tools": tools}})
     async with serve_on_socket(play) as at:
         seen = await run_client(at, era="stateless", what="list")
-    assert seen["outcome"] == "ResultError", seen
+    assert seen["outcome"] == "InvalidResult", seen
     record_measurement("T03 client, 50 000 tools in one answer", seen["mib"], "MiB")
     assert seen["mib"] < HOSTILE

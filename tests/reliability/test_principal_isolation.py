@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from dovetail import Context, Guard, Offload, Principal, Server, StaticTokens
+from dovetail import Context, LargeResults, Server
+from dovetail.auth import Guard, Principal, StaticTokenVerifier
 from transports.fake_service import (
     INITIALIZED,
     LATEST_HANDSHAKE,
@@ -30,7 +31,12 @@ FOREIGN = ["other-issuer", "program", "bob", "spelled"]
 
 @pytest.fixture
 def endpoint() -> Any:
-    app = Server("x", auth=Guard(StaticTokens(WHO)), page_size=1, offload=Offload(text=100, preview=10))
+    app = Server(
+        "x",
+        auth=Guard(StaticTokenVerifier(WHO)),
+        page_size=1,
+        large_results=LargeResults(max_text_chars=100, preview_chars=10),
+    )
 
     @app.tool
     async def ask(ctx: Context) -> str:
@@ -46,7 +52,7 @@ def endpoint() -> Any:
     def long(ctx: Context) -> str:
         return "y" * 200
 
-    @app.tool(visible=lambda principal: principal is not None and principal.subject == "ada")
+    @app.tool(visible_to=lambda principal: principal is not None and principal.subject == "ada")
     def hidden() -> str:
         return "seen"
 

@@ -26,8 +26,8 @@ from harness import (
     wait_for,
 )
 
-from dovetail import Limits
-from dovetail.errors import Busy
+from dovetail import ServerLimits
+from dovetail.errors import ServerBusy
 from dovetail.server.thread_pool import ThreadPool
 
 TRIES = 60
@@ -76,7 +76,7 @@ def test_a_flood_of_calls(start: StartTarget, revision: str) -> None:
 
 def test_a_flood_of_calls_over_several_sessions(start: StartTarget) -> None:
     """A principal has one share, however many sessions it opens."""
-    target = start(principals=True, limits={"calls_per_principal": 20})
+    target = start(principals=True, limits={"max_calls_per_principal": 20})
     other = Client(target, principal="other")
     clients = [Client(target, HANDSHAKE, principal="greedy") for _ in range(10)]
     held = [one.send_call("wait", {"key": "k"}) for one in clients for _ in range(2)]
@@ -103,7 +103,7 @@ def test_a_flood_of_synchronous_calls(start: StartTarget) -> None:
 
 async def test_a_burst_in_one_turn_takes_no_more_than_half_the_threads() -> None:
     """Calls that come at once count before a thread has taken the first of them."""
-    threads, release = ThreadPool(Limits(threads=8)), threading.Event()
+    threads, release = ThreadPool(ServerLimits(max_threads=8)), threading.Event()
     calls = [threads.run(release.wait, (10.0,), {}, "greedy") for _ in range(100)]
     tasks = [asyncio.ensure_future(one) for one in calls]
     refused = [one async for one in _busy(tasks[4:])]
@@ -114,9 +114,9 @@ async def test_a_burst_in_one_turn_takes_no_more_than_half_the_threads() -> None
     assert await threads.run(str, (7,), {}, "greedy") == "7"
 
 
-async def _busy(tasks: list[Any]) -> AsyncIterator[Busy]:
+async def _busy(tasks: list[Any]) -> AsyncIterator[ServerBusy]:
     for task in tasks:
-        with pytest.raises(Busy) as found:
+        with pytest.raises(ServerBusy) as found:
             await task
         yield found.value
 
@@ -189,7 +189,7 @@ def test_a_flood_of_streams(start: StartTarget, kind: str, limits: dict[str, Any
 
 def test_calls_over_the_old_transport_count_too(start: StartTarget) -> None:
     """One share, whichever transport the calls come by."""
-    target = start(principals=True, limits={"calls_per_principal": 10})
+    target = start(principals=True, limits={"max_calls_per_principal": 10})
     greedy, other = Client(target, principal="greedy"), Client(target, principal="other")
     old = [OldPrincipal(target, "greedy") for _ in range(3)]
     for number in range(9):
@@ -250,7 +250,7 @@ def _full(client: Client) -> Answer | None:
 
 def test_a_flood_that_is_refused_costs_little(start: StartTarget) -> None:
     """Four clients over their share, as fast as they can, while another works."""
-    target = start(principals=True, limits={"calls_per_principal": 1})
+    target = start(principals=True, limits={"max_calls_per_principal": 1})
     other = Client(target, principal="other")
     held = [Client(target, principal=f"greedy{number}").send_call("wait", {"key": "k"}) for number in range(4)]
     other.call("until", {"what": "started", "key": "k", "count": 4})

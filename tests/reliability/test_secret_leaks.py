@@ -11,11 +11,11 @@ import pytest
 from harness import record_measurement
 
 from dovetail import Client, Host, MCPError, Policy, rule
-from dovetail.host.audit_log import Journal
-from dovetail.host.config.config_files import Entry, read_file
-from dovetail.host.config.secret_lookup import Secrets, Unresolved
-from dovetail.host.consent.grants import Grants, grant
-from dovetail.host.policy.policy import Question
+from dovetail.host.audit_log import AuditLog
+from dovetail.host.config.config_files import ServerConfig, load_config
+from dovetail.host.config.secret_lookup import SecretNotFound, SecretResolver
+from dovetail.host.consent.grants import GrantStore, grant
+from dovetail.host.policy.policy import PolicyRequest
 
 CANARIES = {
     kind: f"canary-{kind}-5d1f0c"
@@ -23,7 +23,7 @@ CANARIES = {
 }
 SERVER = '''
 import os, sys
-from dovetail import Server, Context
+from dovetail import Context, Server
 app = Server("leaky")
 
 @app.tool
@@ -61,10 +61,10 @@ def servers(folder: Path) -> dict[str, Any]:
     return {"leaky": leaky, "gone": gone, "far": {"url": url, "headers": headers}, "bad": bad, "odd": odd}
 
 
-async def used(client: Client, journal: Journal, said: list[str]) -> None:
+async def used(client: Client, journal: AuditLog, said: list[str]) -> None:
     """Everything that can be done with a server, kept in the journal."""
     for tool, arguments in (("tell", {}), ("fail", {"password": CANARIES["literal"]}), ("ask", {}), ("nothing", {})):
-        question = Question(server=client.name, tool=tool, arguments=arguments, identity="i")
+        question = PolicyRequest(server=client.name, tool=tool, arguments=arguments, server_identity="i")
         journal.decision(question, Policy(rules=[rule("allow")]).decide(question))
         try:
             result = await client.call_tool(tool, arguments)
@@ -78,26 +78,31 @@ async def test_no_secret_is_in_what_a_host_says_logs_or_keeps(tmp_path: Path, ca
     caplog.set_level(logging.DEBUG)
     path = tmp_path / "mcp.json"
     path.write_text(json.dumps({"mcpServers": servers(tmp_path)}), encoding="utf-8")
-    secrets = Secrets(
+    secrets = SecretResolver(
         {"LEAKY_TOKEN": CANARIES["env"]},
         {"b": CANARIES["input"]},
         keyring=lambda _, name: {"c": CANARIES["keyring"]}.get(name),
     )
-    entries, problems = read_file(path, level="user")
-    found: dict[str, Entry] = {one.name: one for one in entries}
+    entries, problems = load_config(path, level="user")
+    found: dict[str, ServerConfig] = {one.name: one for one in entries}
     assert found.keys() == {"leaky", "gone", "far"}
     said = [repr(entries), repr(secrets), repr(problems), *(str(one.needs()) for one in entries)]
-    with pytest.raises(Unresolved) as missing:
-        found["leaky"].target({"LEAKY_TOKEN": CANARIES["env"]})
+    with pytest.raises(SecretNotFound) as missing:
+        found["leaky"].to_target({"LEAKY_TOKEN": CANARIES["env"]})
     said.append("".join(traceback.format_exception(missing.value)))
-    grants = Grants(tmp_path / "grants.json")
-    with Journal(tmp_path / "journal.jsonl", secrets=secrets, values=True) as journal:
+    grants = GrantStore(tmp_path / "grants.json")
+    with AuditLog(tmp_path / "journal.jsonl", secrets=secrets, include_values=True) as journal:
         for entry in entries:
             grants.add(
-                grant(Question(server=entry.name, tool="tell", identity=entry.identity), "f", 1.0, scope="always")
+                grant(
+                    PolicyRequest(server=entry.name, tool="tell", server_identity=entry.identity),
+                    "f",
+                    1.0,
+                    scope="always",
+                )
             )
-            target = entry.target(secrets=secrets)
-            client = Client(target, name=entry.name, elicit=lambda _: {"value": "x"})
+            target = entry.to_target(secrets=secrets)
+            client = Client(target, name=entry.name, elicitation_handler=lambda _: {"value": "x"})
             client.taps.append(journal.tap(entry.name))
             said.append(repr(client))
             try:
@@ -106,7 +111,7 @@ async def test_no_secret_is_in_what_a_host_says_logs_or_keeps(tmp_path: Path, ca
             except MCPError as exc:
                 journal.state(entry.name, "starting", "failed", str(exc))
                 said.append("".join(traceback.format_exception(exc)))
-        journal.event("pending", "leaky", requestState=CANARIES["state"])
+        journal.write("pending", "leaky", requestState=CANARIES["state"])
     outputs = {
         "what it says": "\n".join(said),
         "the log": caplog.text + repr([one.__dict__ for one in caplog.records]),
@@ -132,7 +137,7 @@ async def test_no_secret_is_in_what_a_host_of_files_says_logs_or_keeps(
     given["nowhere"] = {"command": "/nowhere/${LEAKY_TOKEN}"}
     path = tmp_path / "mcp.json"
     path.write_text(json.dumps({"mcpServers": given}), encoding="utf-8")
-    secrets = Secrets(
+    secrets = SecretResolver(
         {"LEAKY_TOKEN": CANARIES["env"], "PASSED_ON": CANARIES["passed"]},
         {"b": CANARIES["input"]},
         keyring=lambda _, name: {"c": CANARIES["keyring"]}.get(name),
@@ -144,7 +149,7 @@ async def test_no_secret_is_in_what_a_host_of_files_says_logs_or_keeps(
         said.append(repr((event.old, event.new, event.reason)))
 
     options: dict[str, Any] = {"policy": Policy("allow"), "secrets": secrets, "backoff": (0.0, 0.0), "give_up": 100}
-    for journal in (tmp_path / "names.jsonl", Journal(tmp_path / "values.jsonl", values=True)):
+    for journal in (tmp_path / "names.jsonl", AuditLog(tmp_path / "values.jsonl", include_values=True)):
         async with Host.from_config(path, journal=journal, **options) as host:
             host.on("*", heard)
             calls = [
@@ -157,7 +162,7 @@ async def test_no_secret_is_in_what_a_host_of_files_says_logs_or_keeps(
                     raw.append(str((await host.call(name, arguments)).content))
                 except MCPError as exc:
                     said.append("".join(traceback.format_exception(exc)))
-            said += [repr(host.servers), *(str(one.reason) for one in host.servers)]
+            said += [repr(host.servers), *(str(one.last_error) for one in host.servers)]
     outputs = {
         "what it says": "\n".join(said),
         "the log": caplog.text + repr([one.__dict__ for one in caplog.records]),

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from harness import record_measurement
 
-from dovetail import Client, MCPError, RequestTimeout, Timeouts
+from dovetail import Client, MCPError, Timeouts
+from dovetail.errors import RequestTimeout
 from scripted_server import (
     ERAS,
     SILENCE,
@@ -22,7 +23,7 @@ from scripted_server import (
 )
 
 LIMIT = 0.4
-SHORT = Timeouts(connect=LIMIT, probe=0.1, initialize=LIMIT, call=LIMIT, read=LIMIT)
+SHORT = Timeouts(connect=LIMIT, discover=0.1, initialize=LIMIT, call=LIMIT, request=LIMIT)
 BOUND = 3.0  # this machine has other users
 HEAD_ONLY = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n"
 HALF = HEAD_ONLY + b'{"jsonrpc":"2.0",'
@@ -106,7 +107,7 @@ async def test_progress_without_an_end_ends_at_the_total() -> None:
         Client(at, timeouts=SHORT) as client,
     ):
         with pytest.raises(RequestTimeout):
-            await client.call_tool("go", timeout=LIMIT, total=2 * LIMIT)
+            await client.call_tool("go", timeout=LIMIT, total_timeout=2 * LIMIT)
 
 
 @pytest.mark.parametrize("era", [None, *ERAS])

@@ -24,9 +24,9 @@ from harness import (
     record_measurement,
 )
 
-from dovetail import Limits
+from dovetail import ServerLimits
 
-LIMITS = Limits()
+LIMITS = ServerLimits()
 MOST = 64 * MiB  # over idle, whatever one peer sends
 
 
@@ -70,14 +70,14 @@ def sized(size: int, id: Any = 1) -> bytes:
 CALL = {"mcp-protocol-version": NEWEST, "mcp-method": "tools/call", "mcp-name": "take"}
 
 
-@pytest.mark.parametrize(("over", "status"), [(-1, 200), (0, 200), (1, 413), (LIMITS.body, 413)])
+@pytest.mark.parametrize(("over", "status"), [(-1, 200), (0, 200), (1, 413), (LIMITS.max_body_bytes, 413)])
 def test_body(served: Target, over: int, status: int) -> None:
-    assert Client(served).post(sized(LIMITS.body + over), **CALL).status == status
+    assert Client(served).post(sized(LIMITS.max_body_bytes + over), **CALL).status == status
 
 
 @pytest.mark.parametrize(("over", "status"), [(0, 200), (1, 413)])
 def test_body_in_pieces_of_unknown_length(served: Target, over: int, status: int) -> None:
-    data = sized(LIMITS.body + over)
+    data = sized(LIMITS.max_body_bytes + over)
     pieces = [data[start : start + 60_000] for start in range(0, len(data), 60_000)]
     chunked = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
     client = Client(served)
@@ -87,7 +87,7 @@ def test_body_in_pieces_of_unknown_length(served: Target, over: int, status: int
 
 def test_a_declared_length_is_refused_before_it_is_sent(served: Target) -> None:
     client = Client(served)
-    for length in (LIMITS.body + 1, 10**11, 10**30):
+    for length in (LIMITS.max_body_bytes + 1, 10**11, 10**30):
         with client.send_only(
             encode_http_request("POST", "/mcp", client.headers | {"content-length": str(length)})
         ) as connection:
@@ -106,7 +106,7 @@ def test_a_length_that_is_no_number_is_refused(served: Target, length: str) -> N
 @pytest.mark.parametrize(("over", "status"), [(0, 202), (1, 413)])
 def test_body_of_the_old_transport(served: Target, over: int, status: int) -> None:
     old = harness.Sse2024Client(served)
-    assert old.send(sized(LIMITS.body + over, id="big")).status == status
+    assert old.send(sized(LIMITS.max_body_bytes + over, id="big")).status == status
     if status == 202:
         assert "result" in old.answer("big")
     old.close()
@@ -115,11 +115,11 @@ def test_body_of_the_old_transport(served: Target, over: int, status: int) -> No
 @pytest.mark.parametrize("over", [-1, 0])
 def test_line_within_the_limit(piped: Target, over: int) -> None:
     pipe = _door(piped)
-    pipe.send(sized(LIMITS.line + over, id=f"line{over}"))
+    pipe.send(sized(LIMITS.max_message_bytes + over, id=f"line{over}"))
     assert "result" in pipe.answer(f"line{over}")
 
 
-@pytest.mark.parametrize("size", [LIMITS.line + 1, 3 * LIMITS.line, 100 * MiB])
+@pytest.mark.parametrize("size", [LIMITS.max_message_bytes + 1, 3 * LIMITS.max_message_bytes, 100 * MiB])
 def test_line_over_the_limit_is_refused_once_and_skipped(piped: Target, size: int) -> None:
     pipe = _door(piped)
     for _ in range(size // MiB):
@@ -140,14 +140,16 @@ def test_a_line_that_never_ends_is_not_kept(piped: Target) -> None:
     pipe.raw(b"\n")
 
 
-@pytest.mark.parametrize(("over", "status"), [(-1, 200), (0, 200), (1, 431), (LIMITS.header, 431), (60_000, 431)])
+@pytest.mark.parametrize(
+    ("over", "status"), [(-1, 200), (0, 200), (1, 431), (LIMITS.max_header_bytes, 431), (60_000, 431)]
+)
 def test_one_header(served: Target, over: int, status: int) -> None:
     client = Client(served)
-    client.headers["x-filler"] = "f" * (LIMITS.header - len("x-filler") + over)
+    client.headers["x-filler"] = "f" * (LIMITS.max_header_bytes - len("x-filler") + over)
     assert client.request("tools/list").status == status
 
 
-@pytest.mark.parametrize(("over", "status"), [(-1, 200), (0, 200), (1, 431), (LIMITS.header_block, 431)])
+@pytest.mark.parametrize(("over", "status"), [(-1, 200), (0, 200), (1, 431), (LIMITS.max_header_block_bytes, 431)])
 def test_all_headers(served: Target, over: int, status: int) -> None:
     """The block counts the address, the names and the values."""
     client = Client(served)
@@ -155,7 +157,7 @@ def test_all_headers(served: Target, over: int, status: int) -> None:
     headers = client.headers | {"mcp-protocol-version": NEWEST, "mcp-method": "tools/list"}
     headers["content-length"] = str(len(body))
     used = len("/mcp") + sum(len(name) + len(value) for name, value in headers.items())
-    left = LIMITS.header_block + over - used
+    left = LIMITS.max_header_block_bytes + over - used
     number = 0
     while left:
         size = min(left, 4000)
@@ -207,7 +209,7 @@ def test_a_handshake_is_no_place_to_store_things(served: Target) -> None:
     about: dict[str, Any] = {
         "protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": {"name": "", "version": "1"},
     }  # fmt: skip
-    spare = LIMITS.meta - len(json.dumps(about, separators=(",", ":")))
+    spare = LIMITS.max_meta_bytes - len(json.dumps(about, separators=(",", ":")))
     for over, good in ((-1, True), (0, True), (1, False), (3 * MiB, False)):
         about["clientInfo"]["name"] = "n" * (spare + over)
         answer = client.request("initialize", about).message
@@ -231,7 +233,7 @@ def test_cursor(start: StartTarget) -> None:
 def test_meta(served: Target, revision: str, over: int, good: bool) -> None:
     client = Client(served, revision)
     frame: dict[str, Any] = {VERSION: NEWEST, CAPABILITIES: {}} if revision == NEWEST else {}
-    spare = LIMITS.meta + over - len(json.dumps(frame | {"filler": ""}, separators=(",", ":")))
+    spare = LIMITS.max_meta_bytes + over - len(json.dumps(frame | {"filler": ""}, separators=(",", ":")))
     answer = client.request("tools/list", None, filler="f" * spare)
     assert ("result" in answer.message) == good
     assert good or answer.message["error"]["code"] == -32602
@@ -239,7 +241,7 @@ def test_meta(served: Target, revision: str, over: int, good: bool) -> None:
 
 def test_meta_on_stdio(piped: Target) -> None:
     pipe = _door(piped)
-    answer = pipe.request("tools/list", {"_meta": {"filler": "f" * LIMITS.meta}})
+    answer = pipe.request("tools/list", {"_meta": {"filler": "f" * LIMITS.max_meta_bytes}})
     assert answer["error"]["code"] == -32602
 
 
@@ -255,8 +257,8 @@ def test_result(small: Target, revision: str) -> None:
 
 def test_result_at_the_default(served: Target) -> None:
     client = Client(served)
-    assert len(client.call("blob", {"size": LIMITS.result - 1000}).text) == LIMITS.result - 1000
-    assert "error" in client.call("blob", {"size": LIMITS.result}).message
+    assert len(client.call("blob", {"size": LIMITS.max_result_bytes - 1000}).text) == LIMITS.max_result_bytes - 1000
+    assert "error" in client.call("blob", {"size": LIMITS.max_result_bytes}).message
 
 
 def nested(levels: int) -> bytes:

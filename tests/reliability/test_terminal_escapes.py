@@ -37,7 +37,8 @@ RAW = re.compile(
 
 PROGRAM = f"""
 import sys
-from dovetail import Server, Context, ToolError, Tool
+from dovetail import Context, Server, ToolError
+from dovetail.types import Tool
 HOSTILE, FORGED = {HOSTILE!r}, {FORGED!r}
 text = f"before{{HOSTILE}}\\n{{FORGED}}\\n[y]es once: y\\n"
 app = Server("h" + HOSTILE, version="1" + HOSTILE, instructions=text)
@@ -184,18 +185,18 @@ async def test_no_question_and_no_journal_of_a_host_has_raw_words(tmp_path: Path
         raise RuntimeError(text + with_page)
 
     screens = io.StringIO()
-    consent = TerminalConsent(read=lambda: "y\n", out=screens)
+    consent = TerminalConsent(input=lambda: "y\n", output=screens)
     log = tmp_path / "journal.jsonl"
 
     class Echo:
         async def reply(self, *_: Any, **__: Any) -> Any:
-            from dovetail.protocol.language_model import Reply
+            from dovetail.protocol.language_model import ModelReply
             from dovetail.wire.content import TextContent
 
-            return Reply(content=[TextContent(text=text)], model=f"m{HOSTILE}")
+            return ModelReply(content=[TextContent(text=text)], model=f"m{HOSTILE}")
 
     policy = Policy("ask", [rule("ask", kind="tool.result", reason="so")])
-    async with Host(policy=policy, consent=consent, model=Echo(), journal=log) as host:
+    async with Host(policy=policy, consent=consent, model=Echo(), audit_log=log) as host:
         host.add("h", app)
         for path in (text, "x" * 1_000_000 + HOSTILE):
             try:

@@ -21,13 +21,14 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="platform: kills
 # Waits for a line before each request, so that all begin at once; a browser is not expected to be needed.
 CALLER = """
 import asyncio, sys
-from dovetail import Client, MCPError, OAuth
+from dovetail import Client, MCPError
+from dovetail.auth import OAuth
 
 def never(url):
     print("a browser was asked for", flush=True)
 
 async def main():
-    async with Client(sys.argv[1], auth=OAuth(store=sys.argv[2], open_browser=never, timeout=1)) as client:
+    async with Client(sys.argv[1], auth=OAuth(token_store=sys.argv[2], open_browser=never, timeout=1)) as client:
         print("ready", flush=True)
         while await asyncio.to_thread(sys.stdin.readline):
             try:

@@ -15,7 +15,8 @@ import pytest
 from harness import record_measurement
 
 from auth.live_server import serve_app
-from dovetail import Context, Guard, IntrospectionVerifier, JwtVerifier, Server
+from dovetail import Context, Server
+from dovetail.auth import Guard, IntrospectionVerifier, JWTVerifier
 from dovetail.transports.http_client.http_client import HTTPClient
 from oauth.fake_issuer import Issuer
 from transports.fake_service import LATEST_HANDSHAKE, initialize, mirror_headers, request, stateless_request
@@ -68,8 +69,10 @@ async def world() -> AsyncIterator[World]:
         await send({"type": "http.response.body", "body": body})
 
     def make(url: str) -> Any:
-        asking = IntrospectionVerifier(endpoint=issuer.url + "/introspect", client_id="a", client_secret="b")
-        app = Server("x", auth=Guard(JwtVerifier(issuer=issuer.url), asking))
+        asking = IntrospectionVerifier(
+            introspection_endpoint=issuer.url + "/introspect", client_id="a", client_secret="b"
+        )
+        app = Server("x", auth=Guard(JWTVerifier(issuer=issuer.url), asking))
 
         @app.tool
         def who(ctx: Context) -> str:

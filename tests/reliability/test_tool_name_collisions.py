@@ -5,9 +5,9 @@ import random
 
 from harness import record_measurement
 
-from dovetail import Tool
 from dovetail.host.catalog import Catalog, Manifest
 from dovetail.host.qualified_names import check_server_name, make_full_name, make_model_name, make_server_name
+from dovetail.types import Tool
 
 # Separators, ends, case, look-alikes (Cyrillic and full-width), blanks that nobody sees, lengths around the limit.
 PIECES = ("a", "A", "b", "_", "__", "-", ".", "\u0430", "\uff41", "\u200b", " ", "9")
@@ -47,9 +47,9 @@ def test_a_server_cannot_take_another_ones_names_by_joining() -> None:
     captured = rounds = 0
     for _ in range(300):
         victim = {"git": Manifest(tools=[tool(one) for one in chance.sample(names, 5)])}
-        before = {one.exposed: one.full for one in Catalog.of(victim).tools}
+        before = {one.model_name: one.full_name for one in Catalog.from_manifests(victim).tools}
         aims = [*before, *before.values(), *(one.partition("__")[2] for one in before), *chance.sample(names, 5)]
-        joined = Catalog.of(
+        joined = Catalog.from_manifests(
             victim
             | {
                 chance.choice(["g", "gi", "git_", "git-", "Git", "zgit"]): Manifest(
@@ -60,16 +60,16 @@ def test_a_server_cannot_take_another_ones_names_by_joining() -> None:
         for name, home in before.items():
             rounds += 1
             found = joined.find(name)
-            captured += found is None or found.full != home
+            captured += found is None or found.full_name != home
     record_measurement(f"T44 names captured by a server that joined, of {rounds}", captured, "")
     assert captured == 0
 
 
 def test_two_things_under_one_name_are_told_and_neither_is_offered() -> None:
-    made = Catalog.of(
+    made = Catalog.from_manifests(
         {"a": Manifest(tools=[tool("x", "one"), tool("y"), tool("x", "other")]), "b": Manifest(tools=[tool("x")])}
     )
-    assert [one.full for one in made.tools] == ["a.y", "b.x"]
+    assert [one.full_name for one in made.tools] == ["a.y", "b.x"]
     (problem,) = made.problems
     assert "tool 'x'" in problem
 

@@ -42,14 +42,14 @@ class Client:
         self.answers = answers or {}
         self.origin = origin
         self.headers = headers
-        self._modern = StatelessProtocol(app.implementation, app.revisions, app.limits.result)
+        self._modern = StatelessProtocol(app.implementation, app.protocol_versions, app.limits.max_result_bytes)
 
     def exchange(self, method: str, params: dict[str, Any] | None = None, *, id: int | str = 1) -> Exchange:
         given = params or {}
         made = Exchange(id, method, given, given.get("_meta") or {}, self.caller)
         made.headers, made.origin = self.headers, self.origin
         made.emit = self._emit
-        made.ask = None if self.caller.stateless else self._ask
+        made.ask = None if self.caller.is_stateless else self._ask
         return made
 
     async def _emit(self, data: bytes) -> None:
@@ -63,9 +63,9 @@ class Client:
         """The result, as it would travel; ProtocolError for an error."""
         async with asyncio.timeout(TIMEOUT_S):
             value = await self.app.handle(exchange)
-        if self.caller.stateless:
+        if self.caller.is_stateless:
             return json.loads(self._modern.seal(exchange, value))["result"]
-        return json.loads(handshake.seal(exchange, value, self.app.limits.result))["result"]
+        return json.loads(handshake.seal(exchange, value, self.app.limits.max_result_bytes))["result"]
 
     async def request(self, method: str, params: dict[str, Any] | None = None, **meta: Any) -> dict[str, Any]:
         given = dict(params or {}) | ({"_meta": meta} if meta else {})

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, Context, Guard, InsufficientScope, Lifetime, Principal, Server, StaticTokens
-from dovetail.errors import InvalidParams, PromptNotFound, ResourceNotFound, ToolNotFound
+from dovetail import CacheHint, Client, Context, Server
+from dovetail.auth import Guard, Principal, StaticTokenVerifier
+from dovetail.errors import InsufficientScope, InvalidParams, PromptNotFound, ResourceNotFound, ToolNotFound
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.wire.codec import decode, to_plain
 from mentions import mentions, values
@@ -35,7 +36,7 @@ def app(**options: Any) -> Server:
     def write() -> str:
         return "written"
 
-    @made.tool(visible=red)
+    @made.tool(visible_to=red)
     def secret(ctx: Context) -> str:
         assert ctx.principal is not None
         return ctx.principal.subject
@@ -45,11 +46,11 @@ def app(**options: Any) -> Server:
         ctx.require_scopes(scope, "more") if scope == "both" else ctx.require_scopes(scope)
         return "done"
 
-    @made.resource("file://plain", cache=Lifetime(60_000, "public"))
+    @made.resource("file://plain", cache_hint=CacheHint(60_000, "public"))
     def plain_file() -> str:
         return "plain"
 
-    @made.resource("file://red", visible=red, cache=Lifetime(60_000, "public"))
+    @made.resource("file://red", visible_to=red, cache_hint=CacheHint(60_000, "public"))
     def red_file() -> str:
         return "red"
 
@@ -61,7 +62,7 @@ def app(**options: Any) -> Server:
     def letter(tone: str) -> str:
         return tone
 
-    @made.complete("letter", "tone")
+    @made.completion("letter", "tone")
     def tones(value: str) -> list[str]:
         return ["kind"]
 
@@ -98,7 +99,7 @@ async def test_lists_show_what_a_caller_may_use() -> None:
 
 
 async def test_what_is_locked_can_be_shown() -> None:
-    server = app(auth=Guard(StaticTokens({}), show_locked=True))
+    server = app(auth=Guard(StaticTokenVerifier({}), list_restricted=True))
     assert await names(server, BOB) == ["free", "write", "dynamic"]
     with pytest.raises(InsufficientScope):
         await ask(server, BOB, "tools/call", name="write")
@@ -140,11 +141,11 @@ async def test_resources_and_prompts_too() -> None:
 async def test_a_hidden_prompt_has_no_completions() -> None:
     server = Server("x")
 
-    @server.prompt(visible=red)
+    @server.prompt(visible_to=red)
     def quiet(tone: str) -> str:
         return tone
 
-    server.complete("quiet", "tone")(lambda value: ["x"])
+    server.completion("quiet", "tone")(lambda value: ["x"])
     completing = {"ref": {"type": "ref/prompt", "name": "quiet"}, "argument": {"name": "tone", "value": ""}}
     with pytest.raises(InvalidParams, match=values("quiet")):
         await ask(server, BOB, "completion/complete", **completing)
@@ -163,14 +164,14 @@ async def test_a_function_can_ask_for_scopes_by_its_arguments() -> None:
 
 
 async def test_filtered_results_are_private_and_kept_apart() -> None:
-    server = app(cache=Lifetime(1000, "public"))
+    server = app(cache=CacheHint(1000, "public"))
     ada, bob = await ask(server, ADA, "tools/list"), await ask(server, BOB, "tools/list")
     assert ada["cacheScope"] == bob["cacheScope"] == "private"
     assert ada["ttlMs"] == 1000
     assert await ask(server, ADA, "tools/list") == ada
     assert (await ask(server, ADA, "resources/read", uri="file://red"))["cacheScope"] == "private"
     assert (await ask(server, BOB, "resources/read", uri="file://plain"))["cacheScope"] == "public"
-    open_to_all = Server("y", cache=Lifetime(1000, "public"))
+    open_to_all = Server("y", cache_hints=CacheHint(1000, "public"))
     open_to_all.add_tool(lambda: "x", name="one")
     assert (await ask(open_to_all, BOB, "tools/list"))["cacheScope"] == "public"
 
@@ -197,7 +198,7 @@ async def test_cursors_lead_through_what_is_shown() -> None:
 
 async def test_a_rule_that_fails_hides(caplog: pytest.LogCaptureFixture) -> None:
     server = Server("x")
-    server.add_tool(lambda: "x", name="odd", visible=lambda principal: principal.claims["missing"])
+    server.add_tool(lambda: "x", name="odd", visible_to=lambda principal: principal.claims["missing"])
     with caplog.at_level(logging.CRITICAL):
         assert await names(server, BOB) == []
         with pytest.raises(ToolNotFound):
@@ -218,7 +219,7 @@ def test_rules_are_checked_where_they_are_written() -> None:
     with pytest.raises(ValueError, match="two words"):
         server.add_tool(lambda: "x", name="one", scopes=["two words"])
     with pytest.raises(TypeError, match="visible"):
-        server.add_tool(lambda: "x", name="two", visible=True)
+        server.add_tool(lambda: "x", name="two", visible_to=True)
 
 
 async def test_news_of_a_hidden_resource_is_not_told() -> None:
@@ -261,7 +262,7 @@ def tagged() -> Server:
 async def test_a_tag_restricts_what_has_it_now_and_later() -> None:
     server = tagged()
     server.restrict(tags=["admin"], scopes=["write"])
-    server.restrict("letter", visible=red)
+    server.restrict("letter", visible_to=red)
 
     @server.tool(tags=["admin"], scopes=["read"])
     def later() -> str:
@@ -296,7 +297,7 @@ async def nothing_for_bob(outer: Server) -> None:
 async def test_rules_by_tag_hold_for_what_is_mounted(far: bool) -> None:
     outer = Server("outer")
     outer.mount(Client(tagged()) if far else tagged(), "in")
-    outer.restrict(tags=["admin"], visible=red)
+    outer.restrict(tags=["admin"], visible_to=red)
     assert await names(outer, ADA) == ["in_wipe", "in_look"]
     assert await names(outer, BOB) == ["in_look"]
     assert (await ask(outer, ADA, "tools/call", name="in_wipe"))["content"][0]["text"] == "gone"
@@ -309,7 +310,7 @@ async def test_rules_by_tag_hold_for_what_is_mounted(far: bool) -> None:
 async def test_a_whole_mount_may_be_for_some(far: bool) -> None:
     outer = Server("outer")
     outer.mount(Client(tagged()) if far else tagged(), "in", scopes=["write"])
-    outer.mount(Client(tagged()) if far else tagged(), "red", visible=red)
+    outer.mount(Client(tagged()) if far else tagged(), "red", visible_to=red)
     assert await names(outer, ADA) == ["in_wipe", "in_look", "red_wipe", "red_look"]
     assert await names(outer, BOB) == []
     assert (await ask(outer, ADA, "resources/read", uri="red+file://log"))["contents"][0]["text"] == "log"
@@ -345,7 +346,7 @@ async def test_a_restriction_by_name_outlives_what_has_it() -> None:
 @pytest.mark.parametrize("far", [False, True])
 async def test_rules_by_name_hold_for_what_is_mounted(far: bool) -> None:
     outer = Server("outer")
-    outer.restrict("in_wipe", "in+file://log", "in+row://{id}", "in_letter", visible=red)
+    outer.restrict("in_wipe", "in+file://log", "in+row://{id}", "in_letter", visible_to=red)
     outer.mount(Client(tagged()) if far else tagged(), "in")
     assert await names(outer, ADA) == ["in_wipe", "in_look"]
     assert await names(outer, BOB) == ["in_look"]
@@ -359,15 +360,15 @@ async def test_rules_by_name_hold_for_what_is_mounted(far: bool) -> None:
 async def test_what_is_hidden_is_not_reached_by_a_template() -> None:
     server = Server("x")
 
-    @server.resource("file:///secret", visible=red)
+    @server.resource("file:///secret", visible_to=red)
     def secret() -> str:
         return "secret"
 
-    @server.resource("file:///{path}", cache=Lifetime(60_000, "public"))
+    @server.resource("file:///{path}", cache_hint=CacheHint(60_000, "public"))
     def files(path: str) -> str:
         return f"template: {path}"
 
-    server.restrict("file:///plan", visible=red)
+    server.restrict("file:///plan", visible_to=red)
     for uri in ("file:///secret", "file:///plan"):
         with pytest.raises(ResourceNotFound):
             await ask(server, BOB, "resources/read", uri=uri)
@@ -383,13 +384,13 @@ def test_a_restriction_says_whom_and_what() -> None:
     server = tagged()
     for words, wrong in (
         ("scopes=.*visible=", lambda: server.restrict(tags=["admin"])),
-        ("tags=", lambda: server.restrict(visible=red)),
+        ("tags=", lambda: server.restrict(visible_to=red)),
         ("two words", lambda: server.restrict(tags=["admin"], scopes=["two words"])),
     ):
         with pytest.raises(ValueError, match=words):
             wrong()
     with pytest.raises(TypeError, match=r"tags=\['admin'\]"):
-        server.restrict(tags="admin", visible=red)
+        server.restrict(tags="admin", visible_to=red)
 
 
 # Changes from other threads

@@ -8,27 +8,27 @@ import msgspec
 import pytest
 from annotated_types import Ge
 
-from dovetail import Client as AnyClient
 from dovetail import (
+    CacheHint,
     Context,
     InputRequired,
-    Lifetime,
-    Limits,
-    PeerError,
+    RemoteError,
     ResourceContents,
     Server,
-    StaticTokens,
+    ServerLimits,
     TextContent,
     ToolError,
     tool,
 )
+from dovetail import Client as AnyClient
+from dovetail.auth import StaticTokenVerifier
 from dovetail.middleware import LogRequests, RateLimit, ResponseLimit
 from dovetail.wire.resources import ReadResourceResult
 from mentions import mentions, values
 from server.direct_client import LATEST_HANDSHAKE, NEWEST, Client, error_text, text
 
 ONE = {"elicitation/create": lambda _: {"action": "accept", "content": {"value": 1}}}
-GUARDED = Server("guarded", auth=StaticTokens({"token": "ada"}))
+GUARDED = Server("guarded", auth=StaticTokenVerifier({"token": "ada"}))
 ERAS = pytest.mark.parametrize("revision", [NEWEST, LATEST_HANDSHAKE])
 
 
@@ -63,7 +63,7 @@ async def test_progress_of_a_function_that_runs_again_goes_on_rising() -> None:
     async def rounds(ctx: Context) -> str | InputRequired:
         await ctx.progress(1)
         await ctx.progress(2)
-        return "done" if ctx.request_state else InputRequired(state="seen")
+        return "done" if ctx.request_state else InputRequired(request_state="seen")
 
     client = Client(app, LATEST_HANDSHAKE)
     result = await client.request("tools/call", {"name": "rounds", "arguments": {}}, progressToken=7)
@@ -73,7 +73,7 @@ async def test_progress_of_a_function_that_runs_again_goes_on_rising() -> None:
 
 async def test_people_may_take_their_time_with_questions_asked_side_by_side() -> None:
     """The first answer does not start the clock again while the second is still awaited."""
-    app = Server("x", limits=Limits(run_time=0.05))
+    app = Server("x", limits=ServerLimits(call_timeout=0.05))
     let_go = asyncio.Event()
 
     @app.tool
@@ -140,8 +140,8 @@ class Waits:
     def close(self) -> None: ...
 
 
-def plain_middleware(exchange: Any, proceed: Any) -> Any:
-    return proceed(exchange)
+def plain_middleware(exchange: Any, call_next: Any) -> Any:
+    return call_next(exchange)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def plain_middleware(exchange: Any, proceed: Any) -> Any:
         (lambda app: app.asgi(responses="stream"), "'auto', 'json'.*'sse'"),
         (lambda app: app.asgi(authenticate=lambda _: "ada"), "authenticate"),
         (wrong(timout=3), values("timout", "timeout")),
-        (wrong(cache=Lifetime(3)), "middleware.Caching"),
+        (wrong(cache=CacheHint(3)), "middleware.Caching"),
         (lambda app: app.prompt(read_only=True)(named), values("prompt", "read_only")),
         (lambda app: app.resource("x://y", mimetype="a/b")(named), values("mimetype", "mime_type")),
         (lambda app: app.resource("x://{y}", size=3)(lambda y: y), "x://{y}"),
@@ -170,7 +170,7 @@ def plain_middleware(exchange: Any, proceed: Any) -> Any:
         (lambda app: app.middleware(plain_middleware), "plain_middleware.*async def"),
         (lambda app: app.middleware(lambda exchange: None), "exchange"),
         (lambda _: AnyClient("http://far.example", middleware=[plain_middleware]), "plain_middleware.*async def"),
-        (lambda _: Server("x", cache={"tools": Lifetime(3)}), "tools.*tools/list"),
+        (lambda _: Server("x", cache_hints={"tools": CacheHint(3)}), "tools.*tools/list"),
         (lambda app: app.run("unix"), "path"),
         (lambda app: app.run(port=8000), r'app.run\("http", port=...\)'),
         (lambda app: app.run("http", prot=8000), values("prot", "port")),
@@ -181,7 +181,7 @@ def plain_middleware(exchange: Any, proceed: Any) -> Any:
         (lambda app: app.run("tcp", host="0.0.0.0"), "anonymous=True"),
         (lambda _: GUARDED.run("tcp"), "auth=.*HTTP.*anonymous=True"),
         (lambda _: GUARDED.run("unix", path="/nowhere/s"), "auth=.*HTTP.*anonymous=True"),
-        (lambda _: Limits(run_time=-3), "run_time"),
+        (lambda _: ServerLimits(call_timeout=-3), "run_time"),
         (lambda _: Server(5), "name=.*5"),  # pyright: ignore[reportArgumentType]
         (lambda _: Server("x", version=1), "version="),  # pyright: ignore[reportArgumentType]
         (lambda _: Server("x", limits=5), "limits=.*Limits"),  # pyright: ignore[reportArgumentType]
@@ -198,7 +198,7 @@ def plain_middleware(exchange: Any, proceed: Any) -> Any:
         (lambda _: ResponseLimit("5"), "size"),  # pyright: ignore[reportArgumentType]
         (lambda _: Server.from_openapi(DOCUMENT, include=["GET"]), 'include=.*"GET /path"'),
         (lambda _: Server.from_openapi(DOCUMENT, include="(("), r"include=.*\(\("),
-        (lambda _: Server.from_openapi(DOCUMENT, names=["a"]), "names="),  # pyright: ignore[reportArgumentType]
+        (lambda _: Server.from_openapi(DOCUMENT, tool_names=["a"]), "names="),  # pyright: ignore[reportArgumentType]
         (lambda _: Server.from_openapi(DOCUMENT, client=Waits()), "Waits"),
         (lambda _: Server.from_openapi("shop/doc.json"), "'shop/doc.json'"),
         (lambda _: Server.from_openapi("https://shop.example/openapi"), "https://shop.example/openapi"),
@@ -277,22 +277,22 @@ def test_a_method_without_its_object_is_refused() -> None:
 
 
 async def test_middleware_that_returns_no_result_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    async def chatty(exchange: Any, proceed: Any) -> Any:
-        return "text" if exchange.method == "tools/call" else await proceed(exchange)
+    async def chatty(exchange: Any, call_next: Any) -> Any:
+        return "text" if exchange.method == "tools/call" else await call_next(exchange)
 
     app = Server("x", middleware=[chatty])
     app.add_tool(lambda: "y", name="y")
     async with AnyClient(app) as client:
         assert [one.name for one in await client.list_tools()] == ["y"]
-        with pytest.raises(PeerError, match="tools/call"):
+        with pytest.raises(RemoteError, match="tools/call"):
             await client.call("y")
     assert mentions(caplog.text, "chatty", "str")
 
 
 async def test_middleware_hands_things_to_the_function() -> None:
-    async def knowing(exchange: Any, proceed: Any) -> Any:
+    async def knowing(exchange: Any, call_next: Any) -> Any:
         exchange.extra["who"] = exchange.meta.get("who", "nobody")
-        return await proceed(exchange)
+        return await call_next(exchange)
 
     app = Server("x", middleware=[knowing])
 
@@ -321,9 +321,9 @@ async def test_a_prompt_that_cannot_be_sent_is_named_in_the_log(caplog: pytest.L
         return ReadResourceResult(contents=[ResourceContents(uri="x:1", text=3)])  # pyright: ignore[reportArgumentType]
 
     async with AnyClient(app) as client:
-        with pytest.raises(PeerError, match="prompts/get"):
+        with pytest.raises(RemoteError, match="prompts/get"):
             await client.get_prompt("stern")
-        with pytest.raises(PeerError, match="resources/read"):
+        with pytest.raises(RemoteError, match="resources/read"):
             await client.read("x:1")
     assert "stern" in caplog.text
     assert "'system'" in caplog.text
@@ -364,7 +364,7 @@ async def test_an_error_of_the_authors_is_told_however_it_is_packed() -> None:
     assert [one["text"] for one in shown_result["content"]] == ["look", "here"]
     assert mentions(error_text(await client.call("several")), "several")
     async with AnyClient(app) as other:
-        with pytest.raises(PeerError, match="told"):
+        with pytest.raises(RemoteError, match="told"):
             await other.get_prompt("asked")
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dovetail import Context, Declined, MissingCapability, Server, TextContent, testing
+from dovetail import Context, ElicitationDeclined, Server, TextContent, testing
+from dovetail.errors import MissingClientCapability
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.protocol.request_state import Sealer
 from dovetail.server.input_requests import InputRequests
@@ -31,13 +32,13 @@ def context(exchange: Exchange) -> Context:
 
 
 def test_a_context_tells_about_the_call() -> None:
-    caller = Caller(NEWEST, True, principal="alice", client=Implementation(name="chat", version="3"))
+    caller = Caller(NEWEST, True, principal="alice", client_info=Implementation(name="chat", version="3"))
     exchange = Exchange("x", "tools/call", {}, {"com.example/a": 1}, caller, {b"host": b"h"})
     ctx = context(exchange)
-    assert (ctx.request_id, ctx.revision, ctx.principal) == ("x", NEWEST, "alice")
-    assert (ctx.client, ctx.capabilities) == (caller.client, caller.capabilities)
+    assert (ctx.request_id, ctx.protocol_version, ctx.principal) == ("x", NEWEST, "alice")
+    assert (ctx.client_info, ctx.client_capabilities) == (caller.client_info, caller.client_capabilities)
     assert (ctx.meta, ctx.headers, ctx.lifespan) == ({"com.example/a": 1}, {"host": "h"}, {"db": 1})
-    assert (ctx.answers, ctx.request_state) == ({}, None)
+    assert (ctx.input_responses, ctx.request_state) == ({}, None)
 
 
 def test_where_there_are_no_headers_there_are_none() -> None:
@@ -130,7 +131,7 @@ async def test_shorthands_and_loggers() -> None:
 
 async def declared(capabilities: dict[str, Any], **wanted: Any) -> Any:
     async def run(ctx: Context) -> str:
-        ctx.require(**wanted)
+        ctx.require_capabilities(**wanted)
         return "fine"
 
     client = Client(app_with(run), capabilities=capabilities)
@@ -165,7 +166,7 @@ async def test_what_was_declared_may_be_required(capabilities: dict[str, Any], w
 async def test_what_was_not_declared_refuses_the_call(
     capabilities: dict[str, Any], wanted: dict[str, Any], missing: dict[str, Any]
 ) -> None:
-    with pytest.raises(MissingCapability) as caught:
+    with pytest.raises(MissingClientCapability) as caught:
         await declared(capabilities, **wanted)
     assert caught.value.data == {"requiredCapabilities": missing}
 
@@ -175,8 +176,8 @@ async def test_what_was_not_declared_refuses_the_call(
 
 async def test_a_stream_is_let_go_where_that_is_possible() -> None:
     async def run(ctx: Context) -> str:
-        await ctx.close_stream()
-        await ctx.close_stream(retry_ms=5)
+        await ctx.close_sse_stream()
+        await ctx.close_sse_stream(retry_ms=5)
         return "done"
 
     client, waits = Client(app_with(run), LATEST_HANDSHAKE), []
@@ -196,7 +197,7 @@ async def test_a_stream_is_let_go_where_that_is_possible() -> None:
 
 async def test_roots_and_models_are_asked_in_one_line() -> None:
     async def run(ctx: Context) -> str:
-        roots = await ctx.roots()
+        roots = await ctx.list_roots()
         answer = await ctx.sample("Which?", max_tokens=5)
         await ctx.elicit_url("Log in", "https://example.com/login")
         assert answer.content.type == "text"
@@ -222,7 +223,7 @@ async def test_a_question_nobody_can_answer_refuses_the_call() -> None:
         return str(await ctx.elicit("Sure?", bool))
 
     for revision in (NEWEST, LATEST_HANDSHAKE):
-        with pytest.raises(MissingCapability):
+        with pytest.raises(MissingClientCapability):
             await Client(app_with(run), revision, capabilities={}).call("run")
 
 
@@ -244,18 +245,18 @@ async def test_a_plain_function_waits_for_what_others_await(revision: str) -> No
         seats = ctx.wait(ctx.elicit("How many?", int))
         try:
             ctx.wait(ctx.elicit("Sure?", bool))
-        except Declined:
+        except ElicitationDeclined:
             return f"{seats} seats, not sure"
         return "sure"
 
     def answer(question: Any) -> Any:
         if "many" in question.message:
             return {"value": 3}
-        raise Declined
+        raise ElicitationDeclined
 
     heard: list[float] = []
     async with testing.connect(app_with(run), revision=revision, elicit=answer) as client:
-        told = await client.call_tool("run", progress=lambda step, *_: heard.append(step))
+        told = await client.call_tool("run", progress_handler=lambda step, *_: heard.append(step))
     assert told.content == [TextContent(text="3 seats, not sure")]
     assert set(heard) == {1}
 

@@ -103,7 +103,7 @@ async def test_a_generator_is_closed_when_the_call_ends_early() -> None:
     def held() -> Iterator[int]:
         yield 7
 
-    @app.tool(limit=1)
+    @app.tool(max_concurrency=1)
     async def endless(n: Annotated[int, Depends(held)]) -> AsyncIterator[int]:
         try:
             yield n

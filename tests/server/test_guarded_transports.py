@@ -16,9 +16,10 @@ from dovetail import Client, Server
 PATIENCE = 30.0
 PROGRAM = """
 import asyncio, json, sys
-from dovetail import Server, StaticTokens
+from dovetail import Server
+from dovetail.auth import StaticTokenVerifier
 
-app = Server("guarded", auth=StaticTokens({"token": "ada"}))
+app = Server("guarded", auth=StaticTokenVerifier({"token": "ada"}))
 
 @app.tool
 def secret() -> str:

@@ -9,20 +9,19 @@ import pytest
 from dovetail import (
     CallToolResult,
     Context,
-    Declined,
-    Dismissed,
     Elicit,
-    ElicitUrl,
+    ElicitationCancelled,
+    ElicitationDeclined,
+    ElicitURL,
     InputRequired,
-    InvalidParams,
-    Limits,
-    MissingCapability,
-    PeerError,
-    Roots,
+    ListRoots,
+    RemoteError,
     Sample,
     Server,
+    ServerLimits,
     TextContent,
 )
+from dovetail.errors import InvalidParams, MissingClientCapability
 from dovetail.server.input_requests import InputRequestBase, InputRoundEnded
 from dovetail.wire.codec import convert
 from dovetail.wire.lifecycle import ClientCapabilities
@@ -73,8 +72,8 @@ def declaring(capabilities: dict[str, Any]) -> ClientCapabilities:
                 },
             },
         ),
-        (ElicitUrl("Go", "https://a"), "elicitation/create", {"mode": "url", "message": "Go", "url": "https://a"}),
-        (Roots(), "roots/list", {}),
+        (ElicitURL("Go", "https://a"), "elicitation/create", {"mode": "url", "message": "Go", "url": "https://a"}),
+        (ListRoots(), "roots/list", {}),
         (
             Sample("Hello", max_tokens=9, system_prompt="Be kind", temperature=0.5, stop_sequences=["."]),
             "sampling/createMessage",
@@ -102,7 +101,7 @@ def test_what_can_be_put_to_a_model() -> None:
     assert Sample("a").params()["maxTokens"] == 1024
 
 
-FORM, URL = Elicit("?", Seat), ElicitUrl("?", "https://a")
+FORM, URL = Elicit("?", Seat), ElicitURL("?", "https://a")
 PLAIN, WITH_CHOICE = Sample("?"), Sample("?", tool_choice=ToolChoice())
 WITH_TOOLS = Sample("?", tools=[Tool(name="t", input_schema={"type": "object"})])
 
@@ -125,8 +124,8 @@ WITH_TOOLS = Sample("?", tools=[Tool(name="t", input_schema={"type": "object"})]
         (WITH_TOOLS, {"sampling": {"tools": {}}}, None),
         (WITH_CHOICE, {"sampling": {}}, {"sampling": {"tools": {}}}),
         (WITH_CHOICE, {"sampling": {"tools": {}}}, None),
-        (Roots(), {}, {"roots": {}}),
-        (Roots(), {"roots": {}}, None),
+        (ListRoots(), {}, {"roots": {}}),
+        (ListRoots(), {"roots": {}}, None),
     ],
 )
 def test_what_a_client_must_have_declared(question: InputRequestBase[Any], declared: Any, missing: Any) -> None:
@@ -137,16 +136,16 @@ def test_what_comes_back_is_read_as_what_was_asked_for() -> None:
     assert FORM.read(accept({"row": 3})) == Seat(3)
     assert Elicit("?", int).read(accept({"value": 5})) == 5
     assert URL.read({"action": "accept"}) is None
-    assert [one.uri for one in Roots().read({"roots": [{"uri": "file:///a"}]})] == ["file:///a"]
+    assert [one.uri for one in ListRoots().read({"roots": [{"uri": "file:///a"}]})] == ["file:///a"]
     answer = PLAIN.read({"role": "assistant", "model": "m", "content": {"type": "text", "text": "yes"}})
     assert (answer.model, answer.content) == ("m", TextContent(text="yes"))
 
 
 @pytest.mark.parametrize("question", [FORM, URL])
 def test_a_no_is_not_an_answer(question: InputRequestBase[Any]) -> None:
-    with pytest.raises(Declined):
+    with pytest.raises(ElicitationDeclined):
         question.read({"action": "decline"})
-    with pytest.raises(Dismissed):
+    with pytest.raises(ElicitationCancelled):
         question.read({"action": "cancel"})
 
 
@@ -163,8 +162,8 @@ def test_a_no_is_not_an_answer(question: InputRequestBase[Any]) -> None:
         (URL, {"content": {}}),
         (PLAIN, {"role": "assistant"}),
         (PLAIN, accept({})),
-        (Roots(), {"roots": "all"}),
-        (Roots(), None),
+        (ListRoots(), {"roots": "all"}),
+        (ListRoots(), None),
     ],
 )
 def test_an_answer_that_does_not_fit_is_the_clients_mistake(question: InputRequestBase[Any], raw: Any) -> None:
@@ -205,7 +204,7 @@ async def test_an_answer_that_does_not_fit_refuses_the_call(revision: str) -> No
 @BOTH
 async def test_several_questions_at_once_are_one_round(revision: str) -> None:
     async def run(ctx: Context) -> str:
-        got = await ctx.ask_all(seat=Elicit("Seat?", Seat), sure=Elicit("Sure?", bool), roots=Roots())
+        got = await ctx.request_inputs(seat=Elicit("Seat?", Seat), sure=Elicit("Sure?", bool), roots=ListRoots())
         return f"{got['seat'].row} {got['sure']} {len(got['roots'])}"
 
     answers = {
@@ -279,10 +278,10 @@ async def test_questions_in_resources_and_prompts(revision: str) -> None:
 @BOTH
 async def test_every_capability_a_set_of_questions_needs_is_named(revision: str) -> None:
     async def run(ctx: Context) -> None:
-        await ctx.ask_all(seat=Elicit("?", Seat), roots=Roots(), model=Sample("?"))
+        await ctx.request_inputs(seat=Elicit("?", Seat), roots=ListRoots(), model=Sample("?"))
 
     client = Client(app_with(run), revision, capabilities={"roots": {}})
-    with pytest.raises(MissingCapability) as caught:
+    with pytest.raises(MissingClientCapability) as caught:
         await client.call("run")
     assert caught.value.data == {"requiredCapabilities": {"elicitation": {"form": {}}, "sampling": {}}}
     assert client.asked == []
@@ -398,7 +397,7 @@ async def test_servers_with_one_secret_take_each_others_states() -> None:
 
 
 async def test_a_state_expires() -> None:
-    client = Client(app_with(book, limits=Limits(state_time=0.0)))
+    client = Client(app_with(book, limits=ServerLimits(request_state_ttl=0.0)))
     state = (await client.call("run", {"flight": "OS1"}))["requestState"]
     with pytest.raises(InvalidParams, match="requestState"):
         await client.call("run", {"flight": "OS1"}, requestState=state)
@@ -529,7 +528,7 @@ async def test_a_step_that_fails_is_not_remembered() -> None:
 
 async def test_an_error_of_the_client_reaches_the_model() -> None:
     def refuse(_: Any) -> Any:
-        raise PeerError(-1, "Nobody is there")
+        raise RemoteError(-1, "Nobody is there")
 
     client = Client(app_with(book), LATEST_HANDSHAKE, answers={"elicitation/create": refuse})
     assert "Nobody is there" in error_text(await client.call("run", {"flight": "OS1"}))
@@ -539,11 +538,11 @@ async def test_when_one_question_fails_the_others_are_withdrawn() -> None:
     ends: list[str] = []
 
     async def run(ctx: Context) -> None:
-        await ctx.ask_all(seat=Elicit("Seat?", Seat), where=Roots())
+        await ctx.request_inputs(seat=Elicit("Seat?", Seat), where=ListRoots())
 
     async def ask(method: str, params: dict[str, Any]) -> Any:
         if method == "roots/list":
-            raise PeerError(-1, "no roots")
+            raise RemoteError(-1, "no roots")
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -582,7 +581,7 @@ async def test_each_question_has_its_whole_time(monkeypatch: pytest.MonkeyPatch)
         for _ in range(20):
             await asyncio.sleep(0)
 
-    client = Client(app_with(run, limits=Limits(state_time=600)), LATEST_HANDSHAKE)
+    client = Client(app_with(run, limits=ServerLimits(request_state_ttl=600)), LATEST_HANDSHAKE)
     exchange = client.exchange("tools/call", {"name": "run"})
     exchange.ask = ask
     call = asyncio.create_task(client.app.handle(exchange))
@@ -606,7 +605,7 @@ async def test_questions_are_asked_in_the_words_of_the_revision() -> None:
     assert "mode" not in client.asked[0][1]
     draft = Client(app_with(book), "draft", answers={"elicitation/createDialog": lambda _: accept({"row": 3})})
     assert text(await draft.call("run", {"flight": "OS1"})) == "OS1 row 3"
-    with pytest.raises(MissingCapability):
+    with pytest.raises(MissingClientCapability):
         await Client(app_with(book), "2025-03-26").call("run", {"flight": "OS1"})
 
 
@@ -622,7 +621,7 @@ async def test_a_handshake_client_that_cannot_be_asked_gets_an_error_and_no_resu
     client = Client(app_with(run), LATEST_HANDSHAKE)
     exchange = client.exchange("tools/call", {"name": "run", "arguments": {"flight": "OS1"}})
     exchange.ask = None
-    with pytest.raises(MissingCapability):
+    with pytest.raises(MissingClientCapability):
         await client.run(exchange)
 
 
@@ -631,11 +630,11 @@ async def test_a_handshake_client_that_cannot_be_asked_gets_an_error_and_no_resu
 
 async def driven(ctx: Context) -> Any:
     if ctx.request_state is None:
-        return InputRequired({"seat": FORM, "where": Roots()}, state="one")
+        return InputRequired({"seat": FORM, "where": ListRoots()}, request_state="one")
     if ctx.request_state == "one":
-        row = ctx.answers["seat"]["content"]["row"]
-        return InputRequired({"name": Elicit("Name?", str)}, state=f"two {row}")
-    return f"{ctx.request_state} {ctx.answers['name']['content']['value']}"
+        row = ctx.input_responses["seat"]["content"]["row"]
+        return InputRequired({"name": Elicit("Name?", str)}, request_state=f"two {row}")
+    return f"{ctx.request_state} {ctx.input_responses['name']['content']['value']}"
 
 
 ANSWERS = {
@@ -653,7 +652,7 @@ async def test_an_author_may_drive_the_rounds(revision: str) -> None:
 
 async def test_a_round_may_only_want_to_be_called_again() -> None:
     async def run(ctx: Context) -> Any:
-        return "done" if ctx.request_state else InputRequired(state="once more")
+        return "done" if ctx.request_state else InputRequired(request_state="once more")
 
     client = Client(app_with(run))
     first = await client.call("run")
@@ -666,7 +665,7 @@ async def test_a_round_may_only_want_to_be_called_again() -> None:
 @BOTH
 async def test_what_an_author_asks_for_must_have_been_declared(revision: str) -> None:
     client = Client(app_with(driven), revision, capabilities={"roots": {}}, answers=ANSWERS)
-    with pytest.raises(MissingCapability):
+    with pytest.raises(MissingClientCapability):
         await client.call("run")
 
 
@@ -674,4 +673,4 @@ def test_to_need_nothing_is_a_mistake() -> None:
     for nothing in ((), ({},)):
         with pytest.raises(ValueError, match="state"):
             InputRequired(*nothing)
-    assert InputRequired(state="").state == ""
+    assert InputRequired(request_state="").request_state == ""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dovetail import Server
-from dovetail.protocol.limits import Limits
+from dovetail.protocol.limits import ServerLimits
 from dovetail.server.invocation import Runner, get_description
 from dovetail.server.thread_pool import ThreadPool
 from server.direct_client import Client
@@ -75,27 +75,27 @@ IN_A_THREAD = {
 async def test_what_waits_runs_in_the_loop(function: Any) -> None:
     runner = Runner(function)
     assert runner.is_async
-    assert await runner((1,), {"b": 2}, ThreadPool(Limits()), None) == (threading.get_ident(), 3)
+    assert await runner((1,), {"b": 2}, ThreadPool(ServerLimits()), None) == (threading.get_ident(), 3)
 
 
 @pytest.mark.parametrize("function", IN_A_THREAD.values(), ids=IN_A_THREAD)
 async def test_what_does_not_wait_runs_in_a_thread(function: Any) -> None:
     runner = Runner(function)
-    thread, value = await runner((1,), {"b": 2}, ThreadPool(Limits()), None)
+    thread, value = await runner((1,), {"b": 2}, ThreadPool(ServerLimits()), None)
     assert (thread != threading.get_ident(), value) == (True, 3)
 
 
 @pytest.mark.parametrize("function", IN_A_THREAD.values(), ids=IN_A_THREAD)
 async def test_what_is_declared_quick_runs_where_it_is(function: Any) -> None:
     runner = Runner(function, inline=True)
-    assert await runner((1,), {"b": 2}, ThreadPool(Limits()), None) == (threading.get_ident(), 3)
+    assert await runner((1,), {"b": 2}, ThreadPool(ServerLimits()), None) == (threading.get_ident(), 3)
 
 
 @pytest.mark.parametrize("function", [lambda: 1 / 0, functools.partial(lambda x: 1 / x, 0)])
 @pytest.mark.parametrize("inline", [True, False])
 async def test_what_a_function_raises_is_raised(function: Any, inline: bool) -> None:
     with pytest.raises(ZeroDivisionError):
-        await Runner(function, inline=inline)((), {}, ThreadPool(Limits()), None)
+        await Runner(function, inline=inline)((), {}, ThreadPool(ServerLimits()), None)
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), "5"])
@@ -119,7 +119,7 @@ def test_a_partial_speaks_for_the_function_in_it_and_not_for_partials() -> None:
 
 async def test_a_coroutine_function_behind_a_plain_decorator_is_awaited() -> None:
     app = Server("x")
-    app.add_tool(wrapped(coroutine), name="plain", limit=1)
+    app.add_tool(wrapped(coroutine), name="plain", max_concurrency=1)
     app.add_tool(wrapped(wrapped(coroutine)), name="quick", inline=True)
     for name in ("plain", "quick"):
         result = await Client(app).call(name, {"a": 1, "b": 2})

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dovetail import Context, Lifetime, Server, ToolAnnotations, ToolError, prompt, resource, tool
+from dovetail import CacheHint, Context, Server, ToolAnnotations, ToolError, prompt, resource, tool
 from dovetail.errors import PromptNotFound, ResourceNotFound, ToolNotFound
 from dovetail.server.item_options import PromptOptions, ResourceOptions, ToolOptions
 from dovetail.server.prompt import Prompt
@@ -76,7 +76,7 @@ async def test_a_limit_lets_few_in_at_once_and_the_others_wait() -> None:
     inside = most = 0
     gate = asyncio.Event()
 
-    @app.tool(limit=2)
+    @app.tool(max_concurrency=2)
     async def slow(n: int, ctx: Context) -> int:
         nonlocal inside, most
         inside += 1
@@ -94,13 +94,13 @@ async def test_a_limit_lets_few_in_at_once_and_the_others_wait() -> None:
     assert [text(one) for one in await asyncio.gather(*calls)] == list("01234")
     assert most == 2
     with pytest.raises(ValueError, match=values("limit", 1)):
-        app.add_tool(slow, name="none", limit=0)
+        app.add_tool(slow, name="none", max_concurrency=0)
 
 
 async def test_a_limit_holds_on_every_loop() -> None:
     app = Server("x")
 
-    @app.tool(limit=1)
+    @app.tool(max_concurrency=1)
     async def slow() -> int:
         await asyncio.sleep(0)
         return 1
@@ -169,7 +169,7 @@ class Desk:
     async def leave(self) -> str:
         return f"{self.owner} leaves"
 
-    @resource("desk://{drawer}", cache=Lifetime(ttl_ms=5))
+    @resource("desk://{drawer}", cache_hint=CacheHint(ttl_ms=5))
     def drawer(self, drawer: str) -> str:
         return drawer
 
@@ -205,7 +205,7 @@ class Calculator:
 
 async def test_objects_are_added_with_what_is_marked() -> None:
     app = Server("x")
-    app.add(Desk("Ada"))
+    app.include(Desk("Ada"))
     client = Client(app)
     tools = await listed(app)
     assert list(tools) == ["greet", "bye", "size"]
@@ -220,13 +220,13 @@ async def test_objects_are_added_with_what_is_marked() -> None:
 
 async def test_objects_without_marks_offer_their_public_methods() -> None:
     app = Server("x")
-    app.add(Calculator(), prefix="calc_")
+    app.include(Calculator(), prefix="calc_")
     assert list(await listed(app)) == ["calc_add", "calc_zero"]
     assert text(await Client(app).call("calc_add", {"a": 1, "b": 2})) == "3"
     with pytest.raises(TypeError, match=values("Calculator.add")):
-        app.add(Calculator)
+        app.include(Calculator)
     with pytest.raises(TypeError, match="object"):
-        app.add(object())
+        app.include(object())
 
 
 async def test_modules_offer_their_own_functions_only() -> None:
@@ -240,7 +240,7 @@ async def test_modules_offer_their_own_functions_only() -> None:
             module.__dict__,
         )
         app = Server("x")
-        app.add(module)
+        app.include(module)
     finally:
         del sys.modules["shopping"]
     tools = await listed(app)
@@ -257,8 +257,8 @@ async def test_a_function_is_added_by_its_mark() -> None:
         raise ToolError("two")
 
     app = Server("x")
-    app.add(one)
-    app.add(two)
+    app.include(one)
+    app.include(two)
     assert (await Client(app).request("resources/read", {"uri": "x://one"}))["contents"][0]["text"] == "1"
     assert list(await listed(app)) == ["two"]
     with pytest.raises(TypeError, match="URI"):
@@ -278,7 +278,7 @@ async def test_what_is_revealed_is_told_and_the_rest_is_masked_and_logged_once(
     async def fail_async(n: int, ctx: Context) -> str:
         raise raised[n]
 
-    app.add_tool(fail if plain else fail_async, name="fail", reveal=(LookupError,))
+    app.add_tool(fail if plain else fail_async, name="fail", expose_errors=(LookupError,))
     client = Client(app)
     told = [(await client.call("fail", {"n": n}))["content"][0]["text"] for n in range(4)]
     assert told[:3] == ["no such city", "KeyError", "said"]
@@ -288,7 +288,7 @@ async def test_what_is_revealed_is_told_and_the_rest_is_masked_and_logged_once(
     assert told[3].rpartition(" ")[2] in record.getMessage()
     assert "ValueError: secret" in record.getMessage()
     with pytest.raises(TypeError, match="reveal"):
-        app.add_tool(fail, name="other", reveal=[LookupError("no class")])  # pyright: ignore[reportArgumentType]
+        app.add_tool(fail, name="other", expose_errors=[LookupError("no class")])  # pyright: ignore[reportArgumentType]
 
 
 async def test_debug_shows_what_is_masked_otherwise() -> None:
@@ -362,12 +362,12 @@ def test_options_of_servers_of_the_wrong_kind_are_named(options: dict[str, Any],
 async def test_options_in_other_forms() -> None:
     app = Server("x")
 
-    @app.tool(reveal=ValueError, timeout=timedelta(minutes=1))
+    @app.tool(expose_errors=ValueError, timeout=timedelta(minutes=1))
     def fail() -> str:
         raise ValueError("told")
 
     assert "told" in str(await Client(app).call("fail"))
     with pytest.raises(TypeError, match=r"cache=.*Lifetime"):
-        app.resource("x://y", cache=60)(lambda: "x")  # pyright: ignore[reportArgumentType]
+        app.resource("x://y", cache_hint=60)(lambda: "x")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="timeout"):
         app.add_tool(fail, name="never", timeout=timedelta())

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dovetail import Image, Offload, Server
+from dovetail import Image, LargeResults, Server
 from dovetail.errors import ResourceNotFound
 from mentions import mentions
 from server.direct_client import LATEST_HANDSHAKE, Client, text
@@ -13,7 +13,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def server(**policy: Any) -> Server:
-    app = Server("x", offload=Offload(**{"text": 100, "binary": 100, "preview": 10} | policy))
+    app = Server("x", large_results=LargeResults(**{"text": 100, "binary": 100, "preview": 10} | policy))
 
     @app.tool
     def long(n: int) -> str:

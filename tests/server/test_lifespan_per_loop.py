@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from dovetail import Busy, Client, Context, Limits, Server, SyncClient, testing
+from dovetail import Client, Context, Server, ServerLimits, SyncClient, testing
+from dovetail.errors import ServerBusy
 from dovetail.protocol.exchange import Caller, Exchange
 
 PATIENCE = 60.0
@@ -145,7 +146,7 @@ async def test_a_call_of_another_caller_goes_on_when_the_last_client_leaves() ->
         return ctx.lifespan.is_open
 
     written: asyncio.Queue[bytes] = asyncio.Queue()
-    link = app.link(written.put_nowait)
+    link = app.open_connection(written.put_nowait)
     meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "wait", "_meta": meta}}
     async with asyncio.timeout(PATIENCE):
@@ -172,7 +173,7 @@ def test_an_event_loop_that_ended_without_a_stop() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::RuntimeWarning")
 def test_an_event_loop_that_was_closed_in_the_middle_of_everything() -> None:
-    app, called, listens = pooled(limits=Limits(calls=1, drain=0.1)), asyncio.Event(), asyncio.Event()
+    app, called, listens = pooled(limits=ServerLimits(max_calls=1, drain_timeout=0.1)), asyncio.Event(), asyncio.Event()
 
     @app.tool
     async def hang() -> None:
@@ -269,7 +270,7 @@ async def test_a_request_never_runs_with_a_closed_lifespan(turns: int) -> None:
         await asyncio.sleep(0)
         seen.append(is_open)
 
-    caller = Caller("2026-07-28", stateless=True)
+    caller = Caller("2026-07-28", is_stateless=True)
     request = asyncio.create_task(app.handle(Exchange(1, "tools/call", {"name": "look"}, {}, caller)))
     async with asyncio.timeout(PATIENCE):
         await opening.wait()
@@ -278,7 +279,7 @@ async def test_a_request_never_runs_with_a_closed_lifespan(turns: int) -> None:
             await asyncio.sleep(0)
         await app.stop()
         (outcome,) = await asyncio.gather(request, return_exceptions=True)
-    assert seen == [] if isinstance(outcome, Busy) else seen == [True]
+    assert seen == [] if isinstance(outcome, ServerBusy) else seen == [True]
     assert not is_open
 
 
@@ -450,7 +451,7 @@ def test_each_event_loop_of_an_asgi_application_has_its_own_with_sessions() -> N
 
 
 def test_sessions_expire_in_every_event_loop() -> None:
-    limits = Limits(sessions_per_address=2, session_opening=0.02)
+    limits = ServerLimits(max_sessions_per_address=2, initialize_timeout=0.02)
     web = Server("brief", limits=limits).asgi()
 
     async def main() -> None:
@@ -465,7 +466,7 @@ def test_sessions_expire_in_every_event_loop() -> None:
 
 
 def test_a_silent_reply_becomes_a_stream_in_its_own_event_loop() -> None:
-    app = Server("two", limits=Limits(keep_alive=0.02))
+    app = Server("two", limits=ServerLimits(keep_alive_interval=0.02))
     is_blocked, may_go_on = threading.Event(), threading.Event()
     outcomes: list[bool] = []
 

@@ -228,7 +228,7 @@ def order(
 
 @pytest.mark.parametrize("profile", PROFILES)
 async def test_what_a_model_makes_of_a_fitted_schema_is_understood(profile: str) -> None:
-    app = Server("shop", profile=profile)
+    app = Server("shop", schema_profile=profile)
     app.add_tool(order)
     client = Client(app)
     (tool,) = (await client.request("tools/list"))["tools"]
@@ -266,16 +266,16 @@ def test_the_report() -> None:
     assert 100 < first.tokens < 300
     assert second.tokens < 40
     for name in ("colour", "sizes", "spot", "more", "n"):
-        assert any(mentions(finding.text, name) for finding in first.findings)
-    assert len(first.findings) == 5
-    assert [finding.about for finding in second.findings] == ["openai", "anthropic", "words"]
-    for finding in second.findings[:2]:
-        assert "[A-Za-z0-9_-]{1,64}" in finding.text
-    assert any(finding.about == "gemini-openapi" for finding in app.lint("gemini-openapi")[0].findings)
+        assert any(mentions(finding.message, name) for finding in first.issues)
+    assert len(first.issues) == 5
+    assert [finding.rule for finding in second.issues] == ["openai", "anthropic", "words"]
+    for finding in second.issues[:2]:
+        assert "[A-Za-z0-9_-]{1,64}" in finding.message
+    assert any(finding.rule == "gemini-openapi" for finding in app.lint("gemini-openapi")[0].issues)
     with pytest.raises(ValueError, match="cohere"):
         app.lint("cohere")
     with pytest.raises(ValueError, match="openai, gemini, anthropic"):
-        Server("x", profile="cohere")
+        Server("x", schema_profile="cohere")
     assert set(PROFILES.values()) <= set(PROVIDER_RULES)
 
 

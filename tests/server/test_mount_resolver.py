@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, Offload, Principal, ResourceLink, Server, TextContent, Transform
+from dovetail import Client, LargeResults, ResourceLink, Server, TextContent, Transform
+from dovetail.auth import Principal
 from dovetail.errors import InsufficientScope, NotFound, ToolNotFound
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.server.mounts import mounted_servers as mounting
@@ -28,7 +29,7 @@ def having(*tools: str, name: str = "one", **options: Any) -> Server:
 
 def exchange(method: str, scopes: str = "", **params: Any) -> Exchange:
     who = Principal("bob", scopes=scopes)
-    return Exchange(1, method, params, {}, Caller(NEWEST_REVISION, stateless=True, principal=who))
+    return Exchange(1, method, params, {}, Caller(NEWEST_REVISION, is_stateless=True, principal=who))
 
 
 async def said(app: Server, tool: str, scopes: str = "") -> str:
@@ -70,7 +71,7 @@ async def test_what_a_caller_is_not_listed_gives_way(options: Any) -> None:
 
 async def test_scopes_are_asked_for_only_where_something_is_visible() -> None:
     app = Server("outer")
-    app.mount(having("x", name="A", scopes=["admin"]), visible=lambda _: False)
+    app.mount(having("x", name="A", scopes=["admin"]), visible_to=lambda _: False)
     with pytest.raises(ToolNotFound):
         await said(app, "x")
     inside = Server("between")
@@ -128,7 +129,7 @@ async def heard(app: Server, *uris: str) -> list[str]:
 async def test_hidden_resources_are_not_listened_to() -> None:
     inner = notes()
 
-    @inner.resource("note://mine/own", visible=lambda _: False)
+    @inner.resource("note://mine/own", visible_to=lambda _: False)
     def mine() -> str:
         return "mine"
 
@@ -189,7 +190,7 @@ async def test_one_that_is_gone_costs_the_others_nothing(caplog: pytest.LogCaptu
             async with Client(app) as client:
                 assert await client.call("y") == "two"
                 async with client.listen(uris=["own://a"]) as listening:
-                    app.updated("own://a")
+                    app.notify_resource_updated("own://a")
                     assert (await anext(aiter(listening))).uri == "own://a"
             await app.stop()
     assert any(one.levelname == "WARNING" for one in caplog.records)
@@ -310,7 +311,7 @@ async def test_large_results_of_mounted_tools_are_kept_back_too(*, far: bool) ->
     async def untold() -> Any:
         return {"rows": [*range(1000)]}
 
-    app = Server("outer", offload=Offload(text=100, preview=20))
+    app = Server("outer", large_results=LargeResults(max_text_chars=100, preview_chars=20))
     app.mount(Client(inner) if far else inner, "in")
     async with Client(app) as client:
         told, link = (await client.call_tool("in_big", {})).content

@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from dovetail import Argument, Client, Context, EmbeddedResource, PeerError, ResourceLink, Server, ToolError, Transform
+from dovetail import (
+    ArgTransform,
+    Client,
+    Context,
+    EmbeddedResource,
+    RemoteError,
+    ResourceLink,
+    Server,
+    ToolError,
+    Transform,
+)
 from dovetail import ResourceContents as Contents
 from mentions import mentions, values
 
@@ -49,7 +59,7 @@ def inner(name: str = "inner", **options: Any) -> Server:
     def greet(kind: str) -> str:
         return f"be {kind}"
 
-    @app.complete("greet", "kind")
+    @app.completion("greet", "kind")
     def kinds(value: str) -> list[str]:
         return [f"{value}!"]
 
@@ -64,7 +74,7 @@ def revision(request: pytest.FixtureRequest) -> str:
 async def test_everything_under_a_prefix(revision: str) -> None:
     app = Server("outer")
     app.mount(inner(), "in")
-    async with Client(app, revision=revision, elicit=lambda _: {"value": "this"}) as client:
+    async with Client(app, protocol_version=revision, elicitation_handler=lambda _: {"value": "this"}) as client:
         names = [tool.name for tool in await client.list_tools()]
         assert names == ["in_add", "in_wipe", "in_links", "in_ask"]
         assert await client.call("in_add", a=1) == 2
@@ -81,9 +91,9 @@ async def test_everything_under_a_prefix(revision: str) -> None:
         assert "be kind" in str(await client.get_prompt("in_greet", {"kind": "kind"}))
         assert (await client.complete("kind", "x", prompt="in_greet")).values == ["x!"]
         for wrong in ("add", "in_nothing", "in_", "other_add"):
-            with pytest.raises(PeerError, match=values(wrong)):
+            with pytest.raises(RemoteError, match=values(wrong)):
                 await client.call(wrong)
-        with pytest.raises(PeerError):
+        with pytest.raises(RemoteError):
             await client.read("note:7")
 
 
@@ -108,22 +118,25 @@ async def test_several_and_nested_and_the_servers_own_first() -> None:
 async def test_what_comes_later_shows(revision: str) -> None:
     app, child = Server("outer"), inner()
     unmount = app.mount(child, "in")
-    async with Client(app, revision=revision) as client, client.listen(tools=True, uris=["in+note:1"]) as changes:
+    async with (
+        Client(app, protocol_version=revision) as client,
+        client.listen(tools=True, uris=["in+note:1"]) as changes,
+    ):
         feed = aiter(changes)
         child.add_tool(lambda: 5, name="five")
         assert (await anext(feed)).kind == "tools"
         assert await client.call("in_five") == 5
         child.disable("five")
         assert (await anext(feed)).kind == "tools"
-        with pytest.raises(PeerError):
+        with pytest.raises(RemoteError):
             await client.call("in_five")
-        child.updated("note:1")
+        child.notify_resource_updated("note:1")
         change = await anext(feed)
         assert (change.kind, change.uri) == ("resource", "in+note:1")
         app.mount(Server("second", offers=["tools"]), "second")
         assert (await anext(feed)).kind in ("tools", "resources", "prompts")
         unmount()
-        with pytest.raises(PeerError):
+        with pytest.raises(RemoteError):
             await client.call("in_add", a=1)
 
 
@@ -137,11 +150,11 @@ async def test_lifespans_and_middleware_are_its_own() -> None:
         steps.append("left")
 
     def around(name: str) -> Any:
-        async def step(exchange: Any, proceed: Any) -> Any:
+        async def step(exchange: Any, call_next: Any) -> Any:
             if exchange.method != "tools/call":
-                return await proceed(exchange)
+                return await call_next(exchange)
             steps.append(f"{name} before {exchange.params['name']}")
-            result = await proceed(exchange)
+            result = await call_next(exchange)
             steps.append(f"{name} after {exchange.params['name']}")
             return result
 
@@ -170,14 +183,14 @@ async def test_transforms(revision: str) -> None:
             name="increase",
             title="Increase",
             description="Add ten.",
-            arguments={"a": Argument(name="number", description="What to increase."), "b": Argument(value=10)},
+            arguments={"a": ArgTransform(name="number", description="What to increase."), "b": ArgTransform(value=10)},
         ),
         "wipe": Transform(hide=True),
         "note:all": Transform(description="All of them."),
-        "greet": Transform(arguments={"kind": Argument(name="manner")}),
+        "greet": Transform(arguments={"kind": ArgTransform(name="manner")}),
     }
     app.mount(inner(), "in", transforms=transforms)
-    async with Client(app, revision=revision) as client:
+    async with Client(app, protocol_version=revision) as client:
         tools = {tool.name: tool for tool in await client.list_tools()}
         assert set(tools) == {"in_increase", "in_links", "in_ask"}
         tool = tools["in_increase"]
@@ -189,7 +202,7 @@ async def test_transforms(revision: str) -> None:
             with pytest.raises(ToolError, match="Invalid arguments"):
                 await client.call("in_increase", **arguments)
         for gone in ("in_add", "in_wipe"):
-            with pytest.raises(PeerError, match=gone):
+            with pytest.raises(RemoteError, match=gone):
                 await client.call(gone)
         assert (await client.list_resources())[0].description == "All of them."
         prompt = await client.get_prompt("in_greet", {"manner": "good"})
@@ -203,7 +216,7 @@ async def test_only_what_has_a_tag() -> None:
     async with Client(app) as client:
         assert [tool.name for tool in await client.list_tools()] == ["add"]
         assert await client.call("add", a=1) == 2
-        with pytest.raises(PeerError):
+        with pytest.raises(RemoteError):
             await client.call("wipe")
         assert await client.list_resources() == []
         assert await client.read("note:7") == "note 7"
@@ -223,11 +236,14 @@ async def test_a_question_is_sealed_with_the_outer_servers_secrets() -> None:
     """Two workers of one server, each with what is mounted on it: one asks, the other hears the answer."""
 
     def worker() -> Server:
-        app = Server("outer", secrets=["s" * 16])
+        app = Server("outer", secret_keys=["s" * 16])
         app.mount(inner(), "in")
         return app
 
-    async with Client(worker(), elicit=lambda _: {}) as one, Client(worker(), elicit=lambda _: {}) as other:
+    async with (
+        Client(worker(), elicitation_handler=lambda _: {}) as one,
+        Client(worker(), elicitation_handler=lambda _: {}) as other,
+    ):
         pending: Any = await one.start_tool("in_ask")
         (key,) = pending.questions
         result = await other.resume(pending, {key: {"action": "accept", "content": {"value": "that"}}})
@@ -245,8 +261,8 @@ async def test_mistakes() -> None:
 
 UNFIT: list[tuple[dict[str, Transform], str]] = [
     ({"ad": Transform(hide=True)}, values("ad", "add")),
-    ({"add": Transform(arguments={"c": Argument(name="d")})}, values("add", "c")),
-    ({"greet": Transform(arguments={"kynd": Argument(name="d")})}, values("greet", "kynd", "kind")),
+    ({"add": Transform(arguments={"c": ArgTransform(name="d")})}, values("add", "c")),
+    ({"greet": Transform(arguments={"kynd": ArgTransform(name="d")})}, values("greet", "kynd", "kind")),
     ({"add": Transform(name="wipe")}, values("add", "wipe")),
 ]
 
@@ -259,7 +275,7 @@ async def test_transforms_that_do_not_fit_are_refused(transforms: dict[str, Tran
         with pytest.raises(ValueError, match=words):
             app.mount(target, transforms=transforms)
     async with Client(app) as client:
-        assert client.capabilities.tools is None
+        assert client.server_capabilities.tools is None
 
 
 @pytest.mark.parametrize(("transforms", "words"), UNFIT)
@@ -316,11 +332,11 @@ async def test_disabling_by_tag_means_what_is_mounted_too(distant: bool) -> None
     async with Client(app) as client:
         app.disable(tags=["admin", "nope"])
         assert "far_wipe" not in [tool.name for tool in await client.list_tools()]
-        with pytest.raises(PeerError, match="far_wipe"):
+        with pytest.raises(RemoteError, match="far_wipe"):
             await client.call("far_wipe")
         assert await client.call("far_add", a=1) == 2
         app.disable(tags=["public"])
-        with pytest.raises(PeerError):
+        with pytest.raises(RemoteError):
             await client.read("far+note:1")
         app.enable(tags=["admin", "public"])
         assert "far_wipe" in [tool.name for tool in await client.list_tools()]
@@ -350,12 +366,12 @@ async def test_disabling_by_name_means_what_is_mounted_too(distant: bool) -> Non
         assert (
             await client.list_resources() == await client.list_resource_templates() == await client.list_prompts() == []
         )
-        with pytest.raises(PeerError, match="far_wipe"):
+        with pytest.raises(RemoteError, match="far_wipe"):
             await client.call("far_wipe")
         for uri in ("far+note:all", "far+note:1"):
-            with pytest.raises(PeerError):
+            with pytest.raises(RemoteError):
                 await client.read(uri)
-        with pytest.raises(PeerError):
+        with pytest.raises(RemoteError):
             await client.get_prompt("far_greet", {"kind": "x"})
         assert await client.call("far_add", a=1) == 2
         app.enable(*names)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, Context, Server, ToolError, WebReply, WebRequest
+from dovetail import Client, Context, Server, ToolError
+from dovetail.types import HTTPRequest, HTTPResponse
 from mentions import mentions, values
 
 
@@ -29,17 +30,17 @@ class Web:
     """Notes what is sent and answers with what it is told to."""
 
     def __init__(self, status: int = 200, body: Any = None, kind: str = "application/json") -> None:
-        self.sent: list[WebRequest] = []
-        self.reply = WebReply(
+        self.sent: list[HTTPRequest] = []
+        self.reply = HTTPResponse(
             status, {"Content-Type": kind}, body if isinstance(body, bytes) else json.dumps(body).encode()
         )
 
-    async def __call__(self, request: WebRequest) -> WebReply:
+    async def __call__(self, request: HTTPRequest) -> HTTPResponse:
         self.sent.append(request)
         return self.reply
 
 
-async def sent(document: dict[str, Any], tool: str, /, **arguments: Any) -> WebRequest:
+async def sent(document: dict[str, Any], tool: str, /, **arguments: Any) -> HTTPRequest:
     web = Web()
     async with Client(Server.from_openapi(document, client=web)) as client:
         await client.call(tool, **arguments)
@@ -357,9 +358,9 @@ async def test_with_the_clients_own_http() -> None:
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        async with Client(Server.from_openapi(ITEM, url=url)) as client:
+        async with Client(Server.from_openapi(ITEM, base_url=url)) as client:
             assert await client.call("part", id="a b") == {"asked": "GET /items/a%20b/parts HTTP/1.1"}
-        async with Client(Server.from_openapi(ITEM, url="http://127.0.0.1:9")) as client:
+        async with Client(Server.from_openapi(ITEM, base_url="http://127.0.0.1:9")) as client:
             with pytest.raises(ToolError, match=values("Shop", "part")):
                 await client.call("part", id="a")
 
@@ -419,8 +420,8 @@ async def test_names_that_do_not_fit_are_refused() -> None:
         ({"alpha": "x", "beta": "x"}, values("names", "x")),
     ):
         with pytest.raises(ValueError, match=words):
-            Server.from_openapi(document, client=Web(), names=names)
-    app = Server.from_openapi(document, client=Web(), names={"alpha": "beta", "beta": "x"}, include="GET")
+            Server.from_openapi(document, client=Web(), tool_names=names)
+    app = Server.from_openapi(document, client=Web(), tool_names={"alpha": "beta", "beta": "x"}, include="GET")
     async with Client(app) as client:
         assert [tool.name for tool in await client.list_tools()] == ["beta"]
 
@@ -520,7 +521,7 @@ async def test_a_clients_own_address_goes_before_the_documents(
 ) -> None:
     web = AtHome(home)
     document = spec(BOOKS, servers=[{"url": one} for one in servers])
-    async with Client(Server.from_openapi(document, web, url=url)) as client:
+    async with Client(Server.from_openapi(document, web, base_url=url)) as client:
         await client.call("books")
     assert web.asked == [asked]
 
@@ -566,7 +567,7 @@ async def test_results_have_the_schema_of_the_document() -> None:
     async with Client(Server.from_openapi(document, Web(body=b"", kind="text/plain"))) as client:
         with pytest.raises(ToolError, match="JSON"):
             await client.call("b")
-    async with Client(Server.from_openapi(document, broken, output_schemas=False)) as client:
+    async with Client(Server.from_openapi(document, broken, validate_output=False)) as client:
         assert (await client.list_tools())[0].output_schema is None
         assert await client.call("b") == {"name": "Emma"}
 
@@ -574,7 +575,7 @@ async def test_results_have_the_schema_of_the_document() -> None:
 @pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
 async def test_lists_are_promised_as_results_of_functions_are(revision: str) -> None:
     document = answering({"type": "array", "items": {"type": "string"}}, code="2XX", media="application/hal+json")
-    async with Client(Server.from_openapi(document, Web(body=["a", "b"])), revision=revision) as client:
+    async with Client(Server.from_openapi(document, Web(body=["a", "b"])), protocol_version=revision) as client:
         assert (await client.list_tools())[0].output_schema is not None
         assert await client.call("b") == ["a", "b"]
 

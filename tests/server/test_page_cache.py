@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from dovetail.errors import InvalidParams
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.server.page_cache import PageCache
-from dovetail.server.resource import Lifetime
+from dovetail.server.resource import CacheHint
 from dovetail.wire.tools import ListToolsResult, Tool
 from server.direct_client import LATEST_HANDSHAKE, NEWEST
 
-LIFE = Lifetime(5, "public")
+LIFE = CacheHint(5, "public")
 
 
 class Entry:

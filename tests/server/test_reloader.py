@@ -60,7 +60,7 @@ async def test_a_stdio_client_stays_connected(tmp_path: Path, revision: str) -> 
     write(file, "one")
     # In a handshake a server says what it has; later on a client says what it wants to hear of.
     kinds = {"tools"} if revision == "2025-11-25" else {"tools", "prompts", "resources"}
-    async with Client([sys.executable, str(file)], revision=revision) as client:
+    async with Client([sys.executable, str(file)], protocol_version=revision) as client:
         assert await client.call("version") == "one"
         before = await client.call("process")
         async with client.listen() as changes:
@@ -69,7 +69,7 @@ async def test_a_stdio_client_stays_connected(tmp_path: Path, revision: str) -> 
                 async with asyncio.timeout(PATIENCE):
                     heard = [await anext(aiter(changes)) for _ in kinds]
                 assert {one.kind for one in heard} == kinds
-                assert not any(one.missed for one in heard)
+                assert not any(one.maybe_missed for one in heard)
         await until_it_says(client, "two")
         assert await client.call("process") != before
         assert "late" in {tool.name for tool in await client.list_tools()}
@@ -97,9 +97,9 @@ async def test_subscriptions_and_the_level_of_a_session_stay(tmp_path: Path) -> 
     async with (
         Client(
             [sys.executable, str(file)],
-            revision="2025-11-25",
+            protocol_version="2025-11-25",
             log_level="debug",
-            on_log=lambda one: logged.append(str(one.data)),
+            log_handler=lambda one: logged.append(str(one.data)),
         ) as client,
         client.listen(tools=False, resources=False, prompts=False, uris=["note://a"]) as changes,
     ):

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from dovetail import Annotations, Context, Icon, Lifetime, ResourceContents, ResourceNotFound, Server
+from dovetail import Annotations, CacheHint, Context, Icon, ResourceContents, Server
+from dovetail.errors import ResourceNotFound
 from dovetail.server.resource import Resource, ResourceTemplate
 from dovetail.wire.resources import ReadResourceResult
 from mentions import values
@@ -43,11 +44,11 @@ def test_a_function_without_a_name_leaves_it_to_the_uri() -> None:
 
 
 def test_options_come_first() -> None:
-    resource = Resource(read, "a:b", size=5, cache=Lifetime(1), timeout=2.0, inline=True, **OPTIONS)
-    template = ResourceTemplate(lambda x: x, "a:{x}", cache=Lifetime(1), timeout=2.0, inline=True, **OPTIONS)
+    resource = Resource(read, "a:b", size=5, cache=CacheHint(1), timeout=2.0, inline=True, **OPTIONS)
+    template = ResourceTemplate(lambda x: x, "a:{x}", cache=CacheHint(1), timeout=2.0, inline=True, **OPTIONS)
     for one in (resource, template):
         assert {name: getattr(one.declaration, name) for name in OPTIONS} == OPTIONS
-        assert (one.cache_hint, one.runner.timeout, one.runner.inline) == (Lifetime(1), 2.0, True)
+        assert (one.cache_hint, one.runner.timeout, one.runner.inline) == (CacheHint(1), 2.0, True)
     assert resource.declaration.size == 5
     assert template.declaration.uri_template == "a:{x}"
 
@@ -80,7 +81,7 @@ def test_a_broken_template_is_refused() -> None:
 @pytest.mark.parametrize(("ttl", "scope"), [(-1, "public"), (1, "everyone")])
 def test_a_lifetime_makes_sense(ttl: int, scope: Any) -> None:
     with pytest.raises(ValueError, match=r"ttl_ms|scope"):
-        Lifetime(ttl, scope)
+        CacheHint(ttl, scope)
 
 
 # Reading
@@ -160,13 +161,13 @@ async def lifetime(app: Server, uri: str = "a:x") -> tuple[Any, Any]:
 
 
 async def test_the_nearest_word_about_a_lifetime_counts() -> None:
-    short, long = Lifetime(10, "public"), Lifetime(99)
-    app = Server("library", cache={"resources/read": long, "tools/list": short})
+    short, long = CacheHint(10, "public"), CacheHint(99)
+    app = Server("library", cache_hints={"resources/read": long, "tools/list": short})
     app.add_resource(read, "a:x")
-    app.add_resource(read, "a:y", cache=short)
-    app.add_resource(lambda z: "z", "a:z/{z}", name="z", cache=short)
+    app.add_resource(read, "a:y", cache_hint=short)
+    app.add_resource(lambda z: "z", "a:z/{z}", name="z", cache_hint=short)
     own = ReadResourceResult(contents=[], ttl_ms=7, cache_scope="private")
-    app.add_resource(lambda: own, "a:w", name="w", cache=short)
+    app.add_resource(lambda: own, "a:w", name="w", cache_hint=short)
     assert await lifetime(app, "a:x") == (99, "private")
     assert await lifetime(app, "a:y") == (10, "public")
     assert await lifetime(app, "a:z/1") == (10, "public")
@@ -177,7 +178,7 @@ async def test_without_a_word_nothing_is_kept() -> None:
     app = Server("library")
     app.add_resource(read, "a:x")
     assert await lifetime(app) == (0, "private")
-    everywhere = Server("library", cache=Lifetime(5, "public"))
+    everywhere = Server("library", cache_hints=CacheHint(5, "public"))
     everywhere.add_resource(read, "a:x")
     assert await lifetime(everywhere) == (5, "public")
     listed = await Client(everywhere).request("resources/list")

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from dovetail import Limits, Offload, Server
+from dovetail import LargeResults, Server, ServerLimits
 from dovetail.transports.duplex_server import DuplexServer
 from dovetail.transports.http_server.endpoint import Endpoint
 from mentions import values
@@ -31,7 +31,7 @@ META = {
 PROGRAM = """
 import asyncio, json, os, sys, time
 from contextlib import asynccontextmanager
-from dovetail import Limits, Server
+from dovetail import Server, ServerLimits
 
 @asynccontextmanager
 async def lifespan():
@@ -41,7 +41,7 @@ async def lifespan():
     yield
     sys.stderr.write("left\\n")
 
-app = Server("served", lifespan=lifespan, limits=Limits(drain=0.2, hard_stop=1.0))
+app = Server("served", lifespan=lifespan, limits=ServerLimits(drain_timeout=0.2, shutdown_timeout=1.0))
 
 @app.tool
 async def echo(text: str) -> str:
@@ -274,7 +274,7 @@ def test_an_http_server_that_cannot_start_says_so_and_ends(workers: int) -> None
 
 @pytest.mark.parametrize("mounted", [False, True])
 def test_several_workers_do_not_keep_results_back(mounted: bool) -> None:
-    app = keeping = Server("keeping", offload=Offload())
+    app = keeping = Server("keeping", large_results=LargeResults())
     if mounted:
         app = Server("outer")
         app.mount(keeping)
@@ -473,7 +473,7 @@ async def test_a_link_is_a_connection_over_anything() -> None:
     async def echo(text: str) -> str:
         return text
 
-    link = app.link(written.put_nowait, principal="alice")
+    link = app.open_connection(written.put_nowait, principal="alice")
     assert isinstance(link, DuplexServer)
     link.receive(json.dumps(call("echo", text="hello")).encode())
     async with asyncio.timeout(PATIENCE):
@@ -490,7 +490,7 @@ async def test_an_asgi_application_starts_and_stops_its_server() -> None:
         yield
         steps.append("left")
 
-    app = Server("any", lifespan=lifespan, limits=Limits()).asgi(path="/tools")
+    app = Server("any", lifespan=lifespan, limits=ServerLimits()).asgi(path="/tools")
     assert isinstance(app, Endpoint)
     coming = ["lifespan.startup", "lifespan.shutdown"]
 

@@ -11,20 +11,16 @@ from typing import Any, Literal
 
 import pytest
 
-from dovetail import (
-    Busy,
-    CallToolResult,
-    Context,
+from dovetail import CallToolResult, Context, ProtocolError, RemoteError, Server, ServerLimits, TextContent, ToolError
+from dovetail.errors import (
+    InternalError,
     InvalidParams,
-    Limits,
-    PeerError,
-    ProtocolError,
+    MethodNotFound,
+    PromptNotFound,
     ResourceNotFound,
-    Server,
-    TextContent,
-    ToolError,
+    ServerBusy,
+    ToolNotFound,
 )
-from dovetail.errors import InternalError, MethodNotFound, PromptNotFound, ToolNotFound
 from dovetail.protocol.exchange import Exchange
 from dovetail.wire.input_required import InputRequiredResult
 from dovetail.wire.prompts import GetPromptResult
@@ -103,7 +99,7 @@ def test_every_spelling_registers_and_leaves_the_function_alone() -> None:
     assert app.prompt("two")(one) is one
     assert app.resource("a:b")(one) is one
     assert app.prompt("asks")(one_of) is one_of
-    assert app.complete("asks", "value")(one_of) is one_of
+    assert app.completion("asks", "value")(one_of) is one_of
     assert one() == 1
     assert list(app.declared("tool")) == ["zero", "one", "two", "three"]
     assert list(app.declared("prompt")) == ["one", "three", "two", "asks"]
@@ -164,7 +160,7 @@ def test_only_lists_change() -> None:
 
 
 def test_revisions_are_kept_in_order() -> None:
-    assert Server("any", revisions=[NEWEST, "2024-11-05"]).revisions == ("2024-11-05", NEWEST)
+    assert Server("any", protocol_versions=[NEWEST, "2024-11-05"]).protocol_versions == ("2024-11-05", NEWEST)
 
 
 # What is offered
@@ -187,7 +183,7 @@ def test_capabilities_follow_what_is_registered() -> None:
     assert offered.resources.subscribe
     assert offered.prompts is not None
     assert offered.completions is None
-    app.complete("a:{x}", "x")(lambda value: [])
+    app.completion("a:{x}", "x")(lambda value: [])
     assert app.capabilities().completions == {}
     app.remove_tool("n")
     assert app.capabilities().tools is None
@@ -224,7 +220,7 @@ async def test_resources_of_one_kind_are_enough_to_list_both(uri: str) -> None:
 
 
 async def test_discovery_tells_it_all() -> None:
-    app = Server("any", instructions="Ask.", offers=["tools"], revisions=["2024-11-05", NEWEST, "draft"])
+    app = Server("any", instructions="Ask.", offers=["tools"], protocol_versions=["2024-11-05", NEWEST, "draft"])
     found = await Client(app).request("server/discover")
     assert found["supportedVersions"] == [NEWEST, "2024-11-05"]
     assert found["instructions"] == "Ask."
@@ -388,7 +384,7 @@ async def test_in_debug_mode_the_fault_is_told() -> None:
     assert "ZeroDivisionError: division by zero" in error_text(await Client(app).call("run"))
 
 
-@pytest.mark.parametrize("exc", [ToolError("plain words"), PeerError(-5, "plain words")])
+@pytest.mark.parametrize("exc", [ToolError("plain words"), RemoteError(-5, "plain words")])
 async def test_words_meant_for_the_model_reach_it(exc: Exception, caplog: pytest.LogCaptureFixture) -> None:
     def run() -> None:
         raise exc
@@ -399,7 +395,7 @@ async def test_words_meant_for_the_model_reach_it(exc: Exception, caplog: pytest
     assert not caplog.records
 
 
-@pytest.mark.parametrize("exc", [InvalidParams("no"), ResourceNotFound("a:b"), Busy("later")])
+@pytest.mark.parametrize("exc", [InvalidParams("no"), ResourceNotFound("a:b"), ServerBusy("later")])
 async def test_a_protocol_error_of_the_authors_is_one(exc: ProtocolError) -> None:
     def run() -> None:
         raise exc
@@ -431,7 +427,7 @@ async def test_faults_elsewhere_are_errors_without_details(fault: Callable[[], B
     def other(x: str) -> str:
         return x
 
-    @app.complete("other", "x")
+    @app.completion("other", "x")
     async def suggest(value: str) -> list[str]:
         raise fault()
 
@@ -455,7 +451,7 @@ async def test_a_result_that_cannot_be_shaped_is_the_tools_fault() -> None:
 
 
 async def test_a_server_goes_on_after_anything() -> None:
-    app = calculator(limits=Limits(calls=1))
+    app = calculator(limits=ServerLimits(max_calls=1))
     app.add_tool(lambda: exit(), name="leave")
     client = Client(app)
     for _ in range(3):
@@ -464,7 +460,7 @@ async def test_a_server_goes_on_after_anything() -> None:
 
 
 def test_a_call_whose_loop_is_gone_ends_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
-    app, pause = pausing(limits=Limits(calls=1))
+    app, pause = pausing(limits=ServerLimits(max_calls=1))
     loop = asyncio.new_event_loop()
     task: Any = loop.create_task(app.handle(Client(app).exchange("tools/call", {"name": "pause"})))
     loop.run_until_complete(began(pause))
@@ -510,7 +506,7 @@ async def test_what_an_author_left_running_has_lost_its_ear(end: str) -> None:
 
 
 async def test_a_cancelled_call_is_cancelled() -> None:
-    app, pause = pausing(limits=Limits(calls=1, calls_per_principal=1))
+    app, pause = pausing(limits=ServerLimits(max_calls=1, max_calls_per_principal=1))
     client = Client(app, origin="alice")
     call = asyncio.create_task(client.call("pause"))
     await began(pause)
@@ -524,7 +520,7 @@ async def test_a_cancelled_call_is_cancelled() -> None:
 
 @pytest.mark.parametrize("where", ["server", "tool"])
 async def test_a_call_has_a_time_limit(where: str) -> None:
-    app, pause = Server("slow", limits=Limits(run_time=0.02 if where == "server" else 60)), Pause()
+    app, pause = Server("slow", limits=ServerLimits(call_timeout=0.02 if where == "server" else 60)), Pause()
     app.add_tool(pause, name="pause", timeout=0.02 if where == "tool" else None)
     client = Client(app)
     assert error_text(await client.call("pause"))
@@ -574,14 +570,14 @@ async def test_a_short_limit_leaves_no_timer_behind(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.usefixtures("only_short_timers")
 async def test_a_short_limit_of_the_server_is_swept_for_often() -> None:
-    app, pause = Server("slow", limits=Limits(run_time=0.05)), Pause()
+    app, pause = Server("slow", limits=ServerLimits(call_timeout=0.05)), Pause()
     app.add_tool(pause, name="pause")
     async with asyncio.timeout(TIMEOUT_S):
         assert error_text(await Client(app).call("pause"))
 
 
 async def test_other_requests_have_a_time_limit_too() -> None:
-    app, pause = Server("slow", limits=Limits(run_time=0.02)), Pause()
+    app, pause = Server("slow", limits=ServerLimits(call_timeout=0.02)), Pause()
     app.add_resource(pause, "a:b")
     with pytest.raises(InternalError):
         await Client(app).request("resources/read", {"uri": "a:b"})
@@ -590,14 +586,14 @@ async def test_other_requests_have_a_time_limit_too() -> None:
 
 async def test_a_thread_that_takes_too_long_is_left_behind() -> None:
     go = threading.Event()
-    app = Server("slow", limits=Limits(run_time=0.02))
+    app = Server("slow", limits=ServerLimits(call_timeout=0.02))
     app.add_tool(lambda: go.wait(TIMEOUT_S), name="run")
     assert error_text(await Client(app).call("run"))
     go.set()
 
 
 async def test_the_watch_over_running_calls_rests_when_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    app = calculator(limits=Limits(run_time=0.02))
+    app = calculator(limits=ServerLimits(call_timeout=0.02))
     loop, armed, over = asyncio.get_running_loop(), list[float](), asyncio.Event()
     call_later = loop.call_later
 
@@ -623,13 +619,13 @@ async def test_the_watch_over_running_calls_rests_when_there_are_none(monkeypatc
 
 
 async def test_calls_have_a_limit() -> None:
-    app, pause = pausing(limits=Limits(calls=2))
+    app, pause = pausing(limits=ServerLimits(max_calls=2))
     client = Client(app)
     async with asyncio.TaskGroup() as group:
         for _ in range(2):
             group.create_task(client.call("pause"))
         await began(pause)
-        with pytest.raises(Busy) as caught:
+        with pytest.raises(ServerBusy) as caught:
             await client.call("pause")
         assert not caught.value.own
         pause.go.set()
@@ -637,12 +633,12 @@ async def test_calls_have_a_limit() -> None:
 
 
 async def test_a_caller_has_a_share_of_the_calls() -> None:
-    app, pause = pausing(limits=Limits(calls_per_principal=1))
+    app, pause = pausing(limits=ServerLimits(max_calls_per_principal=1))
     alice, bob, nobody = Client(app, origin="alice"), Client(app, origin="bob"), Client(app)
     async with asyncio.TaskGroup() as group:
         group.create_task(alice.call("pause"))
         await began(pause)
-        with pytest.raises(Busy) as caught:
+        with pytest.raises(ServerBusy) as caught:
             await alice.call("pause")
         assert caught.value.own
         for other in (bob, nobody, nobody):
@@ -654,7 +650,7 @@ async def test_a_caller_has_a_share_of_the_calls() -> None:
 
 
 async def test_large_messages_at_work_have_a_limit_together() -> None:
-    app, pause = pausing(limits=Limits(calls_bytes=3_000_000))
+    app, pause = pausing(limits=ServerLimits(max_inflight_bytes=3_000_000))
     client = Client(app)
 
     def sized(size: int) -> Exchange:
@@ -665,7 +661,7 @@ async def test_large_messages_at_work_have_a_limit_together() -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(client.run(sized(2_000_000)))
         await began(pause)
-        with pytest.raises(Busy):
+        with pytest.raises(ServerBusy):
             await client.run(sized(2_000_000))
         group.create_task(client.run(sized(1_000_000)))
         group.create_task(client.run(sized(100)))
@@ -675,7 +671,7 @@ async def test_large_messages_at_work_have_a_limit_together() -> None:
 
 
 async def test_a_uri_has_a_limit() -> None:
-    app = Server("any", limits=Limits(uri=10))
+    app = Server("any", limits=ServerLimits(max_uri_bytes=10))
     app.add_resource(lambda x: x, "a:{x}")
     assert await Client(app).request("resources/read", {"uri": "a:" + "x" * 8})
     with pytest.raises(InvalidParams, match="10"):
@@ -689,10 +685,10 @@ async def test_middleware_stands_around_every_request_in_order() -> None:
     app, seen = calculator(), []
 
     def around(name: str) -> Any:
-        async def middle(exchange: Exchange, proceed: Callable[[Exchange], Awaitable[Any]]) -> Any:
+        async def middle(exchange: Exchange, call_next: Callable[[Exchange], Awaitable[Any]]) -> Any:
             seen.append((name, exchange.method))
             try:
-                return await proceed(exchange)
+                return await call_next(exchange)
             finally:
                 seen.append((name, "end"))
 
@@ -712,7 +708,7 @@ async def test_middleware_may_answer_change_or_refuse() -> None:
     app = calculator()
 
     @app.middleware
-    async def guard(exchange: Exchange, proceed: Callable[[Exchange], Awaitable[Any]]) -> Any:
+    async def guard(exchange: Exchange, call_next: Callable[[Exchange], Awaitable[Any]]) -> Any:
         match exchange.params.get("arguments"):
             case {"a": 1}:
                 return CallToolResult(content=[TextContent(text="one")])
@@ -724,7 +720,7 @@ async def test_middleware_may_answer_change_or_refuse() -> None:
                 raise ToolError("not four")
             case {"a": 5}:
                 raise ValueError("secret")
-        return await proceed(exchange)
+        return await call_next(exchange)
 
     client = Client(app)
     assert text(await client.call("add", {"a": 1})) == "one"
@@ -752,11 +748,11 @@ def completing() -> Server:
     def city(name: str, part: str) -> str:
         return name
 
-    @app.complete("trip", "city")
+    @app.completion("trip", "city")
     def cities(value: str) -> list[str]:
         return [one for one in ("Oslo", "Ostrava", "Rome") if one.startswith(value)]
 
-    @app.complete("city://{name}/{part}", "part")
+    @app.completion("city://{name}/{part}", "part")
     async def parts(value: str, others: dict[str, str]) -> list[str]:
         return [f"{others.get('name', '?')}-{value}"]
 
@@ -825,8 +821,8 @@ async def test_a_listener_hears_what_it_asked_for_until_the_server_stops() -> No
     client = Client(app)
     task = await listening(client, toolsListChanged=True, resourceSubscriptions=["a:b"])
     app.changed("tools", "prompts")
-    app.updated("a:c")
-    app.updated("a:b")
+    app.notify_resource_updated("a:c")
+    app.notify_resource_updated("a:b")
     await settled()
     await app.stop()
     result = await task
@@ -870,18 +866,18 @@ async def test_where_nothing_is_offered_nothing_is_listened_to() -> None:
 
 
 async def test_a_uri_listened_to_has_a_limit() -> None:
-    app = Server("any", offers=["resources"], limits=Limits(uri=10))
+    app = Server("any", offers=["resources"], limits=ServerLimits(max_uri_bytes=10))
     filter = {"resourceSubscriptions": ["a:" + "x" * 9]}
     with pytest.raises(InvalidParams, match="10"):
         await Client(app).request("subscriptions/listen", {"notifications": filter})
 
 
 async def test_listeners_are_no_calls_but_have_a_limit_of_their_own() -> None:
-    app = Server("any", offers=["tools"], limits=Limits(calls=1, listens=1))
+    app = Server("any", offers=["tools"], limits=ServerLimits(max_calls=1, max_subscriptions_per_principal=1))
     client = Client(app, origin="alice")
     task = await listening(client, toolsListChanged=True)
     assert await client.request("tools/list")
-    with pytest.raises(Busy) as caught:
+    with pytest.raises(ServerBusy) as caught:
         await Client(app, origin="alice").request("subscriptions/listen", {"notifications": {}})
     assert caught.value.own
     other = await listening(Client(app, origin="bob"), toolsListChanged=True)
@@ -960,7 +956,7 @@ async def test_stopping_waits_for_what_runs_and_takes_nothing_new() -> None:
     stopping = asyncio.create_task(app.stop())
     await settled()
     assert not stopping.done()
-    with pytest.raises(Busy):
+    with pytest.raises(ServerBusy):
         await client.call("pause")
     pause.go.set()
     await stopping
@@ -969,7 +965,7 @@ async def test_stopping_waits_for_what_runs_and_takes_nothing_new() -> None:
 
 
 async def test_what_does_not_end_in_time_is_stopped_and_told_so() -> None:
-    app, pause = pausing(limits=Limits(drain=0.01))
+    app, pause = pausing(limits=ServerLimits(drain_timeout=0.01))
     client = Client(app)
     call = asyncio.create_task(client.call("pause"))
     await began(pause)

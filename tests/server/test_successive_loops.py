@@ -4,7 +4,8 @@ import asyncio
 import json
 from typing import Any
 
-from dovetail import Server, ServerStats
+from dovetail import Server
+from dovetail.types import ServerStats
 
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -14,7 +15,7 @@ META = {
 
 async def _call(app: Server, name: str) -> dict[str, Any]:
     answered: asyncio.Queue[bytes] = asyncio.Queue()
-    link = app.link(answered.put_nowait)
+    link = app.open_connection(answered.put_nowait)
     params = {"name": name, "_meta": META}
     link.receive(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode())
     try:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.errors import Busy
-from dovetail.protocol.limits import Limits
+from dovetail.errors import ServerBusy
+from dovetail.protocol.limits import ServerLimits
 from dovetail.server import thread_pool
 from dovetail.server.thread_pool import ThreadPool
 
@@ -55,7 +55,7 @@ async def gate() -> AsyncIterator[Gate]:
 
 
 def crew(**limits: Any) -> ThreadPool:
-    return ThreadPool(Limits(**limits))
+    return ThreadPool(ServerLimits(**limits))
 
 
 async def run(
@@ -145,7 +145,7 @@ async def test_the_line_has_an_end(gate: Gate) -> None:
         await gate.holds(1)
         calls += [group.create_task(run(small, gate, number)) for number in (1, 2)]
         await asyncio.sleep(0)  # both wait for the thread now
-        with pytest.raises(Busy):
+        with pytest.raises(ServerBusy):
             await run(small, gate, 3)
         gate.open.set()
     assert [call.result() for call in calls] == [0, 1, 2]
@@ -156,7 +156,7 @@ async def test_who_waits_too_long_is_told_and_never_runs(gate: Gate) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(run(small, gate))
         await gate.holds(1)
-        with pytest.raises(Busy) as caught:
+        with pytest.raises(ServerBusy) as caught:
             await run(small, lambda: ran.append(1))
         gate.open.set()
     assert caught.value.retry_after == 0.02
@@ -169,7 +169,7 @@ async def test_one_who_runs_is_not_told_that_the_wait_was_long(gate: Gate) -> No
     call = asyncio.create_task(run(small, gate, "done"))
     await gate.holds(1)
     other = asyncio.create_task(run(small, gate))
-    with pytest.raises(Busy):
+    with pytest.raises(ServerBusy):
         await other
     gate.open.set()
     assert await call == "done"
@@ -181,7 +181,7 @@ async def test_half_of_the_crew_is_for_others(gate: Gate) -> None:
         for _ in range(2):
             group.create_task(run(small, gate, origin="greedy"))
         await gate.holds(2)
-        with pytest.raises(Busy) as caught:
+        with pytest.raises(ServerBusy) as caught:
             await run(small, gate, origin="greedy")
         assert caught.value.own
         group.create_task(run(small, gate, origin="modest"))

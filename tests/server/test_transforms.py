@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import pytest
 from msgspec import Meta
 
-from dovetail import Argument, Client, PeerError, Server, ToolError, Transform
+from dovetail import ArgTransform, Client, RemoteError, Server, ToolError, Transform
 from mentions import mentions, values
 
 
@@ -35,7 +35,7 @@ def bank() -> Server:
     return app
 
 
-def changed(**arguments: Argument) -> Server:
+def changed(**arguments: ArgTransform) -> Server:
     """The bank, mounted twice over, so that two servers have words of their own."""
     between, app = Server("between"), Server("outer")
     between.mount(bank(), transforms={name: Transform(arguments=arguments) for name in ("pay", "plead")})
@@ -43,22 +43,22 @@ def changed(**arguments: Argument) -> Server:
     return app
 
 
-RENAMED = {"amount": Argument(name="euros")}
-SWAPPED = {"amount": Argument(name="to"), "to": Argument(name="amount")}
-CALLS: list[tuple[dict[str, Argument], dict[str, Any], tuple[str, ...]]] = [
+RENAMED = {"amount": ArgTransform(name="euros")}
+SWAPPED = {"amount": ArgTransform(name="to"), "to": ArgTransform(name="amount")}
+CALLS: list[tuple[dict[str, ArgTransform], dict[str, Any], tuple[str, ...]]] = [
     (RENAMED, {"to": "me"}, ("euros",)),
     (RENAMED, {"amount": 3, "to": "me"}, ("amount", "euros")),
     (RENAMED, {"euro": 3, "to": "me"}, ("euros", "euro", "euros")),
     (RENAMED, {"euros": "x", "to": "me"}, ("euros", "int", "str")),
     (SWAPPED, {"to": "x", "amount": "me"}, ("to", "int", "str")),
     (SWAPPED, {"to": 3}, ("amount",)),
-    ({"to": Argument(value="me")}, {"amount": 3, "to": "you"}, ("to",)),
+    ({"to": ArgTransform(value="me")}, {"amount": 3, "to": "you"}, ("to",)),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "given", "named"), CALLS)
 async def test_a_model_is_told_the_names_it_knows(
-    arguments: dict[str, Argument], given: dict[str, Any], named: tuple[str, ...]
+    arguments: dict[str, ArgTransform], given: dict[str, Any], named: tuple[str, ...]
 ) -> None:
     async with Client(changed(**arguments)) as client:
         result = await client.call_tool("in_pay", given)
@@ -70,7 +70,7 @@ async def test_a_model_is_told_the_names_it_knows(
 
 async def test_prompts_are_told_of_by_their_names_here() -> None:
     async with Client(changed(**RENAMED)) as client:
-        with pytest.raises(PeerError, match="Missing: `euros`"):
+        with pytest.raises(RemoteError, match="Missing: `euros`"):
             await client.get_prompt("in_plead", {"to": "you"})
         assert "give me 3" in str(await client.get_prompt("in_plead", {"to": "you", "euros": "3"}))
 
@@ -78,7 +78,7 @@ async def test_prompts_are_told_of_by_their_names_here() -> None:
 async def test_two_servers_rename_one_argument() -> None:
     between, app = Server("between"), Server("outer")
     between.mount(bank(), transforms={"pay": Transform(arguments=RENAMED)})
-    app.mount(between, transforms={"pay": Transform(arguments={"euros": Argument(name="coins")})})
+    app.mount(between, transforms={"pay": Transform(arguments={"euros": ArgTransform(name="coins")})})
     async with Client(app) as client:
         with pytest.raises(ToolError, match="Missing: `coins`"):
             await client.call("pay", to="me")
@@ -87,7 +87,7 @@ async def test_two_servers_rename_one_argument() -> None:
 
 async def test_a_schema_of_the_authors_own() -> None:
     app = Server("outer")
-    app.mount(bank(), transforms={"order": Transform(arguments=RENAMED | {"api_key": Argument(value="k1")})})
+    app.mount(bank(), transforms={"order": Transform(arguments=RENAMED | {"api_key": ArgTransform(value="k1")})})
     async with Client(app) as client:
         for given, words in (
             ({}, "`euros`"),
@@ -101,7 +101,7 @@ async def test_a_schema_of_the_authors_own() -> None:
 async def test_what_is_fixed_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
     """A pattern is tried only in calls, so this one is found out by the first."""
     app = Server("outer")
-    app.mount(bank(), transforms={"pay": Transform(arguments={"api_key": Argument(value="secret")})})
+    app.mount(bank(), transforms={"pay": Transform(arguments={"api_key": ArgTransform(value="secret")})})
     async with Client(app) as client:
         with pytest.raises(ToolError, match="pay") as failure:
             await client.call("pay", amount=3, to="me")
@@ -112,16 +112,18 @@ async def test_what_is_fixed_is_not_told_of(caplog: pytest.LogCaptureFixture) ->
     assert [one.levelno for one in caplog.records if "api_key" in one.getMessage()] == [logging.ERROR]
 
 
-UNFIT: list[tuple[str, dict[str, Argument], str]] = [
-    ("pay", {"amount": Argument(name="to")}, values("pay", "to")),
-    ("plead", {"amount": Argument(name="to")}, values("plead", "to")),
-    ("pay", {"amount": Argument(value="many")}, values("pay", "amount", "int", "str")),
+UNFIT: list[tuple[str, dict[str, ArgTransform], str]] = [
+    ("pay", {"amount": ArgTransform(name="to")}, values("pay", "to")),
+    ("plead", {"amount": ArgTransform(name="to")}, values("plead", "to")),
+    ("pay", {"amount": ArgTransform(value="many")}, values("pay", "amount", "int", "str")),
 ]
 
 
 @pytest.mark.parametrize(("name", "arguments", "words"), UNFIT)
-def test_arguments_that_cannot_be_are_refused_at_mount(name: str, arguments: dict[str, Argument], words: str) -> None:
+def test_arguments_that_cannot_be_are_refused_at_mount(
+    name: str, arguments: dict[str, ArgTransform], words: str
+) -> None:
     app = Server("outer")
     with pytest.raises(ValueError, match=words):
         app.mount(bank(), transforms={name: Transform(arguments=arguments)})
-    app.mount(bank(), transforms={"pay": Transform(arguments={"amount": Argument(value="3")})})
+    app.mount(bank(), transforms={"pay": Transform(arguments={"amount": ArgTransform(value="3")})})

@@ -2,7 +2,8 @@
 
 import pytest
 
-from dovetail import Context, Elicit, InputRequired, MissingCapability, Server
+from dovetail import Context, Elicit, InputRequired, Server
+from dovetail.errors import MissingClientCapability
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.wire.lifecycle import ClientCapabilities, ElicitationCapability
 
@@ -23,7 +24,7 @@ async def drives(ctx: Context) -> str | InputRequired:
 async def copes(ctx: Context) -> str:
     try:
         return await ctx.elicit("Who?", str)
-    except MissingCapability:
+    except MissingClientCapability:
         return "nobody to ask"
 
 
@@ -34,7 +35,7 @@ def _exchange(tool: str) -> Exchange:
 
 @pytest.mark.parametrize("tool", ["asks", "drives"])
 async def test_the_call_is_refused(tool: str) -> None:
-    with pytest.raises(MissingCapability) as refused:
+    with pytest.raises(MissingClientCapability) as refused:
         await app.handle(_exchange(tool))
     assert refused.value.data == {"requiredCapabilities": {"elicitation": {}}}
 

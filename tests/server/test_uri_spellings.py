@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, InsufficientScope, Principal, Server, Transform
-from dovetail.errors import MCPError, ResourceNotFound
-from dovetail.middleware import Caching
+from dovetail import Client, Server, Transform
+from dovetail.auth import Principal
+from dovetail.errors import InsufficientScope, MCPError, ResourceNotFound
+from dovetail.middleware import ResponseCache
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.wire.codec import decode, to_plain
 
@@ -47,7 +48,7 @@ def notes(**private: Any) -> Server:
 
 
 def exchange(who: Principal | None, method: str, params: dict[str, Any]) -> Exchange:
-    return Exchange(1, method, params, {}, Caller(NEWEST, stateless=True, principal=who))
+    return Exchange(1, method, params, {}, Caller(NEWEST, is_stateless=True, principal=who))
 
 
 async def read(app: Server, uri: str, who: Principal | None = BOB) -> str:
@@ -259,9 +260,9 @@ async def test_a_pattern_restricts_what_was_registered_before_it() -> None:
 
 
 async def test_what_is_kept_of_a_hidden_uri_is_not_shared() -> None:
-    app = Server("notes", middleware=[Caching(["notes://private"], shared=True)])
+    app = Server("notes", middleware=[ResponseCache(["notes://private"], shared=True)])
     app.add_resource(lambda id: f"note {id}", "notes://{id}")
-    app.restrict("notes://private", visible=is_admin)
+    app.restrict("notes://private", visible_to=is_admin)
     assert await read(app, "notes://private", ADMIN) == "note private"
     with pytest.raises(ResourceNotFound):
         await read(app, "notes://private", BOB)
@@ -269,10 +270,10 @@ async def test_what_is_kept_of_a_hidden_uri_is_not_shared() -> None:
 
 async def test_what_is_kept_of_a_uri_is_forgotten_in_every_spelling() -> None:
     values = iter("abc")
-    app = Server("notes", middleware=[Caching(["notes://Today"], shared=True)])
+    app = Server("notes", middleware=[ResponseCache(["notes://Today"], shared=True)])
     app.add_resource(lambda: next(values), "notes://Today")
     assert [await read(app, "notes://Today") for _ in range(2)] == ["a", "a"]
-    app.updated("NOTES://today")
+    app.notify_resource_updated("NOTES://today")
     assert await read(app, "notes://Today") == "b"
 
 
@@ -320,7 +321,7 @@ async def listen(app: Server, changes: Server, who: Principal, *uris: str) -> tu
     asked.emit = emit
     task = asyncio.create_task(app.handle(asked))
     agreed = (await notices.get())["params"]["notifications"].get("resourceSubscriptions") or []
-    changes.updated("notes://private")
+    changes.notify_resource_updated("notes://private")
     heard = [(await notices.get())["params"]["uri"] for _ in agreed]
     task.cancel()
     await asyncio.wait([task])

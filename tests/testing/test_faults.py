@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from dovetail import CannotConnect, ClientLimits, Disconnected, Interrupted, MCPError, RequestTimeout, testing
+from dovetail import ClientLimits, MCPError, testing
+from dovetail.errors import ConnectError, ConnectionLost, OutcomeUnknown, RequestTimeout
 from dovetail.testing.fault_proxy import FaultyMemoryClient
 from dovetail.testing.faults import corrupt_message
 from testing.calculator import app
 
 TRANSPORTS = ["memory", "stdio", "http", "sse", "unix", "tcp"]
-QUICK = ClientLimits(reconnect_after=0.01)
+QUICK = ClientLimits(reconnect_delay=0.01)
 
 
 def connected(transport: Any, faults: testing.Faults, **options: Any) -> Any:
@@ -25,7 +26,7 @@ async def test_an_answer_that_is_dropped(transport: str) -> None:
     drop = faults.drop(method="tools/call", nth=2)
     async with connected(transport, faults) as client:
         assert await client.call("add", a=1, b=2) in (3, "3")
-        with pytest.raises(Interrupted):
+        with pytest.raises(OutcomeUnknown):
             await client.call("add", a=1, b=2)
         assert drop.count == 1
         assert await client.call("add", a=1, b=2) in (3, "3")
@@ -37,7 +38,7 @@ async def test_a_request_that_is_dropped(transport: str) -> None:
     drop = faults.drop(to="server", method="tools/call", when=lambda message: message["params"]["arguments"]["a"] == 7)
     async with connected(transport, faults) as client:
         assert await client.call("add", a=1, b=2) in (3, "3")
-        with pytest.raises(Disconnected):
+        with pytest.raises(ConnectionLost):
             await client.call("add", a=7, b=2)
         assert drop.count == 1
         assert await client.call("add", a=7, b=2) in (9, "9")
@@ -48,7 +49,7 @@ async def test_a_server_that_is_killed_comes_back(transport: str) -> None:
     faults = testing.Faults()
     kill = faults.kill(method="tools/call")
     async with connected(transport, faults) as client:
-        with pytest.raises(Interrupted) as told:
+        with pytest.raises(OutcomeUnknown) as told:
             await client.call("add", a=1, b=2)
         assert kill.count == 1
         assert told.value.exit_code == (-9 if transport == "stdio" else None)
@@ -60,9 +61,9 @@ async def test_a_server_that_is_killed_for_good(transport: str) -> None:
     faults = testing.Faults()
     faults.kill(method="tools/call", restart=False)
     async with connected(transport, faults) as client:
-        with pytest.raises(Interrupted):
+        with pytest.raises(OutcomeUnknown):
             await client.call("add", a=1, b=2)
-        with pytest.raises(CannotConnect):
+        with pytest.raises(ConnectError):
             await client.call("add", a=1, b=2)
 
 
@@ -155,12 +156,12 @@ def goes_wrong() -> testing.Faults:
 async def test_a_fault_that_goes_wrong_ends_the_connection_and_the_test(transport: str) -> None:
     with pytest.raises(KeyError, match="nowhere") as told:
         await adding(connected(transport, goes_wrong()))
-    assert isinstance(told.value.__context__, Disconnected)
+    assert isinstance(told.value.__context__, ConnectionLost)
 
 
 async def test_a_fault_that_goes_wrong_is_told_even_if_the_test_did_not_mind() -> None:
     with pytest.raises(KeyError, match="nowhere"):
-        await adding(connected("memory", goes_wrong()), Disconnected)
+        await adding(connected("memory", goes_wrong()), ConnectionLost)
 
 
 async def test_a_server_that_is_not_the_tests_own_cannot_be_killed() -> None:

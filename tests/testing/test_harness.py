@@ -7,7 +7,9 @@ from typing import Any
 import psutil
 import pytest
 
-from dovetail import Bearer, Context, InsufficientScope, NeedsLogin, PeerError, Principal, Server, StaticTokens, testing
+from dovetail import Context, RemoteError, Server, testing
+from dovetail.auth import BearerAuth, Principal, StaticTokenVerifier
+from dovetail.errors import InsufficientScope, NeedsLogin
 from testing.calculator import app
 
 TRANSPORTS = ["memory", "stdio", "http", "sse", "unix", "tcp"]
@@ -19,7 +21,7 @@ async def test_every_transport_in_every_revision(transport: Any, revision: str) 
     if transport == "sse" and revision == "2026-07-28":
         return  # that transport had gone by then
     async with testing.connect(app, transport=transport, revision=revision) as client:
-        assert client.revision == revision
+        assert client.protocol_version == revision
         assert client.name == "calculator"
         assert await client.call("add", a=1, b=2) in (3, "3")
 
@@ -95,7 +97,7 @@ ADA = Principal("ada", scopes=["write"])
 
 
 def guarded() -> Server:
-    server = Server("guarded", auth=StaticTokens({"ada": ADA}))
+    server = Server("guarded", auth=StaticTokenVerifier({"ada": ADA}))
 
     @server.tool(scopes=["write"])
     def who(ctx: Context) -> str:
@@ -113,7 +115,7 @@ async def test_a_caller_in_memory_who_is_somebody(revision: str, faults: Any) ->
         assert await client.call("who") == "ada"
     async with testing.connect(server, revision=revision, principal="bob") as client:
         assert await client.list_tools() == []
-        with pytest.raises(PeerError, match="write") as caught:
+        with pytest.raises(RemoteError, match="write") as caught:
             await client.call("who")
     assert caught.value.code == InsufficientScope.code
 
@@ -125,7 +127,7 @@ def test_somebody_without_await() -> None:
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
 async def test_over_http_a_guarded_server_asks(transport: Any) -> None:
-    async with testing.connect(guarded(), transport=transport, auth=Bearer("ada")) as client:
+    async with testing.connect(guarded(), transport=transport, auth=BearerAuth("ada")) as client:
         assert await client.call("who") == "ada"
     with pytest.raises(NeedsLogin):
         async with testing.connect(guarded(), transport=transport):

@@ -87,13 +87,13 @@ def test_faults_and_markers_of_a_class(project: pytest.Pytester) -> None:
     project.makepyfile(
         """
         import pytest
-        from dovetail import Interrupted
+        from dovetail.errors import OutcomeUnknown
 
         @pytest.mark.mcp(server="sums:app", transport="tcp")
         class TestLoss:
             def test_it(self, mcp_sync_client, mcp_faults):
                 mcp_faults.drop(method="tools/call")
-                with pytest.raises(Interrupted):
+                with pytest.raises(OutcomeUnknown):
                     mcp_sync_client.call("add", a=1, b=2)
 
             @pytest.mark.mcp(transport="memory")
@@ -119,9 +119,9 @@ def test_a_cassette(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -
 
         @pytest.mark.mcp(server="sums:app")
         def test_sum(mcp_sync_client, mcp_cassette):
-            with testing.record(mcp_sync_client) as traffic:
+            with testing.record_traffic(mcp_sync_client) as traffic:
                 mcp_sync_client.call("add", a=1, b={number})
-            traffic.assert_equal(mcp_cassette)
+            traffic.assert_matches(mcp_cassette)
         """
     project.makepyfile(test_sums=test.format(number=2))
     run(project).assert_outcomes(failed=1)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from dovetail.protocol.exchange import ChangeListener, Exchange
-from dovetail.protocol.limits import Limits
+from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.sse import ServerSentEvent, SSEParser
 from dovetail.wire.base import Result
 from dovetail.wire.content import TextContent
@@ -51,7 +51,7 @@ class FakeService:
         self.implementation = Implementation(name="stand", version="1")
         self.instructions = None
         self.revisions = revisions
-        self.limits = Limits(**limits)
+        self.limits = ServerLimits(**limits)
         self.tap = None
         self.work = work
         self.listeners: list[ChangeListener] = []

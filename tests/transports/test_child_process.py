@@ -18,7 +18,7 @@ import psutil
 import pytest
 import uvloop
 
-from dovetail.errors import CannotStart
+from dovetail.errors import ProcessStartError
 from dovetail.transports import pipes
 from dovetail.transports.process import process_group
 from dovetail.transports.process.child_process import ChildProcess
@@ -215,14 +215,14 @@ async def test_it_runs_where_it_is_told_to(start: Start, tmp_path: Path) -> None
 
 
 async def test_a_command_that_is_not_there_is_an_error_that_helps() -> None:
-    with pytest.raises(CannotStart, match=r"no-such-server.*PATH.*/nowhere"):
+    with pytest.raises(ProcessStartError, match=r"no-such-server.*PATH.*/nowhere"):
         await ChildProcess.start(["no-such-server"], Heard(), env={"PATH": "/nowhere"})
 
 
 async def test_a_failed_start_leaves_no_descriptor() -> None:
     before = psutil.Process().num_fds()
     for _ in range(5):
-        with pytest.raises(CannotStart):
+        with pytest.raises(ProcessStartError):
             await ChildProcess.start(["no-such-server"], Heard())
     assert psutil.Process().num_fds() == before
 

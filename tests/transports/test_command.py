@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.errors import CannotStart
+from dovetail.errors import ProcessStartError
 from dovetail.transports.process import command
 from dovetail.transports.process.child_process import ChildProcess
 from dovetail.transports.process.command import (
@@ -80,7 +80,7 @@ def test_a_command_is_a_list_of_words() -> None:
     ],
 )
 def test_what_cannot_work_is_refused(words: Sequence[str], cwd: str | None, text: str) -> None:
-    with pytest.raises(CannotStart, match=text):
+    with pytest.raises(ProcessStartError, match=text):
         check_command(words, cwd)
 
 
@@ -117,7 +117,7 @@ async def test_a_file_that_does_not_run(content: bytes | None, mode: int, text: 
     elif mode > 0:
         program.write_bytes(content)
         program.chmod(mode)
-    with pytest.raises(CannotStart, match=re.escape(str(program))) as caught:
+    with pytest.raises(ProcessStartError, match=re.escape(str(program))) as caught:
         await ChildProcess.start([str(program)], asyncio.Protocol())
     assert text in str(caught.value)
 
@@ -155,6 +155,6 @@ class TestWindows:
 
     @pytest.mark.parametrize("word", ['a"&calc', "%PATH%", "a&b", "a|b", "<", ">", "^", "a\nb", "!x!"])
     def test_a_batch_file_gets_no_words_that_would_run(self, word: str) -> None:
-        with pytest.raises(CannotStart, match=r"npx\.CMD.*cmd\.exe"):
+        with pytest.raises(ProcessStartError, match=r"npx\.CMD.*cmd\.exe"):
             windows_command(["npx", word], {})
         assert windows_command(["python", word], {})[1] == word

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.errors import Disconnected, InvalidParams, PeerError, ResourceNotFound
+from dovetail.errors import ConnectionLost, InvalidParams, RemoteError, ResourceNotFound
 from dovetail.protocol.exchange import Exchange
 from dovetail.transports.duplex_server import DuplexServer
 from transports.fake_service import (
@@ -80,7 +80,7 @@ async def test_a_modern_request_needs_nothing_before_it() -> None:
     line.send(stateless_request(id="a", text="hello"))
     answer = await line.answer()
     assert (answer["id"], text(answer), answer["result"]["resultType"]) == ("a", "hello", "complete")
-    assert line.stand.seen[0].caller.stateless
+    assert line.stand.seen[0].caller.is_stateless
 
 
 async def test_a_handshake_opens_a_session() -> None:
@@ -90,7 +90,7 @@ async def test_a_handshake_opens_a_session() -> None:
     assert (answer["id"], text(answer)) == (5, "hello")
     assert "resultType" not in answer["result"]
     caller = line.stand.seen[0].caller
-    assert (caller.revision, caller.stateless, caller.principal) == ("2025-06-18", False, "alice")
+    assert (caller.protocol_version, caller.is_stateless, caller.principal) == ("2025-06-18", False, "alice")
 
 
 async def test_both_eras_at_once() -> None:
@@ -116,7 +116,7 @@ async def test_a_session_is_opened_once() -> None:
     assert (answer["id"], answer["error"]["code"]) == (9, -32600)
     line.send(request(id=1))
     await line.answer()
-    assert line.stand.seen[0].caller.revision == LATEST_HANDSHAKE
+    assert line.stand.seen[0].caller.protocol_version == LATEST_HANDSHAKE
 
 
 async def test_a_failed_handshake_may_be_tried_again() -> None:
@@ -299,7 +299,7 @@ async def test_an_id_in_use_is_refused_and_the_first_request_goes_on(revision: s
 
 async def test_requests_in_flight_have_a_limit() -> None:
     held = PausedWork()
-    line = Line(FakeService(held, calls_per_connection=2))
+    line = Line(FakeService(held, max_calls_per_connection=2))
     line.send(stateless_request(id=1, text="a"), stateless_request(id=2, text="b"), stateless_request(id=3, text="c"))
     answer = await line.answer()
     assert (answer["id"], answer["error"]["code"]) == (3, 429)
@@ -464,7 +464,7 @@ async def asking(exchange: Exchange) -> Any:
     assert exchange.ask is not None
     try:
         answer = await exchange.ask("roots/list", {"n": exchange.id})
-    except PeerError as exc:
+    except RemoteError as exc:
         return text_result(f"error {exc.code} {exc.message} {exc.data}")
     return text_result(json.dumps(answer))
 
@@ -530,7 +530,7 @@ async def test_a_client_that_leaves_answers_nothing_more() -> None:
         for _ in range(2):
             try:
                 await exchange.ask("roots/list", {})
-            except Disconnected as exc:
+            except ConnectionLost as exc:
                 outcomes.append(exc)
         return text_result("done")
 
@@ -775,7 +775,7 @@ async def test_batches_are_part_of_one_revision_only(revision: str) -> None:
 
 
 async def test_a_batch_has_a_size() -> None:
-    line = Line(FakeService(calls_per_connection=3)).open(BATCHING)
+    line = Line(FakeService(max_calls_per_connection=3)).open(BATCHING)
     line.send([request("ping", number) for number in range(3)])
     assert len(await line.answer()) == 3
     line.send([request("ping", number) for number in range(4)])

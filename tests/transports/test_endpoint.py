@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.errors import Busy, Denied, InternalError, InvalidParams, MethodNotFound
+from dovetail.errors import Denied, InternalError, InvalidParams, MethodNotFound, ServerBusy
 from dovetail.protocol.exchange import Exchange
 from dovetail.transports.http_server.endpoint import Endpoint
 from transports.fake_service import (
@@ -141,8 +141,8 @@ async def test_a_refusal_has_the_status_of_its_code(
         (InvalidParams("no"), 400, None),
         (MethodNotFound("x"), 404, None),
         (InternalError("x"), 200, None),
-        (Busy("later", 3.0), 503, "3"),
-        (Busy("later", own=True), 429, "1"),
+        (ServerBusy("later", 3.0), 503, "3"),
+        (ServerBusy("later", own=True), 429, "1"),
     ],
 )
 async def test_an_error_of_the_work_has_the_status_of_its_code(exc: Exception, status: int, retry: str | None) -> None:
@@ -519,7 +519,7 @@ async def test_both_eras_on_one_path() -> None:
     session = await open_session(app)
     assert text(await post(app, request(text="old"), session)) == "old"
     assert text(await post(app, stateless_request(text="new"))) == "new"
-    assert [one.caller.revision for one in stand.seen] == [LATEST_HANDSHAKE, NEWEST]
+    assert [one.caller.protocol_version for one in stand.seen] == [LATEST_HANDSHAKE, NEWEST]
 
 
 async def test_a_server_without_the_modern_era() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dovetail.protocol import sse
-from dovetail.protocol.limits import Limits
+from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.sse import SSEParser
 from dovetail.transports.http_server.event_log import EventLog, EventStream
 from dovetail.transports.spool import MemoryBudget
@@ -32,7 +32,7 @@ class Window(RuleBasedStateMachine):
     @initialize(events=st.integers(1, 5), size=st.integers(1, 400))
     def begin(self, events: int, size: int) -> None:
         self.events, self.size = events, size
-        self.shelf = EventLog(Limits(replay_events=events, replay_bytes=size), MemoryBudget(0))
+        self.shelf = EventLog(ServerLimits(max_replay_events=events, max_replay_bytes=size), MemoryBudget(0))
         self.stream = EventStream("s", self.shelf)
         self.sent: list[tuple[int, bytes]] = []
         self.numbers = 0
@@ -99,7 +99,7 @@ class Together(RuleBasedStateMachine):
     @initialize(total=st.integers(1, 800))
     def begin(self, total: int) -> None:
         self.total = total
-        self.shelf = EventLog(Limits(replay_total=total), MemoryBudget(0))
+        self.shelf = EventLog(ServerLimits(max_replay_total_bytes=total), MemoryBudget(0))
         self.live: list[EventStream] = []
         self.ended: list[EventStream] = []
 
@@ -140,7 +140,7 @@ TestTogether = Together.TestCase
 
 
 def stream(**limits: Any) -> EventStream:
-    return EventStream("s", EventLog(Limits(**limits), MemoryBudget(0)))
+    return EventStream("s", EventLog(ServerLimits(**limits), MemoryBudget(0)))
 
 
 def test_an_event_larger_than_the_window_is_kept_alone() -> None:
@@ -153,7 +153,7 @@ def test_an_event_larger_than_the_window_is_kept_alone() -> None:
 
 def test_a_stream_that_keeps_nothing_is_forgotten() -> None:
     home: dict[str, EventStream] = {}
-    one = home["s"] = EventStream("s", EventLog(Limits(), MemoryBudget(0)), home)
+    one = home["s"] = EventStream("s", EventLog(ServerLimits(), MemoryBudget(0)), home)
     one.append(b"a")
     assert home == {"s": one}
     one.clear()

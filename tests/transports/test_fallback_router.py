@@ -33,7 +33,7 @@ async def test_that_all_is_stopped_is_said_last(fails: bool) -> None:
         return coming.pop(0)
 
     async with asyncio.timeout(TIMEOUT_S):
-        await Server("x").asgi(otherwise=other)({"type": "lifespan"}, receive, send)
+        await Server("x").asgi(fallback=other)({"type": "lifespan"}, receive, send)
     assert happened == ["lifespan.startup.complete", "the other has ended", "lifespan.shutdown.complete"]
 
 
@@ -52,5 +52,5 @@ async def test_one_that_knows_no_lifespan_is_not_waited_for() -> None:
         return coming.pop(0)
 
     async with asyncio.timeout(TIMEOUT_S):
-        await Server("x").asgi(otherwise=other)({"type": "lifespan"}, receive, send)
+        await Server("x").asgi(fallback=other)({"type": "lifespan"}, receive, send)
     assert told == ["lifespan.startup.complete", "lifespan.shutdown.complete"]

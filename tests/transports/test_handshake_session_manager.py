@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.errors import Busy, Disconnected, InvalidParams, PeerError, ResourceNotFound
+from dovetail.errors import ConnectionLost, InvalidParams, RemoteError, ResourceNotFound, ServerBusy
 from dovetail.protocol.exchange import Exchange
 from dovetail.transports.http_server.endpoint import Endpoint
 from transports.fake_service import (
@@ -77,7 +77,7 @@ async def test_a_session_is_opened_and_used() -> None:
     assert (answer.status, answer.last["id"], text(answer)) == (200, 7, "hello")
     assert "resultType" not in answer.last["result"]
     (exchange,) = stand.seen
-    assert (exchange.caller.revision, exchange.headers[b"mcp-session-id"]) == (LATEST_HANDSHAKE, id.encode())
+    assert (exchange.caller.protocol_version, exchange.headers[b"mcp-session-id"]) == (LATEST_HANDSHAKE, id.encode())
 
 
 async def test_ids_of_sessions_are_never_alike() -> None:
@@ -190,7 +190,7 @@ async def test_what_the_session_answers_by_itself() -> None:
     assert (await post(app, request("ping", 1), session)).last["result"] == {}
     assert (await post(app, request("logging/setLevel", 2, level="error"), session)).last["result"] == {}
     await post(app, request(), session)
-    assert stand.seen[0].caller.level == 4
+    assert stand.seen[0].caller.log_level == 4
 
 
 async def test_a_farewell_ends_the_session() -> None:
@@ -213,7 +213,7 @@ async def test_equal_ids_are_answered_each_on_its_own_reply() -> None:
 
 async def test_work_that_finds_no_room_has_a_status_of_its_own() -> None:
     async def work(exchange: Exchange) -> Any:
-        raise Busy("later", 3.0, own=exchange.id == 2)
+        raise ServerBusy("later", 3.0, own=exchange.id == 2)
 
     app = endpoint(FakeService(work))
     session = await open_session(app, BATCHING)
@@ -226,7 +226,7 @@ async def test_work_that_finds_no_room_has_a_status_of_its_own() -> None:
 
 async def test_requests_of_a_session_have_a_limit() -> None:
     held = PausedWork()
-    app = endpoint(FakeService(held, calls_per_connection=1))
+    app = endpoint(FakeService(held, max_calls_per_connection=1))
     session = await open_session(app)
     first = start_post(app, request(id=1, text="a"), session)
     await wait_until(lambda: held.started)
@@ -595,9 +595,9 @@ async def asking(exchange: Exchange) -> Any:
     assert exchange.ask is not None
     try:
         return text_result(json.dumps(await exchange.ask("roots/list", {"n": exchange.id})))
-    except PeerError as exc:
+    except RemoteError as exc:
         return text_result(f"error {exc.code}")
-    except Disconnected as exc:
+    except ConnectionLost as exc:
         return text_result(str(exc))
 
 
@@ -697,7 +697,7 @@ async def gone(app: Endpoint, session: Mapping[str, str], left: int = 0) -> None
 
 
 async def test_a_session_that_is_never_finished_opening_goes() -> None:
-    app = endpoint(FakeService(session_opening=0.01))
+    app = endpoint(FakeService(initialize_timeout=0.01))
     await gone(app, await open_session(app, ready=False))
 
 
@@ -774,7 +774,7 @@ async def test_the_sweeper_rests_where_there_are_no_sessions() -> None:
 
 
 async def test_a_principal_has_a_share_of_the_sessions() -> None:
-    app = endpoint(FakeService(sessions_per_principal=2), authenticate=principal)
+    app = endpoint(FakeService(max_sessions_per_principal=2), authenticate=principal)
     for _ in range(2):
         await open_session(app, headers={"authorization": "alice"})
     refused = await post(app, initialize(), {"authorization": "alice"})
@@ -783,7 +783,7 @@ async def test_a_principal_has_a_share_of_the_sessions() -> None:
 
 
 async def test_an_address_has_a_share_of_the_sessions() -> None:
-    app = endpoint(FakeService(sessions_per_address=2))
+    app = endpoint(FakeService(max_sessions_per_address=2))
     for _ in range(2):
         await open_session(app, client=("10.0.0.9", 5))
     assert (await post(app, initialize(), client=("10.0.0.9", 6))).status == 429
@@ -900,7 +900,7 @@ async def test_a_batch_of_which_everything_is_cancelled_is_accepted() -> None:
 
 async def test_members_count_as_requests_of_the_session() -> None:
     held = PausedWork()
-    app = endpoint(FakeService(held, calls_per_connection=2))
+    app = endpoint(FakeService(held, max_calls_per_connection=2))
     session = await open_session(app, BATCHING)
     first = start_post(app, request(id=1, text="a"), session)
     await wait_until(lambda: held.started)
@@ -922,7 +922,7 @@ async def test_batches_are_part_of_one_revision_only(revision: str) -> None:
 
 @pytest.mark.parametrize("count", [0, 4])
 async def test_a_batch_has_a_size(count: int) -> None:
-    app = endpoint(FakeService(calls_per_connection=3))
+    app = endpoint(FakeService(max_calls_per_connection=3))
     answer = await batch(app, await open_session(app, BATCHING), *(request("ping", number) for number in range(count)))
     assert (answer.status, answer.last["error"]["code"]) == (400, -32600)
 
@@ -938,7 +938,7 @@ async def test_without_sessions_every_request_stands_alone() -> None:
     assert (await post(app, INITIALIZED)).status == 202
     assert text(await post(app, request(text="a"), {"mcp-protocol-version": LATEST_HANDSHAKE})) == "a"
     assert text(await post(app, request(text="b"))) == "b"
-    assert [one.caller.revision for one in stand.seen] == [LATEST_HANDSHAKE, BATCHING]
+    assert [one.caller.protocol_version for one in stand.seen] == [LATEST_HANDSHAKE, BATCHING]
     assert [one.ask for one in stand.seen] == [None, None]
     assert stand.listeners == []
     assert (await post(app, [request("ping", 1)])).last == [{"jsonrpc": "2.0", "id": 1, "result": {}}]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dovetail import Client, Timeouts
-from dovetail.errors import CannotConnect, Disconnected
+from dovetail.errors import ConnectError, ConnectionLost
 from dovetail.protocol.client_transport import EncodedRequest
 from dovetail.transports.line_protocol import LineClient
 from dovetail.transports.socket_client import SocketClient
@@ -90,7 +90,7 @@ async def test_any_cut_gives_the_same(step: int) -> None:
     assert [one.method for one in inbox.messages] == ["a", "b", "c", "d"]
     too_long, junk = inbox.junk_seen
     assert ("200" in too_long, junk) == (True, "junk")
-    assert [type(one) for one in inbox.losses] == [Disconnected]
+    assert [type(one) for one in inbox.losses] == [ConnectionLost]
 
 
 @pytest.mark.parametrize("loss", [CLOSE, RST], ids=["fin", "rst"])
@@ -103,7 +103,7 @@ async def test_everyone_who_waits_hears_of_the_end_with_an_error_of_their_own(lo
         tasks.append(loop.create_task(caller.exchange(asked(9, "b"))))
         errors = await asyncio.gather(*tasks, return_exceptions=True)
         assert len({id(one) for one in errors}) == 4
-        assert all(isinstance(one, Disconnected) and one.sent for one in errors)
+        assert all(isinstance(one, ConnectionLost) and one.maybe_sent for one in errors)
         assert len(inbox.losses) == 1
         await caller.close()
 
@@ -143,9 +143,9 @@ async def test_of_several_requests_none_is_taken_for_the_one_that_was_not_read()
 
 
 async def test_nothing_there(tmp_path: Path) -> None:
-    with pytest.raises(CannotConnect, match=re.escape(str(tmp_path / "none"))):
+    with pytest.raises(ConnectError, match=re.escape(str(tmp_path / "none"))):
         await SocketClient(10, path=str(tmp_path / "none")).open(RecordingInbox())
-    with pytest.raises(CannotConnect, match=r"127\.0\.0\.1:9"):
+    with pytest.raises(ConnectError, match=r"127\.0\.0\.1:9"):
         await SocketClient(10, host="127.0.0.1", port=9).open(RecordingInbox())
 
 
@@ -170,9 +170,9 @@ def crowded() -> Iterator[int]:
 async def test_a_server_that_cannot_be_reached_is_not_waited_for_longer_than_was_said() -> None:
     with crowded() as port:
         async with asyncio.timeout(20):
-            with pytest.raises(CannotConnect, match=rf"0\.05 s.*127\.0\.0\.1:{port}"):
+            with pytest.raises(ConnectError, match=rf"0\.05 s.*127\.0\.0\.1:{port}"):
                 await SocketClient(10, host="127.0.0.1", port=port, connect_timeout=0.05).open(RecordingInbox())
-            with pytest.raises(CannotConnect, match=r"0\.05 s"):
+            with pytest.raises(ConnectError, match=r"0\.05 s"):
                 await Client(f"tcp://127.0.0.1:{port}", timeouts=Timeouts(connect=0.05)).connect()
 
 
@@ -182,7 +182,7 @@ async def test_the_limit_of_a_unix_socket_is_the_one_given(tmp_path: Path, monke
 
     monkeypatch.setattr(asyncio.get_running_loop(), "create_unix_connection", never)
     async with asyncio.timeout(20):
-        with pytest.raises(CannotConnect, match=r"0\.05 s.*none"):
+        with pytest.raises(ConnectError, match=r"0\.05 s.*none"):
             await Client(f"unix:{tmp_path / 'none'}", timeouts=Timeouts(connect=0.05)).connect()
 
 
@@ -198,7 +198,7 @@ async def started(script: str, limit: int = 10_000) -> tuple[StdioClient, Record
 async def test_a_process_is_known_by_how_it_ended() -> None:
     script = "import sys; sys.stdin.readline(); sys.stderr.write('because\\n'); sys.exit(7)"
     caller, inbox = await started(script)
-    with pytest.raises(Disconnected, match="7") as caught:
+    with pytest.raises(ConnectionLost, match="7") as caught:
         await caller.exchange(asked(1))
     assert (caught.value.exit_code, caught.value.stderr) == (7, "because")
     assert caller.get_diagnostics() == {"exit_code": 7, "stderr": "because"}
@@ -208,14 +208,14 @@ async def test_a_process_is_known_by_how_it_ended() -> None:
 
 async def test_a_process_ended_by_a_signal() -> None:
     caller, _ = await started("import os, signal, sys; sys.stdin.readline(); os.kill(os.getpid(), signal.SIGKILL)")
-    with pytest.raises(Disconnected, match="SIGKILL"):
+    with pytest.raises(ConnectionLost, match="SIGKILL"):
         await caller.exchange(asked(1))
     await caller.close()
 
 
 async def test_a_process_that_closes_its_output_and_stays_is_gone() -> None:
     caller, inbox = await started("import os, sys, time; sys.stdin.readline(); os.close(1); time.sleep(60)")
-    with pytest.raises(Disconnected):
+    with pytest.raises(ConnectionLost):
         await caller.exchange(asked(1))
     await wait_until(lambda: inbox.losses)
     await caller.close()

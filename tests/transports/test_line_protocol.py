@@ -256,7 +256,7 @@ async def test_what_is_held_when_the_connection_closes_is_still_given_to_the_cha
 
 
 async def test_a_peer_that_never_reads_again_is_dropped() -> None:
-    lines, pipe = connected(write_stall=0.005)
+    lines, pipe = connected(write_timeout=0.005)
     lines.pause_writing()
     async with asyncio.timeout(10):
         await lines.done
@@ -265,7 +265,7 @@ async def test_a_peer_that_never_reads_again_is_dropped() -> None:
 
 
 async def test_both_halves_of_a_dropped_peer_are_let_go() -> None:
-    lines, reading, writing = LineProtocol(FakeService(write_stall=0.005)), Pipe(), Pipe()
+    lines, reading, writing = LineProtocol(FakeService(write_timeout=0.005)), Pipe(), Pipe()
     lines.set_writer(writing)
     lines.connection_made(reading)
     lines.pause_writing()
@@ -346,7 +346,7 @@ async def test_an_end_that_comes_with_the_last_lines_waits_until_they_are_taken(
 
 
 async def test_a_peer_that_reads_again_is_not() -> None:
-    lines, pipe = connected(write_stall=0.005)
+    lines, pipe = connected(write_timeout=0.005)
     lines.pause_writing()
     lines.resume_writing()
     await asyncio.sleep(0.02)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dovetail import CannotStart, Client, Disconnected, Server
+from dovetail import Client, Server
+from dovetail.errors import ConnectionLost, ProcessStartError
 from dovetail.protocol.client_transport import EncodedRequest
 from dovetail.transports.memory import MemoryClient
 
@@ -89,13 +90,13 @@ async def test_leaving_cancels_tells_and_closes_once() -> None:
     assert b'"requestId":5' in server.heard[-1]
     assert server.closed == 1
     for left in (task, opening):
-        with pytest.raises(Disconnected) as caught:
+        with pytest.raises(ConnectionLost) as caught:
             await left
-        assert caught.value.sent
-    with pytest.raises(Disconnected) as caught:
+        assert caught.value.maybe_sent
+    with pytest.raises(ConnectionLost) as caught:
         await channel.exchange(EncodedRequest(7, "m", b"7"))
-    assert not caught.value.sent
-    with pytest.raises(Disconnected):
+    assert not caught.value.maybe_sent
+    with pytest.raises(ConnectionLost):
         await channel.send_message(b"8")
     assert len(inbox.losses) == 1
     assert channel.create_fallback() is None
@@ -129,7 +130,7 @@ async def test_a_server_that_cannot_start_says_why() -> None:
         raise ConnectionError("database is down")
         yield
 
-    with pytest.raises(CannotStart, match="ConnectionError: database is down") as caught:
+    with pytest.raises(ProcessStartError, match="ConnectionError: database is down") as caught:
         async with Client(Server("life", lifespan=lifespan)):
             pass
     assert isinstance(caught.value.__cause__, ConnectionError)

@@ -9,14 +9,14 @@ import pytest
 
 from client.scripted_http_server import HttpRequest, ScriptedHttpServer, run_scripted_server
 from dovetail.errors import (
-    CannotConnect,
-    Disconnected,
+    ConnectError,
+    ConnectionLost,
     Forbidden,
-    HttpError,
+    HTTPStatusError,
+    InvalidResult,
     MCPError,
     NeedsLogin,
-    NotMCP,
-    ResultError,
+    NotMCPServer,
     TransportError,
 )
 from dovetail.transports.http_client.http1_connection import ConnectionBroken, InvalidHTTPResponse, ResponseTooLarge
@@ -106,11 +106,11 @@ async def test_a_redirect_of_a_stream_does_not_move_the_requests() -> None:
 async def test_a_redirect_to_another_place_is_not(location: str) -> None:
     async with run_scripted_server(saying(said(307, location=location))) as server:
         one = door(server.url)
-        with pytest.raises(HttpError, match=re.escape(location)) as caught:
+        with pytest.raises(HTTPStatusError, match=re.escape(location)) as caught:
             await one.send("POST", [], b"{}")
-        assert caught.value.status == 307
+        assert caught.value.status_code == 307
         assert len(server.told) == 1
-        with pytest.raises(NotMCP, match=re.escape(location)):
+        with pytest.raises(NotMCPServer, match=re.escape(location)):
             one.resolve_endpoint(location, server.url)
         await one.close()
 
@@ -154,7 +154,7 @@ async def test_an_error_response_counts_more_than_its_status(status: int) -> Non
 async def test_who_must_log_in_is_told_so_whatever_else_is_said() -> None:
     found = await refused(401, ERROR, www_authenticate='Bearer realm="x"')
     assert isinstance(found, NeedsLogin)
-    assert (found.status, found.challenge) == (401, 'Bearer realm="x"')
+    assert (found.status_code, found.challenge) == (401, 'Bearer realm="x"')
 
 
 async def test_who_may_not_is_told_so() -> None:
@@ -172,27 +172,27 @@ async def test_who_may_not_is_told_so() -> None:
 )
 async def test_other_refusals_say_status_and_words(status: int, body: bytes, headers: Any, words: str) -> None:
     found = await refused(status, body, **headers)
-    assert isinstance(found, HttpError)
+    assert isinstance(found, HTTPStatusError)
     assert words in str(found)
     assert "\x1b" not in str(found)
     assert len(found.body) < 400
-    assert (found.status, found.retry_after) == (status, 7.0 if "retry_after" in headers else None)
+    assert (found.status_code, found.retry_after) == (status, 7.0 if "retry_after" in headers else None)
 
 
 @pytest.mark.parametrize("value", ["soon", "-1", "1e9", "9" * 30])
 async def test_a_time_to_wait_that_is_none_is_passed_over(value: str) -> None:
     found = await refused(503, b"", retry_after=value)
-    assert isinstance(found, HttpError)
+    assert isinstance(found, HTTPStatusError)
     assert found.retry_after is None
 
 
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [
-        (HostUnreachable("refused"), CannotConnect),
-        (ConnectionBroken("cut", sent=True, has_head=False), Disconnected),
-        (ResponseTooLarge("much"), ResultError),
-        (InvalidHTTPResponse("nonsense"), NotMCP),
+        (HostUnreachable("refused"), ConnectError),
+        (ConnectionBroken("cut", sent=True, has_head=False), ConnectionLost),
+        (ResponseTooLarge("much"), InvalidResult),
+        (InvalidHTTPResponse("nonsense"), NotMCPServer),
     ],
 )
 def test_what_goes_wrong_below_is_told_without_what_the_url_hides(fault: TransportError, kind: type[MCPError]) -> None:
@@ -204,8 +204,8 @@ def test_what_goes_wrong_below_is_told_without_what_the_url_hides(fault: Transpo
 def test_a_lost_connection_tells_whether_anything_was_sent() -> None:
     for sent in (True, False):
         found = convert_error(ConnectionBroken("cut", sent=sent, has_head=False), "http://example.com")
-        assert isinstance(found, Disconnected)
-        assert found.sent is sent
+        assert isinstance(found, ConnectionLost)
+        assert found.maybe_sent is sent
 
 
 def test_files_of_certificates_that_are_not_there_are_named(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.errors import Disconnected, HttpError, MCPError, NotMCP, ResultError
+from dovetail.errors import ConnectionLost, HTTPStatusError, InvalidResult, MCPError, NotMCPServer
 from dovetail.protocol.client_transport import EncodedRequest
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.transports.http_client.sse_2024_client import SSE2024Client
@@ -48,7 +48,7 @@ class Old:
 
 
 def caller(at: str, **times: float) -> SSE2024Client:
-    return SSE2024Client(at, ClientLimits(answer=5000), Timeouts(**times))
+    return SSE2024Client(at, ClientLimits(max_response_bytes=5000), Timeouts(**times))
 
 
 def asked(id: int, method: str = "go") -> EncodedRequest:
@@ -74,7 +74,7 @@ async def test_an_address_of_another_origin_is_not_posted_to(address: str) -> No
     old = Old(address)
     async with serve_over_http(old.play) as at:
         one = caller(at)
-        with pytest.raises(NotMCP, match=re.escape(address)):
+        with pytest.raises(NotMCPServer, match=re.escape(address)):
             await one.open(RecordingInbox())
         assert not old.play.received
         await one.close()
@@ -84,7 +84,7 @@ async def test_a_stream_that_names_no_address_is_not_waited_for() -> None:
     old = Old("")
     async with serve_over_http(old.play) as at:
         one = caller(at, connect=0.1)
-        with pytest.raises(NotMCP):
+        with pytest.raises(NotMCPServer):
             await one.open(RecordingInbox())
         await one.close()
 
@@ -94,7 +94,7 @@ async def test_a_stream_that_ends_before_it_names_one() -> None:
     old.events.put_nowait(END)
     async with serve_over_http(old.play) as at:
         one = caller(at)
-        with pytest.raises(NotMCP):
+        with pytest.raises(NotMCPServer):
             await one.open(RecordingInbox())
         await one.close()
 
@@ -102,9 +102,9 @@ async def test_a_stream_that_ends_before_it_names_one() -> None:
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [
-        (encode_http_reply(b"no", status=404), HttpError),
-        (encode_http_reply(b"<html>", kind="text/html"), NotMCP),
-        (encode_http_reply(b"{}"), NotMCP),
+        (encode_http_reply(b"no", status=404), HTTPStatusError),
+        (encode_http_reply(b"<html>", kind="text/html"), NotMCPServer),
+        (encode_http_reply(b"{}"), NotMCPServer),
     ],
 )
 async def test_what_is_no_stream_is_told(reply: bytes, kind: type[MCPError]) -> None:
@@ -123,12 +123,12 @@ async def test_the_end_of_the_stream_is_told_to_all_who_wait_and_to_those_who_co
         waiting = asyncio.create_task(one.exchange(asked(1)))
         await wait_until(lambda: old.play.count("go"))
         old.events.put_nowait(END)
-        with pytest.raises(Disconnected) as sent:
+        with pytest.raises(ConnectionLost) as sent:
             await waiting
-        assert sent.value.sent
-        with pytest.raises(Disconnected) as unsent:
+        assert sent.value.maybe_sent
+        with pytest.raises(ConnectionLost) as unsent:
             await one.exchange(asked(2))
-        assert not unsent.value.sent
+        assert not unsent.value.maybe_sent
         assert len(inbox.losses) == 1
         await one.close()
     assert old.play.count("go") == 1
@@ -141,9 +141,9 @@ async def test_a_post_that_is_refused_fails_its_request_and_no_other() -> None:
     async with serve_over_http(old.play) as at:
         one = caller(at)
         await one.open(RecordingInbox())
-        with pytest.raises(ResultError, match="not today"):
+        with pytest.raises(InvalidResult, match="not today"):
             await one.exchange(asked(1, "bad"))
-        with pytest.raises(HttpError):
+        with pytest.raises(HTTPStatusError):
             await one.exchange(asked(2, "worse"))
         assert (await one.exchange(asked(3, "good"))).id == 3
         await one.close()
@@ -161,7 +161,7 @@ async def test_a_malformed_answer_fails_its_request_at_once() -> None:
         one = caller(at)
         await one.open(RecordingInbox())
         async with asyncio.timeout(10):
-            with pytest.raises(ResultError, match=r"\$\.error"):
+            with pytest.raises(InvalidResult, match=r"\$\.error"):
                 await one.exchange(asked(1))
         await one.close()
 

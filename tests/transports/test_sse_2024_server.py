@@ -97,7 +97,7 @@ async def test_a_conversation(revision: str) -> None:
     await pair.send(request(id=5, text="hello"))
     answer = (await pair.hears(2))[1]
     assert (answer["id"], answer["result"]["content"][0]["text"]) == (5, "hello")
-    assert stand.seen[0].caller.revision == revision
+    assert stand.seen[0].caller.protocol_version == revision
     await pair.leave()
 
 

@@ -146,7 +146,7 @@ async def test_a_client_that_never_reads_is_dropped(ends: tuple[Ends, int, int])
     async def work(exchange: Exchange) -> Any:
         return text_result("x" * 4_000_000)
 
-    lines = await open_stdio(FakeService(work, write_stall=0.05), source, sink)
+    lines = await open_stdio(FakeService(work, write_timeout=0.05), source, sink)
     client.send(stateless_request())
     async with asyncio.timeout(10):
         await lines.done

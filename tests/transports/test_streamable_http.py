@@ -17,20 +17,16 @@ from client.scripted_http_server import (
     encode_reply,
     run_scripted_server,
 )
-from dovetail import (
-    CannotConnect,
-    Client,
-    ClientLimits,
-    Disconnected,
+from dovetail import Client, ClientLimits, MCPError, RemoteError, Timeouts
+from dovetail.errors import (
+    ConnectError,
+    ConnectionLost,
     Forbidden,
-    HttpError,
-    Interrupted,
-    MCPError,
+    HTTPStatusError,
+    InvalidResult,
     NeedsLogin,
-    NotMCP,
-    PeerError,
-    ResultError,
-    Timeouts,
+    NotMCPServer,
+    OutcomeUnknown,
 )
 from scripted_server import (
     LATEST_HANDSHAKE,
@@ -50,12 +46,12 @@ from scripted_server import (
 from transports.fake_service import wait_until
 from transports.raw_server import ServerConnection, run_raw_server
 
-QUICK = Timeouts(connect=2, probe=1, initialize=3, call=3, read=3)
+QUICK = Timeouts(connect=2, discover=1, initialize=3, call=3, request=3)
 PAGE = b"<html><h1>Welcome \x1b[31m</h1></html>"
 
 
 def client(at: str, **options: Any) -> Client:
-    limits = options.pop("limits", ClientLimits(reconnect_after=0.01))
+    limits = options.pop("limits", ClientLimits(reconnect_delay=0.01))
     return Client(at, name="it", timeouts=QUICK, limits=limits, **options)
 
 
@@ -74,7 +70,7 @@ async def test_a_server_that_wants_to_know_who_asks() -> None:
     challenge = 'Bearer resource_metadata="https://a.example"'
     error = await opened(encode_http_reply(b"", status=401, www_authenticate=challenge))
     assert isinstance(error, NeedsLogin)
-    assert (error.status, error.challenge) == (401, challenge)
+    assert (error.status_code, error.challenge) == (401, challenge)
     assert re.search('auth="oauth".*auth=Bearer', error.hint or "")
 
 
@@ -88,7 +84,7 @@ async def test_a_server_without_logins_is_not_logged_in_at(challenge: str, hint:
 async def test_a_server_that_refuses_who_asks() -> None:
     error = await opened(encode_http_reply(b"no", status=403, kind="text/plain"))
     assert isinstance(error, Forbidden)
-    assert error.status == 403
+    assert error.status_code == 403
 
 
 @pytest.mark.parametrize(
@@ -108,15 +104,15 @@ async def test_what_is_said_of_the_credentials_is_told(
     error = await opened(encode_http_reply(body, status=status, kind="application/json", www_authenticate=challenge))
     assert type(error) is kind
     assert told in str(error)
-    assert (error.status, error.challenge) == (status, challenge)
+    assert (error.status_code, error.challenge) == (status, challenge)
     assert error.hint is not None
 
 
 @pytest.mark.parametrize("status", [404, 405, 410, 500, 502, 503])
 async def test_a_status_is_told_with_what_to_try(status: int) -> None:
     error = await opened(encode_http_reply(b"what \x1b[31m?", status=status, kind="text/plain"))
-    assert isinstance(error, HttpError)
-    assert error.status == status
+    assert isinstance(error, HTTPStatusError)
+    assert error.status_code == status
     assert str(status) in str(error)
     assert "what" in error.body
     if status in (404, 405):
@@ -125,10 +121,10 @@ async def test_a_status_is_told_with_what_to_try(status: int) -> None:
 
 async def test_a_web_page_is_no_server() -> None:
     error = await opened(encode_http_reply(PAGE, kind="text/html; charset=utf-8"))
-    assert isinstance(error, NotMCP)
+    assert isinstance(error, NotMCPServer)
     assert "<html>" not in str(error)
     error = await opened(encode_http_reply(PAGE, status=404, kind="text/html"))
-    assert isinstance(error, HttpError)
+    assert isinstance(error, HTTPStatusError)
     assert "<html>" not in str(error)
 
 
@@ -141,15 +137,15 @@ async def test_a_web_page_is_no_server() -> None:
     ],
 )
 async def test_other_things_that_are_no_server(reply: bytes) -> None:
-    assert isinstance(await opened(reply), NotMCP)
+    assert isinstance(await opened(reply), NotMCPServer)
 
 
 async def test_what_is_not_even_http() -> None:
-    assert isinstance(await opened(b"SSH-2.0-OpenSSH\r\n\r\nconnection: close"), NotMCP)
+    assert isinstance(await opened(b"SSH-2.0-OpenSSH\r\n\r\nconnection: close"), NotMCPServer)
 
 
 async def test_nothing_there() -> None:
-    with pytest.raises(CannotConnect, match=r"127\.0\.0\.1:9.*refused") as caught:
+    with pytest.raises(ConnectError, match=r"127\.0\.0\.1:9.*refused") as caught:
         await client("http://127.0.0.1:9/mcp").connect()
     assert caught.value.hint
 
@@ -157,15 +153,15 @@ async def test_nothing_there() -> None:
 async def test_an_answer_within_a_refusal_is_an_answer() -> None:
     play = ScriptedServer("stateless", {"tools/call": ErrorReply(-32602, "wrong", {"a": 1}, status=400)})
     async with serve_over_http(play) as at, client(at) as one:
-        with pytest.raises(PeerError) as caught:
+        with pytest.raises(RemoteError) as caught:
             await one.call("go")
-        assert (caught.value.code, caught.value.status, caught.value.data) == (-32602, 400, {"a": 1})
+        assert (caught.value.code, caught.value.status_code, caught.value.data) == (-32602, 400, {"a": 1})
 
 
 async def test_a_reply_that_answers_something_else() -> None:
     other = encode_http_reply(b'{"jsonrpc":"2.0","id":999,"result":{}}')
     async with serve_over_http(ScriptedServer("stateless", {"tools/call": other})) as at, client(at) as one:
-        with pytest.raises(ResultError):
+        with pytest.raises(InvalidResult):
             await one.call("go")
 
 
@@ -184,7 +180,7 @@ async def test_notices_on_the_way_extend_the_limit_and_junk_is_skipped() -> None
 async def test_a_stream_without_an_answer() -> None:
     play = ScriptedServer("stateless", {"tools/call": Messages([b": hello\n\n"])})
     async with serve_over_http(play) as at, client(at) as one:
-        with pytest.raises(Interrupted):
+        with pytest.raises(OutcomeUnknown):
             await one.call("go")
         assert play.count("tools/call") == 1
 
@@ -223,12 +219,12 @@ async def test_what_is_said_unasked_is_heard() -> None:
 async def test_a_server_that_stays_away_is_given_up() -> None:
     """Whoever listens must learn of it, though nobody calls."""
     play = ScriptedServer("handshake", session="s", http_get_reaction=SILENCE)
-    limits = ClientLimits(reconnect_after=0.01, reconnect_most=0.05, reconnects=2)
+    limits = ClientLimits(reconnect_delay=0.01, max_reconnect_delay=0.05, max_reconnects=2)
     async with serve_over_http(play) as at:
         one = client(at, limits=limits)
         await one.connect()
         await wait_until(lambda: any(method == "GET" for method, _ in play.heads))
-    await wait_until(lambda: not one.connected)
+    await wait_until(lambda: not one.is_connected)
     await one.close()
 
 
@@ -270,14 +266,14 @@ def _discovered(message: Any) -> Any:
 )
 async def test_a_redirect_elsewhere_is_not(location: str) -> None:
     error = await opened(encode_http_reply(b"", status=307, location=location), headers={"Authorization": "Bearer x"})
-    assert isinstance(error, HttpError)
-    assert error.status == 307
+    assert isinstance(error, HTTPStatusError)
+    assert error.status_code == 307
     assert location in str(error)
 
 
 async def test_a_redirect_in_circles_ends() -> None:
     error = await opened(encode_http_reply(b"", status=307, location="/mcp"))
-    assert error.status == 307
+    assert error.status_code == 307
 
 
 # Sizes
@@ -285,7 +281,7 @@ async def test_a_redirect_in_circles_ends() -> None:
 
 async def test_an_answer_beyond_the_limit() -> None:
     big = text_result("x" * 200_000)
-    limits = ClientLimits(answer=100_000)
+    limits = ClientLimits(max_response_bytes=100_000)
 
     def zipped(message: Any) -> bytes:
         data = gzip.compress(encode_message(create_response(message, big)))
@@ -299,7 +295,7 @@ async def test_an_answer_beyond_the_limit() -> None:
     for reaction in (big, zipped, chunked, Messages([big]), lambda m: encode_http_reply(json.dumps(big).encode())[:-5]):
         play = ScriptedServer("stateless", {"tools/call": reaction})
         async with serve_over_http(play) as at, client(at, limits=limits) as one:
-            with pytest.raises(ResultError, match=r"\b100000\b") as caught:
+            with pytest.raises(InvalidResult, match=r"\b100000\b") as caught:
                 await one.call("go")
             assert "ClientLimits(answer=" in (caught.value.hint or "")
             assert await one.list_tools()
@@ -314,7 +310,7 @@ async def test_a_bomb_in_a_stream_is_named_and_not_taken_for_a_loss() -> None:
 
     play = ScriptedServer("stateless", {"tools/list": bomb})
     async with serve_over_http(play) as at, client(at) as one:
-        with pytest.raises(ResultError, match=r"ClientLimits\(answer="):
+        with pytest.raises(InvalidResult, match=r"ClientLimits\(answer="):
             await one.list_tools()
         assert play.count("tools/list") == 1
 
@@ -368,7 +364,7 @@ async def test_closing_does_not_wait_for_a_server_that_does_not_answer() -> None
         await wait_until(lambda: play.count("tools/call"))
         async with asyncio.timeout(5):
             await one.close()
-            with pytest.raises(Disconnected):
+            with pytest.raises(ConnectionLost):
                 await task
 
 
@@ -429,14 +425,14 @@ async def test_leaving_is_complete_also_when_nobody_waits_for_it() -> None:
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_a_redirect_that_leads_nowhere_is_told(status: int) -> None:
     error = await opened(encode_http_reply(b"<html>moved</html>", status=status, kind="text/html"))
-    assert error.status == status
+    assert error.status_code == status
     assert "URL" in (error.hint or "")
 
 
 @pytest.mark.parametrize("status", [301, 302, 303])
 async def test_a_redirect_that_would_lose_the_message_is_not_followed(status: int) -> None:
     error = await opened(encode_http_reply(b"", status=status, location="/mcp/"))
-    assert (error.status, "/mcp/" in str(error)) == (status, True)
+    assert (error.status_code, "/mcp/" in str(error)) == (status, True)
     assert error.hint
 
 
@@ -470,7 +466,7 @@ async def test_how_long_leaving_may_take_is_an_option() -> None:
 )
 async def test_an_answer_that_is_no_message_is_shown(reply: bytes, says: str) -> None:
     error = await opened(reply)
-    assert isinstance(error, NotMCP)
+    assert isinstance(error, NotMCPServer)
     assert says in str(error)
     assert "/mcp" in (error.hint or "")
 
@@ -499,5 +495,5 @@ async def test_a_server_without_tls_is_told_apart() -> None:
 
     async with await asyncio.start_server(refuse, "127.0.0.1", 0) as door:
         port = door.sockets[0].getsockname()[1]
-        with pytest.raises(CannotConnect, match=r"http://.*https://"):
+        with pytest.raises(ConnectError, match=r"http://.*https://"):
             await client(f"https://127.0.0.1:{port}/mcp").connect()

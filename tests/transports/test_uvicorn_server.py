@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dovetail.protocol.exchange import Exchange
-from dovetail.protocol.limits import Limits
+from dovetail.protocol.limits import ServerLimits
 from dovetail.transports.http_server.endpoint import Endpoint
 from dovetail.transports.http_server.uvicorn_server import UvicornServer, bind_socket, create_uvicorn_config
 from transports.fake_service import FakeService, PausedWork, mirror_headers, stateless_request, text_result, wait_until
@@ -125,7 +125,7 @@ async def test_a_head_in_many_pieces_is_a_head() -> None:
     ],
 )
 async def test_a_head_has_a_size(extra: dict[str, str], expected: int) -> None:
-    async with site(header=100, header_block=800) as here:
+    async with site(header=100, max_header_block_bytes=800) as here:
         reader, writer = await here.connect()
         writer.write(whole(stateless_request(), **extra))
         assert await status(reader) == expected
@@ -134,7 +134,7 @@ async def test_a_head_has_a_size(extra: dict[str, str], expected: int) -> None:
 
 
 async def test_a_head_that_never_ends_is_ended() -> None:
-    async with site(header_block=1000) as here:
+    async with site(max_header_block_bytes=1000) as here:
         reader, writer = await here.connect()
         writer.write(b"POST /mcp HTTP/1.1\r\n" + b"x-a: " + b"y" * 2000)
         assert await status(reader) == 431
@@ -187,7 +187,7 @@ async def test_a_client_that_does_not_read_is_dropped() -> None:
     async def work(exchange: Exchange) -> Any:
         return text_result("x" * 8_000_000)
 
-    async with site(FakeService(work, write_stall=0.05)) as here:
+    async with site(FakeService(work, write_timeout=0.05)) as here:
         _, writer = await here.connect(small=True)
         writer.write(whole(stateless_request()))
         await wait_until(lambda: here.connections == 1)
@@ -198,7 +198,7 @@ async def test_a_client_that_reads_slowly_is_not() -> None:
     async def work(exchange: Exchange) -> Any:
         return text_result("x" * 2_000_000)
 
-    async with site(FakeService(work, write_stall=5.0)) as here:
+    async with site(FakeService(work, write_timeout=5.0)) as here:
         reader, writer = await here.connect(small=True)
         writer.write(whole(stateless_request()))
         await asyncio.sleep(0.1)
@@ -240,7 +240,7 @@ async def test_every_signal_is_told_and_none_is_fatal() -> None:
     async def drain() -> None:
         return
 
-    server = UvicornServer(create_uvicorn_config(Endpoint(FakeService()), Limits()), times.append, drain)
+    server = UvicornServer(create_uvicorn_config(Endpoint(FakeService()), ServerLimits()), times.append, drain)
     raised: list[int] = []
     before = {number: signal.signal(number, lambda number, _: raised.append(number)) for number in STOPS}
     try:
@@ -257,7 +257,7 @@ async def test_every_signal_is_told_and_none_is_fatal() -> None:
 
 
 def test_uvicorn_is_kept_from_logging_and_from_telling_its_name() -> None:
-    config = create_uvicorn_config(Endpoint, Limits(drain=3.0), ssl_certfile=None)
+    config = create_uvicorn_config(Endpoint, ServerLimits(drain_timeout=3.0), ssl_certfile=None)
     assert (config.access_log, config.log_config, config.server_header) == (False, None, False)
     assert config.timeout_graceful_shutdown == 4
 

@@ -1,17 +1,17 @@
 import msgspec
 import pytest
 
-from dovetail.wire.elicitation import ElicitationCompleteParams, ElicitParams, ElicitResult
+from dovetail.wire.elicitation import ElicitationCompleteParams, ElicitRequestParams, ElicitResult
 
 
 def test_no_mode_means_form() -> None:
-    form = msgspec.json.decode(b'{"message":"?","requestedSchema":{}}', type=ElicitParams)
+    form = msgspec.json.decode(b'{"message":"?","requestedSchema":{}}', type=ElicitRequestParams)
     assert form.mode == "form"
     assert msgspec.json.encode(form) == b'{"message":"?","requestedSchema":{}}'
 
 
 def test_a_visit_says_its_mode() -> None:
-    visit = ElicitParams(message="?", mode="url", url="https://a.example/")
+    visit = ElicitRequestParams(message="?", mode="url", url="https://a.example/")
     assert msgspec.json.encode(visit) == b'{"message":"?","mode":"url","url":"https://a.example/"}'
 
 
@@ -26,12 +26,12 @@ def test_a_visit_says_its_mode() -> None:
 )
 def test_each_mode_needs_its_own(text: bytes, missing: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=f"`{missing}`"):
-        msgspec.json.decode(text, type=ElicitParams)
+        msgspec.json.decode(text, type=ElicitRequestParams)
 
 
 def test_there_is_no_third_mode() -> None:
     with pytest.raises(msgspec.ValidationError, match="dialog"):
-        msgspec.json.decode(b'{"message":"?","mode":"dialog","requestedSchema":{}}', type=ElicitParams)
+        msgspec.json.decode(b'{"message":"?","mode":"dialog","requestedSchema":{}}', type=ElicitRequestParams)
 
 
 @pytest.mark.parametrize("action", ["accept", "decline", "cancel"])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.errors import Busy, InvalidRequest, MethodNotFound, ResourceNotFound
+from dovetail.errors import InvalidRequest, MethodNotFound, ResourceNotFound, ServerBusy
 from dovetail.wire import jsonrpc
 from dovetail.wire.codec import decode, encode
 from dovetail.wire.jsonrpc import MAX_ID_BYTES, MAX_METHOD_CHARS, MessageKind, classify, read_id
@@ -122,7 +122,7 @@ def test_a_refusal_is_what_the_exception_says() -> None:
         "message": "Resource not found",
         "data": {"uri": "a:b"},
     }
-    assert json.loads(jsonrpc.encode_protocol_error(None, Busy("later", 2.5))) == {
+    assert json.loads(jsonrpc.encode_protocol_error(None, ServerBusy("later", 2.5))) == {
         "jsonrpc": "2.0",
         "error": {"code": 429, "message": "later", "data": {"retryAfterMs": 2500}},
     }

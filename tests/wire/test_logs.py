@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail.wire.logs import LEVELS, LoggingLevel, LoggingMessageParams, SetLevelParams, get_severity
+from dovetail.wire.logs import LEVELS, LoggingLevel, LoggingMessageNotificationParams, SetLevelParams, get_severity
 
 
 def test_levels_rise_from_debug_to_emergency() -> None:
@@ -28,10 +28,10 @@ def test_other_levels_are_refused(text: bytes) -> None:
 
 @pytest.mark.parametrize("entry", [None, 0, "", [], {}, {"a": [None]}])
 def test_any_value_can_be_logged(entry: Any) -> None:
-    sent = msgspec.json.encode(LoggingMessageParams(level="info", data=entry))
+    sent = msgspec.json.encode(LoggingMessageNotificationParams(level="info", data=entry))
     assert msgspec.json.decode(sent) == {"level": "info", "data": entry}
 
 
 def test_an_entry_needs_something_to_say() -> None:
     with pytest.raises(msgspec.ValidationError, match="data"):
-        msgspec.json.decode(b'{"level":"info"}', type=LoggingMessageParams)
+        msgspec.json.decode(b'{"level":"info"}', type=LoggingMessageNotificationParams)

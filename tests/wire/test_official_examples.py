@@ -37,11 +37,11 @@ PARTS: dict[str, Any] = {
     "ClientCapabilities": lifecycle.ClientCapabilities,
     "CompleteRequestParams": completion.CompleteParams,
     "CompleteResult": completion.CompleteResult,
-    "CreateMessageRequestParams": sampling.CreateMessageParams,
+    "CreateMessageRequestParams": sampling.CreateMessageRequestParams,
     "CreateMessageResult": sampling.CreateMessageResult,
     "DiscoverResult": lifecycle.DiscoverResult,
-    "ElicitRequestFormParams": elicitation.ElicitParams,
-    "ElicitRequestURLParams": elicitation.ElicitParams,
+    "ElicitRequestFormParams": elicitation.ElicitRequestParams,
+    "ElicitRequestURLParams": elicitation.ElicitRequestParams,
     "ElicitResult": elicitation.ElicitResult,
     "EmbeddedResource": content.EmbeddedResource,
     "GetPromptRequestParams": prompts.GetPromptParams,
@@ -54,7 +54,7 @@ PARTS: dict[str, Any] = {
     "ListResourcesResult": resources.ListResourcesResult,
     "ListRootsResult": roots.ListRootsResult,
     "ListToolsResult": tools.ListToolsResult,
-    "LoggingMessageNotificationParams": logs.LoggingMessageParams,
+    "LoggingMessageNotificationParams": logs.LoggingMessageNotificationParams,
     "ModelPreferences": sampling.ModelPreferences,
     "PaginatedRequestParams": base.PaginatedParams,
     "ProgressNotificationParams": progress.ProgressParams,
@@ -77,16 +77,16 @@ ENVELOPED_PARAMS: dict[str, Any] = {
     "CallToolRequest": tools.CallToolParams,
     "CancelledNotification": progress.CancelledParams,
     "CompleteRequest": completion.CompleteParams,
-    "CreateMessageRequest": sampling.CreateMessageParams,
+    "CreateMessageRequest": sampling.CreateMessageRequestParams,
     "DiscoverRequest": base.Params,
-    "ElicitRequest": elicitation.ElicitParams,
+    "ElicitRequest": elicitation.ElicitRequestParams,
     "GetPromptRequest": prompts.GetPromptParams,
     "ListPromptsRequest": base.PaginatedParams,
     "ListResourceTemplatesRequest": base.PaginatedParams,
     "ListResourcesRequest": base.PaginatedParams,
     "ListRootsRequest": base.Params,
     "ListToolsRequest": base.PaginatedParams,
-    "LoggingMessageNotification": logs.LoggingMessageParams,
+    "LoggingMessageNotification": logs.LoggingMessageNotificationParams,
     "ProgressNotification": progress.ProgressParams,
     "PromptListChangedNotification": base.Params,
     "ReadResourceRequest": resources.ReadResourceParams,
@@ -196,13 +196,13 @@ def test_a_result_in_an_envelope_comes_back_equal(folder: str) -> None:
 def test_a_form_field_passes_untouched(folder: str) -> None:
     for field in examples(folder):
         form = {"message": "?", "requestedSchema": {"type": "object", "properties": {"field": field}}}
-        assert again(form, elicitation.ElicitParams) == form
+        assert again(form, elicitation.ElicitRequestParams) == form
 
 
 def test_questions_decode_by_their_method() -> None:
     by_method: dict[str, Any] = {
-        "elicitation/create": elicitation.ElicitParams,
-        "sampling/createMessage": sampling.CreateMessageParams,
+        "elicitation/create": elicitation.ElicitRequestParams,
+        "sampling/createMessage": sampling.CreateMessageRequestParams,
         "roots/list": base.Params,
     }
     for questions in examples("InputRequests"):

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from dovetail.wire import base, content, lifecycle, meta
 from dovetail.wire.completion import CompleteParams, CompleteResult, PromptReference, ResourceTemplateReference
-from dovetail.wire.elicitation import ElicitationCompleteParams, ElicitParams, ElicitResult
+from dovetail.wire.elicitation import ElicitationCompleteParams, ElicitRequestParams, ElicitResult
 from dovetail.wire.input_required import InputRequest, InputRequiredResult
-from dovetail.wire.logs import LEVELS, LoggingMessageParams, SetLevelParams
+from dovetail.wire.logs import LEVELS, LoggingMessageNotificationParams, SetLevelParams
 from dovetail.wire.progress import CancelledParams, ProgressParams
 from dovetail.wire.prompts import (
     GetPromptParams,
@@ -38,7 +38,7 @@ from dovetail.wire.resources import (
 )
 from dovetail.wire.roots import ListRootsResult, Root
 from dovetail.wire.sampling import (
-    CreateMessageParams,
+    CreateMessageRequestParams,
     CreateMessageResult,
     ModelHint,
     ModelPreferences,
@@ -104,15 +104,15 @@ DESCRIBED: list[tuple[type[base.WireStruct], str, tuple[str, ...]]] = [
     (ModelPreferences, "ModelPreferences", ALL),
     (ToolChoice, "ToolChoice", SINCE_25_11),
     (SamplingMessage, "SamplingMessage", ALL),
-    (CreateMessageParams, "CreateMessageRequest/properties/params", ALL),
+    (CreateMessageRequestParams, "CreateMessageRequest/properties/params", ALL),
     (CreateMessageResult, "CreateMessageResult", ALL),
-    (ElicitParams, "ElicitRequest/properties/params", SINCE_25_06),
+    (ElicitRequestParams, "ElicitRequest/properties/params", SINCE_25_06),
     (ElicitResult, "ElicitResult", SINCE_25_06),
     (ElicitationCompleteParams, "ElicitationCompleteNotification/properties/params", (R25_11,)),
     (Root, "Root", ALL),
     (ListRootsResult, "ListRootsResult", ALL),
     (SetLevelParams, "SetLevelRequest/properties/params", HANDSHAKE),
-    (LoggingMessageParams, "LoggingMessageNotification/properties/params", ALL),
+    (LoggingMessageNotificationParams, "LoggingMessageNotification/properties/params", ALL),
     (ProgressParams, "ProgressNotification/properties/params", ALL),
     (CancelledParams, "CancelledNotification/properties/params", ALL),
     (lifecycle.Implementation, "Implementation", ALL),
@@ -326,7 +326,7 @@ def sampling_content(revision: str) -> st.SearchStrategy[Any]:
 def questions(revision: str) -> st.SearchStrategy[Any]:
     ask = st.builds(
         lambda params: InputRequest(method="elicitation/create", params=msgspec.to_builtins(params)),
-        params=value_of(ElicitParams, revision),
+        params=value_of(ElicitRequestParams, revision),
     )
     return st.dictionaries(words, ask | st.just(InputRequest(method="roots/list")), max_size=2)
 
@@ -370,7 +370,7 @@ BY_NAME: dict[str, Any] = {
 }
 BY_FIELD: dict[tuple[type[base.WireStruct], str], Any] = {
     (ResourceTemplateReference, "uri"): lambda _: templates,
-    (LoggingMessageParams, "data"): lambda _: anything,
+    (LoggingMessageNotificationParams, "data"): lambda _: anything,
     (ElicitResult, "content"): answers,
     (SamplingMessage, "content"): sampling_content,
     (CreateMessageResult, "content"): sampling_content,
@@ -379,7 +379,7 @@ BY_FIELD: dict[tuple[type[base.WireStruct], str], Any] = {
     (lifecycle.ElicitationCapability, "url"): lambda _: plain_objects,
 }
 
-NOTICES = (LoggingMessageParams, ProgressParams, CancelledParams, AcknowledgedParams, ResourceUpdatedParams)
+NOTICES = (LoggingMessageNotificationParams, ProgressParams, CancelledParams, AcknowledgedParams, ResourceUpdatedParams)
 
 
 def stamps(struct: type[base.WireStruct], revision: str) -> dict[str, st.SearchStrategy[Any]]:
@@ -456,7 +456,7 @@ def value_of(struct: type[base.WireStruct], revision: str) -> st.SearchStrategy[
     if struct is content.ResourceContents:
         text, blob = fields | {"text": words, "blob": st.none()}, fields | {"blob": base64, "text": st.none()}
         return st.builds(struct, **text) | st.builds(struct, **blob)
-    if struct is ElicitParams:
+    if struct is ElicitRequestParams:
         form = fields | {"mode": st.just("form"), "requested_schema": forms, "url": st.none()}
         url = fields | {"mode": st.just("url"), "url": uris, "requested_schema": st.none(), "elicitation_id": words}
         return st.builds(struct, **form) | st.builds(struct, **url) if revision != R25_06 else st.builds(struct, **form)

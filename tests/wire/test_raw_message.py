@@ -1,4 +1,4 @@
-"""What a client receives, in any cut and any bytes: a message, a ParseError or a ResultError, and nothing else."""
+"""What a client receives, in any cut and any bytes: a message, a ParseError or a InvalidResult, and nothing else."""
 
 import json
 import tracemalloc
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.errors import ParseError, ResultError
+from dovetail.errors import InvalidResult, ParseError
 from dovetail.transports.line_protocol import LineSplitter
 from dovetail.wire.base import UNSET
 from dovetail.wire.raw_message import (
@@ -76,7 +76,7 @@ def test_any_bytes_are_messages_or_refused(data: bytes) -> None:
             if raw is not UNSET:
                 try:
                     to_plain(raw)
-                except ResultError:
+                except InvalidResult:
                     continue
 
 
@@ -133,20 +133,20 @@ def test_quotes_without_end_are_no_reason_to_look_for_ever() -> None:
 
 
 def test_a_body_of_the_wrong_shape_is_named() -> None:
-    with pytest.raises(ResultError, match=r"the list.*\$\.tools"):
+    with pytest.raises(InvalidResult, match=r"the list.*\$\.tools"):
         decode_body(msgspec.Raw(b'{"tools":[{"name":1}]}'), ListToolsResult, "the list")
-    with pytest.raises(ResultError):
+    with pytest.raises(InvalidResult):
         decode_body(msgspec.Raw(b'{"a":'), ListToolsResult, "x")
-    with pytest.raises(ResultError):
+    with pytest.raises(InvalidResult):
         to_plain(b"{")
-    with pytest.raises(ResultError):
+    with pytest.raises(InvalidResult):
         decode_body(msgspec.Raw(b"[" * 100_000 + b"]" * 100_000), ListToolsResult, "x")
     assert to_plain(UNSET) == {}
 
 
 def test_json_within_a_text() -> None:
     assert decode_text('{"a": 1}') == {"a": 1}
-    with pytest.raises(ResultError):
+    with pytest.raises(InvalidResult):
         decode_text("no")
 
 

@@ -3,7 +3,7 @@ import pytest
 
 from dovetail.wire.content import SamplingContent, TextContent, ToolUseContent
 from dovetail.wire.sampling import (
-    CreateMessageParams,
+    CreateMessageRequestParams,
     CreateMessageResult,
     ModelPreferences,
     SamplingMessage,
@@ -28,14 +28,16 @@ def test_a_link_is_no_sampling_content() -> None:
 
 
 def test_messages_and_max_tokens_are_required() -> None:
-    assert msgspec.json.encode(CreateMessageParams(messages=[], max_tokens=0)) == b'{"messages":[],"maxTokens":0}'
+    assert (
+        msgspec.json.encode(CreateMessageRequestParams(messages=[], max_tokens=0)) == b'{"messages":[],"maxTokens":0}'
+    )
     for text in (b'{"messages":[]}', b'{"maxTokens":1}', b'{"messages":[],"maxTokens":"1"}'):
         with pytest.raises(msgspec.ValidationError):
-            msgspec.json.decode(text, type=CreateMessageParams)
+            msgspec.json.decode(text, type=CreateMessageRequestParams)
 
 
 def test_zero_is_a_temperature_and_a_priority() -> None:
-    params = CreateMessageParams(
+    params = CreateMessageRequestParams(
         messages=[], max_tokens=1, temperature=0, model_preferences=ModelPreferences(cost_priority=0)
     )
     assert msgspec.json.decode(msgspec.json.encode(params)) == {

@@ -1,42 +1,44 @@
-"""An agent loop over a host's tools, and adapters for model providers. Each name is loaded when it is first used."""
+"""An agent loop over the tools of a host, and adapters for model providers. Names load when first used."""
 
 from typing import TYPE_CHECKING
 
-from dovetail.lazy import create_lazy_loader
+from dovetail.lazy import create_lazy_loader as _create_lazy_loader
 
 if TYPE_CHECKING:
     from dovetail.agent.agent import Agent as Agent
-    from dovetail.agent.agent import Answered as Answered
-    from dovetail.agent.agent import Called as Called
-    from dovetail.agent.agent import Done as Done
-    from dovetail.agent.agent import Paused as Paused
-    from dovetail.agent.agent import Said as Said
-    from dovetail.agent.budget import Spent as Spent
+    from dovetail.agent.agent import FinishedEvent as FinishedEvent
+    from dovetail.agent.agent import PausedEvent as PausedEvent
+    from dovetail.agent.agent import TextEvent as TextEvent
+    from dovetail.agent.agent import ToolCallEvent as ToolCallEvent
+    from dovetail.agent.agent import ToolResultEvent as ToolResultEvent
+    from dovetail.agent.budget import AgentUsage as AgentUsage
     from dovetail.agent.models.anthropic_model import AnthropicModel as AnthropicModel
-    from dovetail.agent.models.factory import named as named
+    from dovetail.agent.models.factory import load_model as load_model
     from dovetail.agent.models.openai_model import OpenAIModel as OpenAIModel
-    from dovetail.agent.models.preferences import Variant as Variant
+    from dovetail.agent.models.preferences import ModelInfo as ModelInfo
     from dovetail.protocol.language_model import Model as Model
-    from dovetail.protocol.language_model import Reply as Reply
+    from dovetail.protocol.language_model import ModelReply as ModelReply
     from dovetail.protocol.language_model import Usage as Usage
+    from dovetail.testing.scripted_model import ModelRequest as ModelRequest
 
-_HOMES = {
+_MODULE_BY_NAME = {
     "Agent": "dovetail.agent.agent",
-    "Answered": "dovetail.agent.agent",
+    "AgentUsage": "dovetail.agent.budget",
     "AnthropicModel": "dovetail.agent.models.anthropic_model",
-    "Called": "dovetail.agent.agent",
-    "Done": "dovetail.agent.agent",
+    "FinishedEvent": "dovetail.agent.agent",
     "Model": "dovetail.protocol.language_model",
+    "ModelInfo": "dovetail.agent.models.preferences",
+    "ModelReply": "dovetail.protocol.language_model",
+    "ModelRequest": "dovetail.testing.scripted_model",
     "OpenAIModel": "dovetail.agent.models.openai_model",
-    "Paused": "dovetail.agent.agent",
-    "Reply": "dovetail.protocol.language_model",
-    "Said": "dovetail.agent.agent",
-    "Spent": "dovetail.agent.budget",
+    "PausedEvent": "dovetail.agent.agent",
+    "TextEvent": "dovetail.agent.agent",
+    "ToolCallEvent": "dovetail.agent.agent",
+    "ToolResultEvent": "dovetail.agent.agent",
     "Usage": "dovetail.protocol.language_model",
-    "Variant": "dovetail.agent.models.preferences",
-    "named": "dovetail.agent.models.factory",
+    "load_model": "dovetail.agent.models.factory",
 }
 
-__all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [*_MODULE_BY_NAME]  # pyright: ignore[reportUnsupportedDunderAll]
 
-__getattr__, __dir__ = create_lazy_loader(__name__, _HOMES)
+__getattr__, __dir__ = _create_lazy_loader(__name__, _MODULE_BY_NAME)

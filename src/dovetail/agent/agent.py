@@ -10,11 +10,11 @@ from contextlib import aclosing
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 from uuid import uuid4
 
-from dovetail.agent.budget import Budget, Spent, estimate_message_tokens
-from dovetail.errors import MCPError, NotOffered, PolicyError
+from dovetail.agent.budget import AgentUsage, Budget, estimate_message_tokens
+from dovetail.errors import MCPError, NotSupported, PolicyError
 from dovetail.host.catalog import Catalog
-from dovetail.host.catalog_item import Offered
-from dovetail.host.consent.inbox import DurableConsent, Waiting
+from dovetail.host.catalog_item import CatalogEntry
+from dovetail.host.consent.inbox import DurableConsent, PendingCall
 from dovetail.host.host import Host
 from dovetail.host.search_tools import (
     CALL_TOOL,
@@ -23,7 +23,7 @@ from dovetail.host.search_tools import (
     parse_inner_call,
     run_search_tool,
 )
-from dovetail.protocol.language_model import Model, Reply
+from dovetail.protocol.language_model import Model, ModelReply
 from dovetail.server.tool import build_error_result
 from dovetail.wire.base import Struct, field, replace
 from dovetail.wire.content import SamplingContent, TextContent, ToolResultContent, ToolUseContent
@@ -74,7 +74,7 @@ _MAY_HAVE_RUN = "This call was interrupted: it may have run, and what came of it
 _NOT_MADE = "This call was not made: the conversation was interrupted before."
 
 
-def create_turn(reply: Reply, used_ids: set[str]) -> Turn:
+def create_turn(reply: ModelReply, used_ids: set[str]) -> Turn:
     """The turn of a reply. Some makers leave the id of a call empty, or use one twice: such a call gets one of its own.
 
     `taken` has the ids of the conversation, and gets the new ones.
@@ -96,9 +96,9 @@ def _ensure_unique_id(call: ToolUseContent, used_ids: set[str]) -> ToolUseConten
     return call
 
 
-def _explain_invalid_call(call_id: str, reply: Reply) -> str | None:
-    if call_id in reply.unread:
-        return f"The call could not be read: {reply.unread[call_id]}"
+def _explain_invalid_call(call_id: str, reply: ModelReply) -> str | None:
+    if call_id in reply.invalid_calls:
+        return f"The call could not be read: {reply.invalid_calls[call_id]}"
     if reply.stop_reason == "maxTokens":
         return "The call was cut off: the reply became too long."
     return None
@@ -111,14 +111,14 @@ _DEFAULT_MAX_REPLY_TOKENS: Final = 4_096  # tokens of one reply
 FinishReason: TypeAlias = Literal["finished", "turns", "tokens", "money", "cut", "paused"]
 
 
-class Said(Struct, frozen=True, kw_only=True):
+class TextEvent(Struct, frozen=True, kw_only=True):
     """The model said something."""
 
     type: ClassVar[Literal["text"]] = "text"
     text: str
 
 
-class Called(Struct, frozen=True, kw_only=True):
+class ToolCallEvent(Struct, frozen=True, kw_only=True):
     """The model wants a tool called; `tool` is its full name."""
 
     type: ClassVar[Literal["call"]] = "call"
@@ -127,18 +127,18 @@ class Called(Struct, frozen=True, kw_only=True):
     arguments: Mapping[str, Any]
 
 
-class Answered(Struct, frozen=True, kw_only=True):
+class ToolResultEvent(Struct, frozen=True, kw_only=True):
     """A call has a result, which may be that it was refused (`denied` says why) or that it failed."""
 
     type: ClassVar[Literal["result"]] = "result"
     id: str
     tool: str
     result: CallToolResult
-    seconds: float = 0.0
-    denied: str | None = None
+    duration: float = 0.0
+    denied_reason: str | None = None
 
 
-class Paused(Struct, frozen=True, kw_only=True):
+class PausedEvent(Struct, frozen=True, kw_only=True):
     """A call waits for somebody's answer: go on with `agent.resume(ticket, answer)`."""
 
     type: ClassVar[Literal["paused"]] = "paused"
@@ -147,16 +147,16 @@ class Paused(Struct, frozen=True, kw_only=True):
     ticket: str
 
 
-class Done(Struct, frozen=True, kw_only=True):
+class FinishedEvent(Struct, frozen=True, kw_only=True):
     """The end, for now."""
 
     type: ClassVar[Literal["done"]] = "done"
     reason: FinishReason
     text: str  # what the model said last
-    usage: Spent
+    usage: AgentUsage
 
 
-AgentEvent: TypeAlias = Said | Called | Answered | Paused | Done
+AgentEvent: TypeAlias = TextEvent | ToolCallEvent | ToolResultEvent | PausedEvent | FinishedEvent
 
 
 class Agent:
@@ -164,7 +164,7 @@ class Agent:
 
     max_turns: replies of the model to one prompt. budget_tokens, budget_usd: what it may use as long as it lives, by an
     estimate of what is put to the model: no reply is asked for beyond that. What servers ask of a model by sampling is
-    not in it. catalog_tokens: if the tools take more than that, three that search stand for them.
+    not in it. max_catalog_tokens: if the tools take more than that, three that search stand for them.
     """
 
     def __init__(
@@ -173,25 +173,25 @@ class Agent:
         model: Model,
         *,
         servers: Collection[str] | None = None,
-        system: str | None = None,
+        system_prompt: str | None = None,
         max_turns: int = 12,
         max_tokens: int = _DEFAULT_MAX_REPLY_TOKENS,
         budget_tokens: int | None = None,
         budget_usd: float | None = None,
-        catalog_tokens: int = _DEFAULT_MAX_CATALOG_TOKENS,
+        max_catalog_tokens: int = _DEFAULT_MAX_CATALOG_TOKENS,
     ) -> None:
         if isinstance(servers, str):
             raise TypeError(f"servers= is a list of names: [{servers!r}]")
         self.host = host
         self.model = model
         self.messages: list[SamplingMessage] = []  # the conversation so far; every call in it has its result
-        self.spent = Spent()
+        self.usage = AgentUsage()
         self._servers = servers
-        self._system_prompt = system
+        self._system_prompt = system_prompt
         self._max_turns = max_turns
         self._turns_left = max_turns
         self._budget = Budget(model, max_tokens, budget_tokens, budget_usd)
-        self._max_catalog_tokens = catalog_tokens
+        self._max_catalog_tokens = max_catalog_tokens
         self._turn: Turn | None = None  # whose calls have not all got their results
         self._call_ids: set[str] = set()  # of all calls
         self._last_text = ""
@@ -211,7 +211,7 @@ class Agent:
         """Answer what a call waits for, as `host.answer` takes it, and go on."""
         turn = self._turn
         if turn is None or ticket not in turn.waiting_by_ticket:
-            raise NotOffered(f"no call waits under the ticket {ticket!r}")
+            raise NotSupported(f"no call waits under the ticket {ticket!r}")
         call = turn.waiting_by_ticket.pop(ticket)
         try:
             event = await self._await_result(turn, call, self.host.answer(ticket, answer))
@@ -237,7 +237,7 @@ class Agent:
             catalog = await self._load_catalog()
             visible_catalog = create_search_catalog(catalog) if catalog.tokens > self._max_catalog_tokens else catalog
             input_tokens = estimate_message_tokens(self.messages, self._system_prompt) + visible_catalog.tokens
-            max_tokens = self._budget.get_reply_limit(self.spent, input_tokens)
+            max_tokens = self._budget.get_reply_limit(self.usage, input_tokens)
             if isinstance(max_tokens, str):
                 yield self._finished_event(max_tokens)
                 return
@@ -261,7 +261,7 @@ class Agent:
         for block in turn.content:
             if isinstance(block, TextContent):
                 self._last_text = block.text
-                yield Said(text=block.text)
+                yield TextEvent(text=block.text)
         for call in turn.calls:
             async for event in self._run_call(turn, call, catalog):
                 yield event
@@ -280,24 +280,26 @@ class Agent:
         catalog = await self.host.catalog()
         if self._servers is None:
             return catalog
-        return catalog.only(entry.full for entry in catalog.tools if entry.server in self._servers)
+        return catalog.filter(entry.full_name for entry in catalog.tools if entry.server in self._servers)
 
-    async def _request_reply(self, catalog: Catalog, input_tokens: int, max_tokens: int) -> Reply:
+    async def _request_reply(self, catalog: Catalog, input_tokens: int, max_tokens: int) -> ModelReply:
         self._turns_left -= 1
-        reply = await self.model.reply(
+        reply = await self.model.create_message(
             self.messages,
             [_to_model_tool(entry) for entry in catalog.tools],
             max_tokens=max_tokens,
-            system=self._system_prompt,
+            system_prompt=self._system_prompt,
         )
-        self.spent = self.spent.plus(self._budget.measure_usage(reply, input_tokens))
+        self.usage = self.usage.plus(self._budget.measure_usage(reply, input_tokens))
         return reply
 
-    def _finished_event(self, reason: FinishReason) -> Done:
-        return Done(reason=reason, text=self._last_text, usage=self.spent)
+    def _finished_event(self, reason: FinishReason) -> FinishedEvent:
+        return FinishedEvent(reason=reason, text=self._last_text, usage=self.usage)
 
     def _paused_events(self, turn: Turn) -> list[AgentEvent]:
-        events = [Paused(id=call.id, tool=call.name, ticket=ticket) for ticket, call in turn.waiting_by_ticket.items()]
+        events = [
+            PausedEvent(id=call.id, tool=call.name, ticket=ticket) for ticket, call in turn.waiting_by_ticket.items()
+        ]
         return [*events, self._finished_event("paused")]
 
     # Calls
@@ -312,11 +314,11 @@ class Agent:
             yield self._finish_call(turn, call, build_error_result(str(exc.args[0])))
             return
         resolved_call = replace(call, name=name)
-        yield Called(id=call.id, tool=name, arguments=arguments)
+        yield ToolCallEvent(id=call.id, tool=name, arguments=arguments)
         if search_result is not None:
             yield self._finish_call(turn, resolved_call, search_result)
             return
-        self.spent = replace(self.spent, calls=Counter(self.spent.calls) + Counter([name]))
+        self.usage = replace(self.usage, calls=Counter(self.usage.tool_calls) + Counter([name]))
         turn.started_ids.add(call.id)
         wait = not isinstance(self.host.desk.consent_handler, DurableConsent)
         event = await self._await_result(turn, resolved_call, self.host.call(name, arguments, wait=wait))
@@ -333,10 +335,12 @@ class Agent:
         name, arguments = parse_inner_call(call.input) if search_tool == CALL_TOOL else (call.name, call.input)
         tool = catalog.find(name)
         if tool is None:
-            raise NotOffered(f"There is no tool {name!r}.")
-        return tool.full, arguments, None
+            raise NotSupported(f"There is no tool {name!r}.")
+        return tool.full_name, arguments, None
 
-    async def _await_result(self, turn: Turn, call: ToolUseContent, operation: Awaitable[Any]) -> Answered | None:
+    async def _await_result(
+        self, turn: Turn, call: ToolUseContent, operation: Awaitable[Any]
+    ) -> ToolResultEvent | None:
         """The event of a call that ended; None if it waits."""
         started = time.monotonic()
         denied_reason: str | None = None
@@ -347,7 +351,7 @@ class Agent:
             result = build_error_result(f"This was not allowed: {denied_reason}")
         except MCPError as exc:
             result = build_error_result(str(exc.args[0]) if exc.args else type(exc).__name__)
-        if isinstance(result, Waiting):
+        if isinstance(result, PendingCall):
             turn.waiting_by_ticket[result.ticket] = call
             return None
         if result is None:
@@ -361,10 +365,12 @@ class Agent:
         result: CallToolResult,
         duration: float = 0.0,
         denied_reason: str | None = None,
-    ) -> Answered:
+    ) -> ToolResultEvent:
         turn.finish(call, result)
-        return Answered(id=call.id, tool=call.name, result=result, seconds=duration, denied=denied_reason)
+        return ToolResultEvent(
+            id=call.id, tool=call.name, result=result, duration=duration, denied_reason=denied_reason
+        )
 
 
-def _to_model_tool(entry: Offered) -> Tool:
-    return replace(entry.declaration, name=entry.exposed)
+def _to_model_tool(entry: CatalogEntry) -> Tool:
+    return replace(entry.definition, name=entry.model_name)

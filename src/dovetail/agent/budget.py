@@ -6,7 +6,7 @@ from typing import Any, Final, Literal, TypeAlias
 from dovetail.agent.models.provider_messages import format_content, get_blocks
 from dovetail.errors import ModelError
 from dovetail.host.catalog_item import BYTES_PER_TOKEN
-from dovetail.protocol.language_model import Model, Reply, Usage
+from dovetail.protocol.language_model import Model, ModelReply, Usage
 from dovetail.wire.base import UNSET, Struct, replace
 from dovetail.wire.codec import encode
 from dovetail.wire.content import TextContent, ToolResultContent, ToolUseContent
@@ -19,25 +19,29 @@ _TOKENS_PER_PRICE: Final = 1_000_000
 Price: TypeAlias = tuple[float, float]  # dollars for a million tokens, in and out
 
 
-class Spent(Struct, frozen=True, kw_only=True):
+class AgentUsage(Struct, frozen=True, kw_only=True):
     """What an agent has used since it was made; `usd` is None where the price of the model is not known."""
 
-    input: int = 0
-    output: int = 0
-    usd: float | None = 0.0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = 0.0
     turns: int = 0
-    calls: Mapping[str, int] = {}  # by the full name of the tool
+    tool_calls: Mapping[str, int] = {}  # by the full name of the tool
 
     @property
-    def tokens(self) -> int:
+    def total_tokens(self) -> int:
         """Both ways."""
-        return self.input + self.output
+        return self.input_tokens + self.output_tokens
 
-    def plus(self, usage: Usage) -> "Spent":
+    def plus(self, usage: Usage) -> "AgentUsage":
         """With one reply more."""
-        cost_usd = None if self.usd is None or usage.usd is None else self.usd + usage.usd
+        cost_usd = None if self.cost_usd is None or usage.cost_usd is None else self.cost_usd + usage.cost_usd
         return replace(
-            self, input=self.input + usage.input, output=self.output + usage.output, usd=cost_usd, turns=self.turns + 1
+            self,
+            input=self.input_tokens + usage.input_tokens,
+            output=self.output_tokens + usage.output_tokens,
+            usd=cost_usd,
+            turns=self.turns + 1,
         )
 
 
@@ -52,11 +56,11 @@ class Budget:
         if max_cost_usd is not None and self._price is None:
             raise ModelError("budget_usd needs a model whose price is known").at(hint="Variant(name, price=(…, …))")
 
-    def get_reply_limit(self, usage: Spent, input_tokens: int) -> int | Literal["tokens", "money"]:
+    def get_reply_limit(self, usage: AgentUsage, input_tokens: int) -> int | Literal["tokens", "money"]:
         """How many tokens the next reply may have if so many are put to the model; or what there is too little of."""
         max_tokens = self._max_reply_tokens
         if self._max_tokens is not None:
-            max_tokens = min(max_tokens, self._max_tokens - usage.tokens - input_tokens)
+            max_tokens = min(max_tokens, self._max_tokens - usage.total_tokens - input_tokens)
             if max_tokens < min(_MIN_REPLY_TOKENS, self._max_reply_tokens):
                 return "tokens"
         if self._max_cost_usd is not None:
@@ -65,24 +69,28 @@ class Budget:
                 return "money"
         return max_tokens
 
-    def _get_affordable_tokens(self, usage: Spent, input_tokens: int, max_tokens: int) -> int:
+    def _get_affordable_tokens(self, usage: AgentUsage, input_tokens: int, max_tokens: int) -> int:
         assert self._price is not None
         assert self._max_cost_usd is not None
-        remaining_usd = self._max_cost_usd - (usage.usd or 0.0) - input_tokens * self._price[0] / _TOKENS_PER_PRICE
+        remaining_usd = self._max_cost_usd - (usage.cost_usd or 0.0) - input_tokens * self._price[0] / _TOKENS_PER_PRICE
         if remaining_usd <= 0:
             return 0
         return max_tokens if self._price[1] == 0 else int(remaining_usd * _TOKENS_PER_PRICE / self._price[1])
 
-    def measure_usage(self, reply: Reply, input_tokens: int) -> Usage:
+    def measure_usage(self, reply: ModelReply, input_tokens: int) -> Usage:
         """What a reply took, by its own count or by ours."""
         usage = reply.usage
-        output_tokens = usage.output or estimate_message_tokens(
+        output_tokens = usage.output_tokens or estimate_message_tokens(
             (SamplingMessage(role="assistant", content=[*reply.content]),)
         )
-        usage = Usage(input=usage.input or input_tokens, output=output_tokens, usd=usage.usd)
-        if self._price is None or usage.usd:
+        usage = Usage(
+            input_tokens=usage.input_tokens or input_tokens, output_tokens=output_tokens, cost_usd=usage.cost_usd
+        )
+        if self._price is None or usage.cost_usd:
             return usage
-        return replace(usage, usd=(usage.input * self._price[0] + usage.output * self._price[1]) / _TOKENS_PER_PRICE)
+        return replace(
+            usage, usd=(usage.input_tokens * self._price[0] + usage.output_tokens * self._price[1]) / _TOKENS_PER_PRICE
+        )
 
 
 def estimate_message_tokens(messages: Iterable[SamplingMessage], system_prompt: str | None = None) -> int:

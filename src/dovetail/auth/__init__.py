@@ -1,1 +1,44 @@
-"""The joint between authorization and the web: drives the flows of `auth` over the HTTP client, for `connect`."""
+"""Logins for clients, guards for servers, and an authorization server. Each name is loaded when first used."""
+
+from typing import TYPE_CHECKING
+
+from dovetail.lazy import create_lazy_loader as _create_lazy_loader
+
+if TYPE_CHECKING:
+    from dovetail.auth.authorization_server_app import AuthorizationServer as AuthorizationServer
+    from dovetail.oauth.authorization_server.clients import known_client as known_client
+    from dovetail.oauth.authorization_server.identity_provider import ProviderMetadata as ProviderMetadata
+    from dovetail.oauth.authorization_server.identity_provider import UpstreamProvider as UpstreamProvider
+    from dovetail.oauth.guard.guard import Guard as Guard
+    from dovetail.oauth.guard.verifiers import IntrospectionVerifier as IntrospectionVerifier
+    from dovetail.oauth.guard.verifiers import JWTVerifier as JWTVerifier
+    from dovetail.oauth.guard.verifiers import StaticTokenVerifier as StaticTokenVerifier
+    from dovetail.oauth.login.login_settings import BearerAuth as BearerAuth
+    from dovetail.oauth.login.login_settings import ClientCredentials as ClientCredentials
+    from dovetail.oauth.login.login_settings import DeviceLogin as DeviceLogin
+    from dovetail.oauth.login.login_settings import EnterpriseLogin as EnterpriseLogin
+    from dovetail.oauth.login.login_settings import OAuth as OAuth
+    from dovetail.oauth.login.login_settings import WorkloadIdentity as WorkloadIdentity
+    from dovetail.protocol.principal import Principal as Principal
+
+_MODULE_BY_NAME = {
+    "AuthorizationServer": "dovetail.auth.authorization_server_app",
+    "BearerAuth": "dovetail.oauth.login.login_settings",
+    "ClientCredentials": "dovetail.oauth.login.login_settings",
+    "DeviceLogin": "dovetail.oauth.login.login_settings",
+    "EnterpriseLogin": "dovetail.oauth.login.login_settings",
+    "Guard": "dovetail.oauth.guard.guard",
+    "IntrospectionVerifier": "dovetail.oauth.guard.verifiers",
+    "JWTVerifier": "dovetail.oauth.guard.verifiers",
+    "OAuth": "dovetail.oauth.login.login_settings",
+    "Principal": "dovetail.protocol.principal",
+    "ProviderMetadata": "dovetail.oauth.authorization_server.identity_provider",
+    "StaticTokenVerifier": "dovetail.oauth.guard.verifiers",
+    "UpstreamProvider": "dovetail.oauth.authorization_server.identity_provider",
+    "WorkloadIdentity": "dovetail.oauth.login.login_settings",
+    "known_client": "dovetail.oauth.authorization_server.clients",
+}
+
+__all__ = [*_MODULE_BY_NAME]  # pyright: ignore[reportUnsupportedDunderAll]
+
+__getattr__, __dir__ = _create_lazy_loader(__name__, _MODULE_BY_NAME)

@@ -86,7 +86,7 @@ class ASGIGuard:
             if isinstance(cause, AuthenticationFailed) and cause.detail
             else str(cause or denied)
         )
-        if denied.status != 503:
+        if denied.status_code != 503:
             log.debug("a caller is turned away: %s", reason)
         elif now >= self._warned_at + _WARNING_INTERVAL_S:
             self._warned_at = now

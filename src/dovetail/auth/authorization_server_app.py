@@ -17,7 +17,7 @@ from dovetail.auth.safe_fetch import is_public_address
 from dovetail.auth.sqlite_store import SQLiteStore
 from dovetail.errors import clip
 from dovetail.oauth.authorization_server.authorization_endpoint import METADATA_PATH, AuthorizationEndpoints
-from dovetail.oauth.authorization_server.identity_provider import SecretSealer, Upstream
+from dovetail.oauth.authorization_server.identity_provider import SecretSealer, UpstreamProvider
 from dovetail.oauth.authorization_server.responses import Request, Response, error_response
 from dovetail.oauth.authorization_server.settings import AuthorizationServerSettings
 from dovetail.oauth.authorization_server.store import ClientRecord, InMemoryStore, Store
@@ -69,30 +69,32 @@ class AuthorizationServer:
         *,
         issuer: str,
         users: Users | None = None,
-        active: Callable[[str], Any] | None = None,
-        upstream: Upstream | None = None,
+        is_active_user: Callable[[str], Any] | None = None,
+        upstream: UpstreamProvider | None = None,
         resources: str | Sequence[str] = (),
-        scopes: str | Sequence[str] = (),
+        scopes_supported: str | Sequence[str] = (),
         clients: Sequence[ClientRecord] = (),
-        registration: bool = True,
-        registrations: int | None = None,
-        trusts: Callable[[str], bool] | None = None,
+        allow_registration: bool = True,
+        max_registrations_per_hour: int | None = None,
+        is_trusted_client: Callable[[str], bool] | None = None,
         store: str | Path | Store | None = None,
-        secret: str | bytes | None = None,
-        askers: Mapping[str, str] | None = None,
+        secret_key: str | bytes | None = None,
+        introspection_clients: Mapping[str, str] | None = None,
         name: str | None = None,
-        access_time: float = 900.0,
-        refresh_time: float = 30 * 86400.0,
-        login_time: float = 180 * 86400.0,
+        access_token_ttl: float = 900.0,
+        refresh_token_ttl: float = 30 * 86400.0,
+        login_ttl: float = 180 * 86400.0,
         allowed_hosts: Collection[str] = (),
     ) -> None:
         parts = urlsplit(issuer)
         is_local = parts.hostname in LOOPBACK
         _check_issuer(issuer, is_local=is_local)
-        if registrations is not None and registrations < 0:
-            raise ValueError(f"registrations must not be negative, not {registrations}: registration=False allows none")
-        _check_users(users, active)
-        _check_secrets("askers", "secret", askers or {})
+        if max_registrations_per_hour is not None and max_registrations_per_hour < 0:
+            raise ValueError(
+                f"registrations must not be negative, not {max_registrations_per_hour}: registration=False allows none"
+            )
+        _check_users(users, is_active_user)
+        _check_secrets("askers", "secret", introspection_clients or {})
         if users is not None and upstream is not None:
             raise ValueError("users log in here or at the provider upstream: pass users= or upstream=, not both")
         if users is None and upstream is None:
@@ -102,37 +104,37 @@ class AuthorizationServer:
                 "authorization server %s: development mode, whoever allows access is %r", issuer, _DEVELOPMENT_USER
             )
         if isinstance(store, str | Path):
-            if secret is None:
+            if secret_key is None:
                 raise ValueError("the keys in the file are sealed: pass secret=, and keep it elsewhere")
             store = SQLiteStore(store)
         self._store: Store = store or InMemoryStore()
         self._runs_in_thread = isinstance(self._store, SQLiteStore)
         self._users = users
-        self._is_active_user = active
-        sealer = SecretSealer(secret)
+        self._is_active_user = is_active_user
+        sealer = SecretSealer(secret_key)
         self._token_issuer = OAuthTokenIssuer(
             issuer,
             self._store,
             sealer,
-            access_token_ttl=access_time,
-            refresh_token_ttl=refresh_time,
-            login_ttl=login_time,
+            access_token_ttl=access_token_ttl,
+            refresh_token_ttl=refresh_token_ttl,
+            login_ttl=login_ttl,
             warn=_create_warner(issuer),
         )
         settings = AuthorizationServerSettings(
             issuer=issuer,
             name=name or parts.netloc,
             resources=_check_resources(resources),
-            scopes_supported=validate_scopes(split_scopes(scopes)),
+            scopes_supported=validate_scopes(split_scopes(scopes_supported)),
             clients=tuple(clients),
-            allow_registration=registration,
+            allow_registration=allow_registration,
             max_registrations_per_hour=(_LOCAL_REGISTRATIONS_PER_HOUR if is_local else _PUBLIC_REGISTRATIONS_PER_HOUR)
-            if registrations is None
-            else registrations,
-            is_trusted_client=trusts,
+            if max_registrations_per_hour is None
+            else max_registrations_per_hour,
+            is_trusted_client=is_trusted_client,
             has_passwords=users is not None,
             development_user=_DEVELOPMENT_USER if users is None and upstream is None else None,
-            introspection_clients=dict(askers or {}),
+            introspection_clients=dict(introspection_clients or {}),
             warn=_create_warner(issuer),
         )
         self._endpoints = AuthorizationEndpoints(settings, self._store, self._token_issuer, upstream, sealer)
@@ -165,11 +167,11 @@ class AuthorizationServer:
             return None
         return await self._run_flow(self._endpoints.upstream_token(family, principal.subject))
 
-    async def revoke(self, subject: str) -> int:
+    async def revoke_user(self, subject: str) -> int:
         """End every login of a user, here and at once; how many there were."""
         return await self._run_flow(self._token_issuer.revoke_user(subject))
 
-    def beside(self, application: Any) -> Any:
+    def wrap(self, app: Any) -> Any:
         """One ASGI application of this and another, such as `app.asgi()`: what is not for this is for that."""
 
         async def combined_app(scope: ASGIScope, receive: Any, send: Any) -> None:
@@ -178,7 +180,7 @@ class AuthorizationServer:
                 and self._is_issuer_path(scope)
                 and self._endpoints.has_route(self._relative_path(scope))
             )
-            await (self if is_ours else application)(scope, receive, send)
+            await (self if is_ours else app)(scope, receive, send)
 
         return combined_app
 

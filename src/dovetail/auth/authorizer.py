@@ -64,7 +64,9 @@ class OAuthAuthorizer:
         self._url = url
         self._settings = settings
         trusted_url = settings.idp_token_endpoint if isinstance(settings, EnterpriseLogin) else None
-        self._create_fetcher = lambda: SafeFetcher(url, settings.local, make_fetcher, make_server_fetcher, trusted_url)
+        self._create_fetcher = lambda: SafeFetcher(
+            url, settings.allow_private_network, make_fetcher, make_server_fetcher, trusted_url
+        )
         self._store: Store = create_token_store(getattr(settings, "store", "memory"))
         self._is_stored = True  # whether the store took what it was given
         self._is_loaded = False
@@ -260,7 +262,7 @@ class OAuthAuthorizer:
     async def _mark_client_refused(self, exc: LoginFailed) -> None:
         """A registration no login came of is not used again: servers forget clients, and say so to the user alone."""
         login = self._login
-        if login is not None and (isinstance(exc, LoginTimeout) or exc.reason in _STALE_CLIENT_ERRORS):
+        if login is not None and (isinstance(exc, LoginTimeout) or exc.oauth_error in _STALE_CLIENT_ERRORS):
             await self._save_login(replace(login, client=replace(login.client, refused=True)))
 
     async def _create_flow(self, challenge: Challenge) -> Flow[SavedLogin]:
@@ -341,7 +343,7 @@ def create_authorizer(
     if isinstance(auth, OAuth | DeviceLogin | ClientCredentials | EnterpriseLogin | WorkloadIdentity):
         return OAuthAuthorizer(url, auth, make_fetcher, make_server_fetcher)
     raise TypeError(
-        "auth must be 'oauth', Bearer(...), OAuth(...), ClientCredentials(...), DeviceLogin(...), "
+        "auth must be 'oauth', BearerAuth(...), OAuth(...), ClientCredentials(...), DeviceLogin(...), "
         f"EnterpriseLogin(...) or WorkloadIdentity(...), not {_describe_type(auth)}"
     )
 
@@ -349,5 +351,5 @@ def create_authorizer(
 def _describe_type(auth: Any) -> str:
     """What somebody gave instead, without showing it: it may be a secret."""
     if isinstance(auth, str):
-        return "another text: a token you have is Bearer(...)"
+        return "another text: a token you have is BearerAuth(...)"
     return f"the class {auth.__name__} itself" if isinstance(auth, type) else type(auth).__name__

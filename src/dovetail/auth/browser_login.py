@@ -61,7 +61,7 @@ class InteractiveFlowRunner:
     async def _reserve_redirect_uri(self, action: ReserveRedirectURI) -> str:
         settings = self._settings
         assert isinstance(settings, OAuth)
-        if settings.paste is not None:
+        if settings.paste_redirect is not None:
             return settings.redirect_uri or _PASTE_REDIRECT_URI
         self._listener, uri = await open_listener(action.registered_uris, settings.redirect_uri)
         return uri
@@ -71,9 +71,9 @@ class InteractiveFlowRunner:
         assert isinstance(settings, OAuth)
         if not is_safe_url(action.url):
             raise LoginFailed("the authorization server's address is not one a browser should open")
-        if settings.paste is not None:
+        if settings.paste_redirect is not None:
             try:
-                final_url = await resolve_value(settings.paste, action.url)
+                final_url = await resolve_value(settings.paste_redirect, action.url)
             except EOFError:  # what input() says when the user ends it
                 final_url = ""
             return _parse_pasted_url(str(final_url or ""))
@@ -97,7 +97,7 @@ class InteractiveFlowRunner:
         )
         if not is_safe_url(url):
             raise LoginFailed("the address to enter the code at is not one a browser should open")
-        await resolve_value(settings.show or _log_code, url, action.code)
+        await resolve_value(settings.show_code or _log_code, url, action.code)
 
 
 def _parse_pasted_url(url: str) -> dict[str, str]:

@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from dovetail.errors import AnswerError, Declined, Dismissed
+from dovetail.errors import ElicitationCancelled, ElicitationDeclined, InputRequestError
 from dovetail.schemas.reader import as_object, get_mapping, get_required
 from dovetail.terminal import output
 from dovetail.terminal.form import ask_field, list_choices, parse_answer, read_line
-from dovetail.wire.elicitation import ElicitParams
+from dovetail.wire.elicitation import ElicitRequestParams
 
 
 class AnswerProvider:
@@ -25,15 +25,15 @@ class AnswerProvider:
         self._answers = answers
         self._clear_output = clear_output  # makes room on the terminal
 
-    def fill_form(self, request: ElicitParams) -> dict[str, Any]:
+    def fill_form(self, request: ElicitRequestParams) -> dict[str, Any]:
         """The fields of a form."""
         try:
             return self._collect_fields(request)
-        except (Declined, Dismissed):
+        except (ElicitationDeclined, ElicitationCancelled):
             self.has_declined = True
             raise
 
-    def _collect_fields(self, request: ElicitParams) -> dict[str, Any]:
+    def _collect_fields(self, request: ElicitRequestParams) -> dict[str, Any]:
         schema = request.requested_schema or {}
         properties = {name: as_object(property_schema) for name, property_schema in get_mapping(schema).items()}
         required_names = get_required(schema)
@@ -50,7 +50,7 @@ class AnswerProvider:
             if name not in answer and (value := ask_field(name, property_schema, name in required_names)) is not None:
                 answer[name] = value
         if not _confirm("Send this?", default=True):
-            raise Declined
+            raise ElicitationDeclined
         return answer
 
     def _parse_answers(self, properties: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,9 +62,9 @@ class AnswerProvider:
             }
         except click.UsageError as exc:
             self.usage_error = click.UsageError(f"--answer {exc.message}")
-            raise AnswerError(self.usage_error.message) from None
+            raise InputRequestError(self.usage_error.message) from None
 
-    def confirm_url(self, request: ElicitParams) -> bool:
+    def confirm_url(self, request: ElicitRequestParams) -> bool:
         """Whether the user has been at a page."""
         if not output.is_interactive():
             raise self._record_unanswered(request, {})
@@ -75,14 +75,14 @@ class AnswerProvider:
         self.has_declined = not _confirm("Did you finish there?", default=False)
         return not self.has_declined
 
-    def _record_unanswered(self, request: ElicitParams, fields: Mapping[str, Any]) -> AnswerError:
+    def _record_unanswered(self, request: ElicitRequestParams, fields: Mapping[str, Any]) -> InputRequestError:
         message = output.escape_text(request.message if request.mode == "form" else f"{request.message} {request.url}")
         self.unanswered.append(message)
         options = " ".join(
             f"--answer {output.escape_line(name)}={_format_choices(property_schema)}"
             for name, property_schema in fields.items()
         )
-        return AnswerError(f"the server asks: {message}").at(hint=options or "run it at a terminal")
+        return InputRequestError(f"the server asks: {message}").at(hint=options or "run it at a terminal")
 
 
 def _print_stderr(message: str) -> None:

@@ -21,11 +21,11 @@ from dovetail.cli.target_argument import (
     parse_pairs,
 )
 from dovetail.client.targets import Client
-from dovetail.errors import AnswerError, CannotStart, MCPError
+from dovetail.errors import InputRequestError, MCPError, ProcessStartError
 from dovetail.protocol.recording_format import Recorder
 from dovetail.terminal import output
 from dovetail.terminal.output import ProgressBar
-from dovetail.wire.logs import LoggingMessageParams
+from dovetail.wire.logs import LoggingMessageNotificationParams
 
 _LOCAL_URL_REGEX: Final = (
     r"https?://(?:127\.|localhost\b|0\.0\.0\.0\b|\[::)[^\s'\"]*"  # a page elsewhere is only mentioned
@@ -54,7 +54,7 @@ class CommandClient(Client):
         """Open the conversation; UsageError if it is the target that is wrong."""
         try:
             await (self._connect_monitored() if self.is_program and not self._has_user_timeout else super().connect())
-        except CannotStart as exc:
+        except ProcessStartError as exc:
             error_line = (
                 _ERROR_LINE_PATTERN.search(exc.stderr or "")
                 if self._runs_dovetail and exc.exit_code == error_report.EXIT_USAGE
@@ -82,7 +82,7 @@ class CommandClient(Client):
         finally:
             self._stderr_monitor.on_url = _do_nothing
         await self.close()
-        raise CannotStart("the program serves HTTP, and says nothing on stdout").at(
+        raise ProcessStartError("the program serves HTTP, and says nothing on stdout").at(
             server=self.name,
             hint=f"let it run, and use its URL as the target: {self._stderr_monitor.url}, often with /mcp; "
             "if it speaks on "
@@ -164,7 +164,7 @@ def run_command(
         return error_report.EXIT_DENIED
     if answers.unanswered and code == error_report.EXIT_TOOL_ERROR:
         report_error(
-            AnswerError(f"it wanted an answer: {answers.unanswered[0]}").at(hint="--answer NAME=VALUE"),
+            InputRequestError(f"it wanted an answer: {answers.unanswered[0]}").at(hint="--answer NAME=VALUE"),
             target_options.json,
         )
         return error_report.EXIT_INPUT_NEEDED
@@ -224,7 +224,7 @@ def report_error(exc: MCPError, as_json: bool) -> None:
 _ERROR_FIELDS = ("server", "step", "revision", "status", "exit_code", "stderr", "hint")
 
 
-def print_log_message(params: LoggingMessageParams) -> None:
+def print_log_message(params: LoggingMessageNotificationParams) -> None:
     """A log message of the server."""
     output.print_note(f"[{params.level}] {params.data}")
 

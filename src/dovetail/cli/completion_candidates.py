@@ -144,9 +144,9 @@ def _list_files(prefix: str, *, all_files: bool = False) -> Iterator[Candidate]:
 
 
 def _list_configured_servers() -> Iterator[Candidate]:
-    from dovetail.host.config.config_files import read_known
+    from dovetail.host.config.config_files import discover_configs
 
-    for entry in read_known()[0]:
+    for entry in discover_configs()[0]:
         yield Candidate(entry.name, entry.source)
 
 

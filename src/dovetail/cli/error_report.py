@@ -4,22 +4,22 @@ import re
 from typing import Any, Final
 
 from dovetail.errors import (
-    AnswerError,
     AuthError,
-    CannotStart,
     Forbidden,
+    InputRequestError,
+    InvalidResult,
     MCPError,
-    MissingCapability,
+    MissingClientCapability,
     NeedsLogin,
-    NoCommonRevision,
     NotFound,
-    NotMCP,
-    NotOffered,
-    PeerError,
+    NotMCPServer,
+    NotSupported,
     PolicyError,
-    ResultError,
+    ProcessStartError,
+    RemoteError,
     TransportError,
     Unauthorized,
+    VersionNegotiationError,
 )
 
 EXIT_OK: Final = 0
@@ -50,17 +50,17 @@ EXIT_CODE_DESCRIPTIONS: Final = {
 def get_exit_code(exc: MCPError) -> int:
     """The exit status of an error."""
     match exc:
-        case NotFound() | NotOffered():
+        case NotFound() | NotSupported():
             return EXIT_USAGE
         case Forbidden() | PolicyError():
             return EXIT_DENIED
         case AuthError() | Unauthorized():
             return EXIT_AUTH
-        case AnswerError():
+        case InputRequestError():
             return EXIT_INPUT_NEEDED
-        case PeerError() if exc.code == MissingCapability.code or _needs_client_capability(exc.data):
+        case RemoteError() if exc.code == MissingClientCapability.code or _needs_client_capability(exc.data):
             return EXIT_INPUT_NEEDED
-        case ResultError() | NoCommonRevision() | NotMCP():
+        case InvalidResult() | VersionNegotiationError() | NotMCPServer():
             return EXIT_VALIDATION
         case TransportError():
             return EXIT_CONNECT
@@ -121,5 +121,5 @@ def translate_error(exc: MCPError) -> None:
         exc.hint = f"{_LOGIN_HINT}; or --auth TOKEN"
     elif exc.hint:
         exc.hint = translate_options(exc.hint) or None
-    if isinstance(exc, CannotStart | AuthError) and exc.args:
+    if isinstance(exc, ProcessStartError | AuthError) and exc.args:
         exc.args = (translate_options(str(exc.args[0])), *exc.args[1:])

@@ -10,20 +10,20 @@ from typing import Any, TypeVar
 import click
 
 from dovetail.cli.tool_arguments import suggest_names
-from dovetail.errors import Dismissed, PolicyError
-from dovetail.host.config.config_files import read_file, read_known
-from dovetail.host.config.secret_lookup import Secrets
-from dovetail.host.config.server_entry import Entry
-from dovetail.host.consent.consent import Broker, DenyAll
+from dovetail.errors import ElicitationCancelled, PolicyError
+from dovetail.host.config.config_files import discover_configs, load_config
+from dovetail.host.config.secret_lookup import SecretResolver
+from dovetail.host.config.server_entry import ServerConfig
+from dovetail.host.consent.consent import ConsentHandler, DenyAll
 from dovetail.host.consent.terminal_consent import TerminalConsent
-from dovetail.host.events import Event
+from dovetail.host.events import HostEvent
 from dovetail.host.host import Host
 from dovetail.terminal import output
 from dovetail.terminal.form import ask_field
 from dovetail.terminal.line_reader import LineReader
 
 
-def prompt_for_inputs(entries: Iterable[Entry]) -> dict[str, str]:
+def prompt_for_inputs(entries: Iterable[ServerConfig]) -> dict[str, str]:
     """The inputs these servers need, by their ids; none after the end of the input."""
     inputs: dict[str, str] = {}
     for entry in entries:
@@ -31,12 +31,12 @@ def prompt_for_inputs(entries: Iterable[Entry]) -> dict[str, str]:
             if definition["id"] not in inputs:
                 try:
                     inputs[definition["id"]] = _prompt_for_input(entry, definition)
-                except (Dismissed, EOFError):
+                except (ElicitationCancelled, EOFError):
                     return inputs
     return inputs
 
 
-def _prompt_for_input(entry: Entry, definition: Mapping[str, Any]) -> str:
+def _prompt_for_input(entry: ServerConfig, definition: Mapping[str, Any]) -> str:
     output.print_note(output.escape_line(f"{entry.name} of {entry.path} needs"))
     label = str(definition.get("description") or definition["id"])
     if definition.get("password"):
@@ -110,20 +110,24 @@ def create_host(
             grants=get_data_file("grants.json"),
             pins=get_data_file("pins.json"),
             project=str(Path.cwd()),
-            secrets=Secrets(inputs=inputs),
+            secrets=SecretResolver(inputs=inputs),
             **options,
         )
     except ValueError as exc:
         raise click.UsageError(str(exc)) from None
     for problem in host.config_problems:
-        output.print_note(f"{problem.path}: {problem.text}")
+        output.print_note(f"{problem.path}: {problem.message}")
     _select_servers(host, servers)
     return host
 
 
-def read_config_entries(files: Sequence[str]) -> list[Entry]:
+def read_config_entries(files: Sequence[str]) -> list[ServerConfig]:
     """The servers of some files, or of all that are found."""
-    return [entry for file in files for entry in read_file(Path(file), level="user")[0]] if files else read_known()[0]
+    return (
+        [entry for file in files for entry in load_config(Path(file), level="user")[0]]
+        if files
+        else discover_configs()[0]
+    )
 
 
 def _check_files(files: Sequence[str]) -> None:
@@ -131,15 +135,15 @@ def _check_files(files: Sequence[str]) -> None:
     for file in files:
         if not Path(file).is_file():
             raise click.UsageError(f"there is no file {file!r}")
-        entries, problems = read_file(Path(file), level="user")
-        errors = [problem.text for problem in problems if problem.severe]
+        entries, problems = load_config(Path(file), level="user")
+        errors = [problem.message for problem in problems if problem.is_error]
         if errors and not entries:
             raise click.UsageError(f"{file}: {'; '.join(errors)}")
 
 
-def create_consent(keyboard: LineReader) -> Broker:
+def create_consent(keyboard: LineReader) -> ConsentHandler:
     """Who is asked: the person at the terminal, or nobody."""
-    return TerminalConsent(read=keyboard.read_line_threadsafe) if output.is_interactive() else DenyAll()
+    return TerminalConsent(input=keyboard.read_line_threadsafe) if output.is_interactive() else DenyAll()
 
 
 def _select_servers(host: Host, names: Sequence[str]) -> None:
@@ -155,7 +159,7 @@ def _select_servers(host: Host, names: Sequence[str]) -> None:
 def disable_servers(host: Host, select_names: Callable[[set[str]], set[str]]) -> None:
     """Never start those of some names that are not wanted, neither what is there nor what comes later."""
 
-    def disable_idle(_: Event | None = None) -> None:
+    def disable_idle(_: HostEvent | None = None) -> None:
         idle_servers = {
             managed_server.name: managed_server for managed_server in host.servers if managed_server.state == "idle"
         }
@@ -170,7 +174,7 @@ def report_failures(host: Host) -> None:
     """Tell of servers that cannot be used, as it comes to pass, and of each reason once."""
     reported: set[tuple[str, str | None]] = set()
 
-    def report(event: Event) -> None:
+    def report(event: HostEvent) -> None:
         if event.new in ("failed", "needs_login") and (event.server, event.reason) not in reported:
             reported.add((event.server, event.reason))
             output.print_note(f"{event.server} cannot be used: {event.reason or event.new}")
@@ -185,7 +189,7 @@ def print_start_hint(reason: object) -> None:
         output.print_note("try: name the file, since one you name is yours; or allow server.start in a --policy")
 
 
-def is_gateway(entry: Entry) -> bool:
+def is_gateway(entry: ServerConfig) -> bool:
     """Whether an entry is one of these gateways, which would start itself without end."""
     argv = [entry.command or "", *entry.args]
     is_dovetail = any(Path(arg).name.split(".")[0] == "dovetail" for arg in argv)

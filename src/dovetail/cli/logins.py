@@ -11,7 +11,7 @@ import click
 
 from dovetail.auth.token_stores import FileTokenStore
 from dovetail.errors import LoginFailed
-from dovetail.oauth.login.login_settings import Bearer, DeviceLogin, OAuth
+from dovetail.oauth.login.login_settings import BearerAuth, DeviceLogin, OAuth
 from dovetail.oauth.login.saved_login import SavedLogin
 from dovetail.terminal import output
 
@@ -20,7 +20,7 @@ def create_auth(auth_option: str | None, url: str) -> Any:
     """What `--auth` says, or else the login kept for this server, if there is one."""
     if auth_option is not None and auth_option != "oauth":
         try:
-            return Bearer(auth_option.removeprefix("Bearer "))
+            return BearerAuth(auth_option.removeprefix("Bearer "))
         except ValueError:
             raise click.UsageError("--auth is oauth, or a token: one word of plain characters") from None
     saved_login = load_login(url)
@@ -139,7 +139,7 @@ def create_login_auth(login_method: str, **options: Any) -> Any:
     if options.get("client_id") is None:
         options["client_secret"] = None  # of another client, in the environment
     if login_method == "device":
-        return DeviceLogin(show=print_device_code, **options)
+        return DeviceLogin(show_code=print_device_code, **options)
     return OAuth(
         **{"paste": prompt_for_redirect} if login_method == "paste" else {"open_browser": open_browser}, **options
     )

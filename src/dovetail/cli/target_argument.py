@@ -13,7 +13,7 @@ import click
 
 from dovetail.cli.server_loader import has_object_name
 from dovetail.cli.tool_arguments import suggest_names
-from dovetail.host.config.config_files import Entry
+from dovetail.host.config.config_files import ServerConfig
 from dovetail.host.config.editor import HOST_FORMATS
 from dovetail.protocol.recording_format import read_frames
 from dovetail.terminal import output
@@ -171,14 +171,14 @@ def _require_file(path: Path) -> Path:
 
 
 def _read_config_target(path: Path, name: str | None) -> Any:
-    from dovetail.host.config.config_files import read_file
+    from dovetail.host.config.config_files import load_config
 
-    entries, problems = read_file(_require_file(path), path.name)
-    matches = [entry for entry in entries if name in (None, entry.name, entry.written)]
+    entries, problems = load_config(_require_file(path), path.name)
+    matches = [entry for entry in entries if name in (None, entry.name, entry.original_name)]
     if len(matches) == 1:
         return _build_target(matches[0])
     for problem in problems:
-        output.print_note(f"{problem.path}: {problem.text}")
+        output.print_note(f"{problem.path}: {problem.message}")
     names = ", ".join(entry.name for entry in entries)
     raise click.UsageError(
         f"{path} holds {'no such server' if name else 'several servers'}; name one as FILE:NAME: {names}"
@@ -187,14 +187,14 @@ def _read_config_target(path: Path, name: str | None) -> Any:
 
 def find_config_entry(target_arg: str) -> Any:
     """The entry of a known configuration that goes by this name; UsageError if there is none, or several."""
-    from dovetail.host.config.config_files import read_known
+    from dovetail.host.config.config_files import discover_configs
 
-    entries, problems = read_known()
+    entries, problems = discover_configs()
     source, _, name = target_arg.rpartition(":")
-    matches = [entry for entry in entries if name in (entry.name, entry.written) and source in ("", entry.source)]
+    matches = [entry for entry in entries if name in (entry.name, entry.original_name) and source in ("", entry.source)]
     if not matches:
         for problem in problems:
-            output.print_note(f"{problem.path}: {problem.text}")
+            output.print_note(f"{problem.path}: {problem.message}")
         hint = suggest_names(name, [entry.name for entry in entries])
         raise click.UsageError(f"{target_arg!r} is no file, no URL and no server of a known configuration.{hint}")
     if len({entry.source for entry in matches}) > 1:
@@ -271,7 +271,7 @@ def build_client_options(options: TargetOptions, target: Any) -> dict[str, Any]:
     if options.timeout is not None:
         seconds = options.timeout
         client_kwargs["timeouts"] = Timeouts(
-            initialize=seconds, call=seconds, read=seconds, total=max(seconds, Timeouts().total)
+            initialize=seconds, call=seconds, request=seconds, total=max(seconds, Timeouts().total)
         )
     if options.headers:
         client_kwargs["headers"] = parse_pairs(options.headers, ":", "--header")
@@ -321,7 +321,7 @@ def parse_pairs(values: Iterable[str], separator: str, option: str) -> dict[str,
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 
-def create_config_entry(options: TargetOptions, name: str | None, host: str) -> Entry:
+def create_config_entry(options: TargetOptions, name: str | None, host: str) -> ServerConfig:
     """The entry, as this host can use it."""
     if options.command:
         entry = _create_entry(
@@ -347,7 +347,7 @@ def create_config_entry(options: TargetOptions, name: str | None, host: str) -> 
     return _adapt_to_host(entry, host)
 
 
-def _create_entry_for_target(target_arg: str, name: str | None, options: TargetOptions) -> Entry:
+def _create_entry_for_target(target_arg: str, name: str | None, options: TargetOptions) -> ServerConfig:
     if target_arg.startswith(("http://", "https://")):
         from urllib.parse import urlsplit
 
@@ -368,7 +368,7 @@ def _create_entry_for_target(target_arg: str, name: str | None, options: TargetO
     return replace(entry, name=name or entry.name, **_get_overrides(options, entry))
 
 
-def _get_overrides(options: TargetOptions, entry: Entry) -> dict[str, Any]:
+def _get_overrides(options: TargetOptions, entry: ServerConfig) -> dict[str, Any]:
     """What the command line says besides."""
     overrides: dict[str, Any] = {
         "env": entry.env | dict(_parse_variable(variable) for variable in options.env),
@@ -377,8 +377,8 @@ def _get_overrides(options: TargetOptions, entry: Entry) -> dict[str, Any]:
     return overrides | ({"cwd": str(Path(options.cwd).resolve())} if options.cwd is not None else {})
 
 
-def _create_entry(name: str, options: TargetOptions, **fields: Any) -> Entry:
-    entry = Entry(name=name, source="", path=Path(), **fields)
+def _create_entry(name: str, options: TargetOptions, **fields: Any) -> ServerConfig:
+    entry = ServerConfig(name=name, source="", path=Path(), **fields)
     return replace(entry, **_get_overrides(options, entry))
 
 
@@ -387,7 +387,7 @@ def _parse_variable(option: str) -> tuple[str, str]:
     return name, value if separator else f"${{{name}}}"
 
 
-def _adapt_to_host(entry: Entry, host: str) -> Entry:
+def _adapt_to_host(entry: ServerConfig, host: str) -> ServerConfig:
     """The entry, with what this host does not know told in another way."""
     host_format = HOST_FORMATS[host]
     changes: dict[str, Any] = {}

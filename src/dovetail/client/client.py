@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from dovetail.client.deadlines import Progress
 from dovetail.client.handlers import ALL_CAPABILITIES
-from dovetail.client.input_rounds import Pending
+from dovetail.client.input_rounds import PendingRequest
 from dovetail.client.option_checks import check_callable, check_durations, check_log_level, check_type
 from dovetail.client.request_sender import CALL_TOOL, DEFAULT_OPTIONS, RequestOptions
 from dovetail.client.result_values import convert_value, extract_contents, extract_value, find_unknown_tool_error
 from dovetail.client.session import Session
-from dovetail.client.subscription import Listening
-from dovetail.errors import MCPError, NotOffered
+from dovetail.client.subscription import Subscription
+from dovetail.errors import MCPError, NotSupported
 from dovetail.wire.base import replace
 from dovetail.wire.completion import Completion
 from dovetail.wire.input_required import InputRequest
@@ -62,7 +62,9 @@ class Client(Session):
         if self._request_sender.is_stateless:
             return await self._run_on_loop(self._request_sender.send_cached, METHODS["server/discover"], {})
         return DiscoverResult(
-            supported_versions=[self.revision or ""], capabilities=self.capabilities, instructions=self.instructions
+            supported_versions=[self.protocol_version or ""],
+            capabilities=self.server_capabilities,
+            instructions=self.instructions,
         )
 
     async def ping(self) -> None:
@@ -121,8 +123,8 @@ class Client(Session):
         arguments: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
-        total: float | None = None,
-        progress: Progress | None = None,
+        total_timeout: float | None = None,
+        progress_handler: Progress | None = None,
         meta: Mapping[str, Any] | None = None,
         retry: bool | None = None,
     ) -> CallToolResult:
@@ -131,7 +133,7 @@ class Client(Session):
         `timeout` counts from the last sign of life, `total` from the beginning. `progress(done, total, message)` is
         called on the way. `retry=True`: it may run twice; else only what the tool declares harmless is repeated.
         """
-        options = _build_options(timeout, total, progress, meta, retry)
+        options = _build_options(timeout, total_timeout, progress_handler, meta, retry)
         if type(arguments) is not dict:
             check_type("arguments", arguments, Mapping, "a dict")
         params = {"name": name, "arguments": dict(arguments or {})}
@@ -143,17 +145,19 @@ class Client(Session):
         arguments: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
-        total: float | None = None,
-        progress: Progress | None = None,
+        total_timeout: float | None = None,
+        progress_handler: Progress | None = None,
         meta: Mapping[str, Any] | None = None,
         retry: bool | None = None,
-    ) -> CallToolResult | Pending:
+    ) -> CallToolResult | PendingRequest:
         """As `call_tool`, but questions come back as a Pending, to be answered with `resume`, here or elsewhere.
 
         No handlers are needed: without any, the server is told that everything may be asked. A handshake server cannot
         wait like that: its questions go to the handlers as ever.
         """
-        options = _build_options(timeout, total, progress, await self._declare_capabilities(meta), retry)
+        options = _build_options(
+            timeout, total_timeout, progress_handler, await self._declare_capabilities(meta), retry
+        )
         if type(arguments) is not dict:
             check_type("arguments", arguments, Mapping, "a dict")
         params = {"name": name, "arguments": dict(arguments or {})}
@@ -161,26 +165,26 @@ class Client(Session):
 
     async def resume(
         self,
-        pending: Pending,
-        answers: Mapping[str, Any],
+        pending: PendingRequest,
+        responses: Mapping[str, Any],
         *,
         timeout: float | None = None,
-        total: float | None = None,
-        progress: Progress | None = None,
+        total_timeout: float | None = None,
+        progress_handler: Progress | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
         """Go on with what was pending: the result of its method, or a further Pending."""
-        check_type("pending", pending, Pending, "a Pending")
-        check_type("answers", answers, Mapping, "a dict: an answer for each key of pending.questions")
-        row, params = METHODS.get(pending.method), pending.answered(answers)
+        check_type("pending", pending, PendingRequest, "a Pending")
+        check_type("answers", responses, Mapping, "a dict: an answer for each key of pending.questions")
+        row, params = METHODS.get(pending.method), pending.answered(responses)
         if row is None or not row.may_require_input:
             raise ValueError(f"a pending {pending.method!r} cannot be resumed: no server asks during that")
-        options = _build_options(timeout, total, progress, await self._declare_capabilities(meta), None)
-        return await self._run_on_loop(self._request_sender.send, row, params, options, pending.rounds)
+        options = _build_options(timeout, total_timeout, progress_handler, await self._declare_capabilities(meta), None)
+        return await self._run_on_loop(self._request_sender.send, row, params, options, pending.round)
 
-    async def answer(self, questions: Mapping[str, InputRequest]) -> dict[str, Any]:
+    async def answer_input_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, Any]:
         """What the handlers answer to questions of a Pending, for those who resume it themselves."""
-        return await self._run_on_loop(self._handlers.answer_all, questions)
+        return await self._run_on_loop(self._handlers.answer_all, requests)
 
     async def _declare_capabilities(self, meta: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """What goes with a request whose questions come back: with no handlers, all may be asked."""
@@ -285,7 +289,7 @@ class Client(Session):
         prompts: bool | None = None,
         resources: bool | None = None,
         uris: Iterable[str] = (),
-    ) -> Listening:
+    ) -> Subscription:
         """Hear of changes: of the lists that are set to True and of the resources at these URIs; of all lists if you
         name nothing, or only what you do not want.
 
@@ -299,17 +303,17 @@ class Client(Session):
             resources_list_changed=default if resources is None else resources,
             resource_subscriptions=uri_list or None,
         )
-        return Listening(
+        return Subscription(
             self._reconnector,
             subscription_filter,
             self.limits,
-            self.timeouts.read,
+            self.timeouts.request,
             self._subscriptions,
             self._run_on_loop,
             self._request_sender.invalidate,
         )
 
-    async def subscribe(self, uri: str) -> None:
+    async def subscribe_resource(self, uri: str) -> None:
         """Ask a handshake server to tell when a resource changes, after a reconnect too.
 
         `listen` does this on every revision.
@@ -324,7 +328,7 @@ class Client(Session):
             if current is not None:
                 current.subscriber_counts[uri] += 1
 
-    async def unsubscribe(self, uri: str) -> None:
+    async def unsubscribe_resource(self, uri: str) -> None:
         """Take back `subscribe`; what listens to the resource goes on listening."""
         current, subscriptions = self._reconnector.current, self._connector.resource_subscriptions
         if uri in subscriptions:
@@ -334,7 +338,7 @@ class Client(Session):
         if current is None or current.subscriber_counts[uri] <= 0:
             await self._send_handshake_request("resources/unsubscribe", {"uri": uri})
 
-    async def set_log_level(self, level: LoggingLevel) -> None:
+    async def set_logging_level(self, level: LoggingLevel) -> None:
         """The least severity of the log messages wanted from now on."""
         check_log_level("level", level)
         connection = await self._run_on_loop(self._reconnector.get_connection)
@@ -344,7 +348,7 @@ class Client(Session):
         else:
             await self._send_handshake_request("logging/setLevel", {"level": level})
 
-    async def roots_changed(self) -> None:
+    async def send_roots_list_changed(self) -> None:
         """Tell the server that the roots are others now; a stateless server asks for them each time anyway."""
         connection = await self._run_on_loop(self._reconnector.get_connection)
         if not self._request_sender.is_stateless:
@@ -355,7 +359,7 @@ class Client(Session):
         await self._run_on_loop(self._reconnector.get_connection)
         if self._request_sender.is_stateless:
             raise self._request_sender.add_request_context(
-                NotOffered("shutdown is not part of this revision"), "shutdown"
+                NotSupported("shutdown is not part of this revision"), "shutdown"
             )
         await self.request("shutdown")  # whose result is null
         await self.close()
@@ -363,7 +367,7 @@ class Client(Session):
     async def _send_handshake_request(self, method: str, params: dict[str, Any]) -> None:
         await self._run_on_loop(self._reconnector.get_connection)
         if self._request_sender.is_stateless:
-            error = NotOffered(f"{method} is not part of this revision").at(hint=_STATELESS_HINTS.get(method))
+            error = NotSupported(f"{method} is not part of this revision").at(hint=_STATELESS_HINTS.get(method))
             raise self._request_sender.add_request_context(error, method, params)
         await self._run_on_loop(self._request_sender.send, METHODS[method], params)
 

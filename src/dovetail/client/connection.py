@@ -14,15 +14,15 @@ from dovetail.client.callback_queue import CallbackQueue
 from dovetail.client.deadlines import DeadlineTimer, RequestDeadline
 from dovetail.client.handlers import InputHandlers
 from dovetail.errors import (
-    AnswerError,
-    Busy,
-    Disconnected,
+    ConnectionLost,
+    InputRequestError,
     InternalError,
+    InvalidResult,
     MCPError,
-    PeerError,
     ProtocolError,
+    RemoteError,
     RequestTimeout,
-    ResultError,
+    ServerBusy,
     TransportError,
     clip,
 )
@@ -108,7 +108,7 @@ class Connection:
         """What to await for the result of a request, still raw."""
         encoder = self.encoder
         if encoder is None:
-            raise Disconnected("the conversation is not open").at(server=self.name, step=method)
+            raise ConnectionLost("the conversation is not open").at(server=self.name, step=method)
         self._last_id = id = self._last_id + 1
         request = EncodedRequest(
             id,
@@ -130,7 +130,7 @@ class Connection:
     async def exchange(self, request: EncodedRequest, deadline: RequestDeadline) -> Any:
         """Send a request and return its raw result; an error response is raised."""
         if self.lost_error is not None:
-            raise self._add_context(Disconnected("the connection is gone"), request.step, sent=False)
+            raise self._add_context(ConnectionLost("the connection is gone"), request.step, sent=False)
         if self._recorders:
             self._record("server", request.body, request.headers)
         self._deadlines.start(request.id, deadline)
@@ -149,7 +149,7 @@ class Connection:
             )
             raise self._add_context(error, request.step, since=deadline.started_at) from None
         except MCPError as exc:
-            if self._recorders and isinstance(exc, PeerError):  # an error response told by its HTTP status
+            if self._recorders and isinstance(exc, RemoteError):  # an error response told by its HTTP status
                 self._record("client", jsonrpc.encode_error(request.id, exc.code, exc.message, exc.data))
             raise self._add_context(exc, request.step) from exc.__cause__
         finally:
@@ -161,7 +161,7 @@ class Connection:
         if message.error is not None:
             raise self._add_context(create_error(self.revision, request.method, message.error), request.step)
         if message.result is UNSET:
-            raise self._add_context(ResultError("the response holds neither result nor error"), request.step)
+            raise self._add_context(InvalidResult("the response holds neither result nor error"), request.step)
         return message.result
 
     @property
@@ -172,12 +172,12 @@ class Connection:
     def _add_context(
         self, exc: MCPError, step: str, *, sent: bool | None = None, since: float | None = None
     ) -> MCPError:
-        if sent is not None and isinstance(exc, Disconnected):
-            exc.sent = sent
+        if sent is not None and isinstance(exc, ConnectionLost):
+            exc.maybe_sent = sent
         if self.encoder is None:
             since = None  # while it is opened, everything the server said may explain what is wrong
         diagnostics = self.transport.get_diagnostics(since) if isinstance(exc, TransportError) else {}
-        return exc.at(server=self.name, step=step, revision=self.revision, **diagnostics)
+        return exc.at(server=self.name, step=step, protocol_version=self.revision, **diagnostics)
 
     async def notify(self, method: str, params: Any = None) -> None:
         """Send a notification."""
@@ -252,7 +252,7 @@ class Connection:
     def _handle_progress(self, params: Any) -> None:
         try:
             token, progress, total, text = parse_progress(params)
-        except ResultError:
+        except InvalidResult:
             return
         deadline = self._deadlines.get(token)
         if deadline is not None:
@@ -263,7 +263,7 @@ class Connection:
     def _handle_cancelled(self, params: Any) -> None:
         try:
             id = decode_body(params, CancelledParams, "notifications/cancelled").request_id
-        except ResultError:
+        except InvalidResult:
             return
         task = self._reply_tasks.get(id) if id is not None else None
         if task is not None:
@@ -283,7 +283,7 @@ class Connection:
             self._start_reply(id, self._send_reply(jsonrpc.encode_result(id, b"{}")))
         elif len(self._reply_tasks) >= self._max_input_requests:
             self._start_reply(
-                None, self._send_reply(jsonrpc.encode_protocol_error(id, Busy("Too many questions are open")))
+                None, self._send_reply(jsonrpc.encode_protocol_error(id, ServerBusy("Too many questions are open")))
             )
         else:
             self._start_reply(id, self._answer_request(id, method, params, parent_id))
@@ -316,7 +316,7 @@ class Connection:
             reply = jsonrpc.encode_result(id, encode(result))
         except ProtocolError as exc:
             reply = jsonrpc.encode_protocol_error(id, exc)
-        except AnswerError as exc:
+        except InputRequestError as exc:
             self._report_failure(parent_id, method, exc)
             reply = jsonrpc.encode_protocol_error(id, InternalError("The client could not answer"))
         except Exception as exc:
@@ -326,7 +326,7 @@ class Connection:
             self.resume_timeouts()
         await self._send_reply(reply)
 
-    def _report_failure(self, parent_id: RequestId | None, method: str, exc: AnswerError) -> None:
+    def _report_failure(self, parent_id: RequestId | None, method: str, exc: InputRequestError) -> None:
         """Tell whoever made the request because of which it was asked; where that cannot be known, the log."""
         deadline = self._deadlines.find_for(parent_id)
         if deadline is not None:
@@ -343,7 +343,7 @@ class Connection:
     async def close(self) -> None:
         """Leave the server."""
         if self.lost_error is None:
-            self.lost_error = Disconnected("the client was closed")
+            self.lost_error = ConnectionLost("the client was closed")
             self.lost_event.set()
         for task in tuple(self._reply_tasks.values()):
             task.cancel()

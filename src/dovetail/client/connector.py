@@ -14,17 +14,17 @@ from dovetail.client.connection import Connection
 from dovetail.client.deadlines import DeadlineTimer, RequestDeadline
 from dovetail.errors import (
     AuthError,
-    CannotConnect,
-    CannotStart,
-    Disconnected,
-    HttpError,
+    ConnectError,
+    ConnectionLost,
+    HTTPStatusError,
     InternalError,
+    InvalidResult,
     MCPError,
     MethodNotFound,
-    NotMCP,
-    PeerError,
+    NotMCPServer,
+    ProcessStartError,
+    RemoteError,
     RequestTimeout,
-    ResultError,
     clip,
 )
 from dovetail.protocol.client_messages import RequestEncoder, encode_initialize
@@ -92,7 +92,7 @@ class ConnectionAttempt:
         self._negotiation = VersionNegotiation(revision, era)
         self._loop = asyncio.get_running_loop()
         self._connection = create_connection(create_transport())
-        self._discover_error: Disconnected | None = None  # when it was asked what it speaks
+        self._discover_error: ConnectionLost | None = None  # when it was asked what it speaks
         self._has_sent_initialize = False  # a handshake was begun on this connection: what follows must be of its era
         self.is_certain = True  # whether what was found out is all the server speaks
 
@@ -112,8 +112,8 @@ class ConnectionAttempt:
         except BaseException as caught:
             exc = self._convert_timeout(caught)
             await asyncio.shield(self._close_quietly())
-            if isinstance(exc, Disconnected):
-                exc.sent = False  # what it was opened for was not
+            if isinstance(exc, ConnectionLost):
+                exc.maybe_sent = False  # what it was opened for was not
             if isinstance(exc, MCPError):
                 error = exc.at(server=self._connection.name, step=self._negotiation.next_method)
                 raise _explain_error(error, self._connection) from exc.__cause__
@@ -143,12 +143,12 @@ class ConnectionAttempt:
         discover_task = self._loop.create_task(self._send_request(DISCOVER))
         try:
             if self._negotiation.can_fall_back and not self._connection.transport.has_headers:
-                await asyncio.wait([discover_task], timeout=self._timeouts.probe)
+                await asyncio.wait([discover_task], timeout=self._timeouts.discover)
                 if not discover_task.done():
                     await self._race(discover_task)
                     return
             await self._handle_discover(discover_task)
-        except Disconnected as exc:
+        except ConnectionLost as exc:
             if not self._negotiation.can_fall_back:
                 raise
             self._discover_error = exc
@@ -163,14 +163,14 @@ class ConnectionAttempt:
             self._negotiation.handle_discovery(result)
             if self._negotiation.next_method is None:
                 self._apply_result(result, _parse_implementation((result.meta or {}).get(SERVER_INFO)))
-        except PeerError as exc:
+        except RemoteError as exc:
             if not self._negotiation.handle_discovery_error(exc.code, exc.data):
                 raise
             if exc.code == InternalError.code:  # as any refusal, but perhaps not meant as one
                 message = "%s failed to say what it speaks (%s), so an older revision is tried"
                 log.warning(message, self._connection.name, clip(exc.message, 200))
-        except (HttpError, NotMCP, ResultError) as exc:
-            if exc.status in _INTERMEDIARY_STATUS_CODES or not self._negotiation.can_fall_back:
+        except (HTTPStatusError, NotMCPServer, InvalidResult) as exc:
+            if exc.status_code in _INTERMEDIARY_STATUS_CODES or not self._negotiation.can_fall_back:
                 raise
             self._negotiation.fall_back()
 
@@ -186,7 +186,7 @@ class ConnectionAttempt:
                 await asyncio.wait([discover_task])
             elif not initialize_task.done():
                 await asyncio.wait(
-                    [initialize_task], timeout=self._timeouts.probe if _has_succeeded(discover_task) else None
+                    [initialize_task], timeout=self._timeouts.discover if _has_succeeded(discover_task) else None
                 )
             if not _has_succeeded(discover_task):
                 await initialize_task
@@ -206,12 +206,14 @@ class ConnectionAttempt:
     async def _initialize(self) -> None:
         try:
             raw = await self._send_request(INITIALIZE)
-        except (PeerError, HttpError, NotMCP) as exc:
-            if isinstance(exc, PeerError) and self._negotiation.handle_initialize_error(exc.data):
+        except (RemoteError, HTTPStatusError, NotMCPServer) as exc:
+            if isinstance(exc, RemoteError) and self._negotiation.handle_initialize_error(exc.data):
                 return
-            if isinstance(exc, PeerError) and self._discover_error is not None:
+            if isinstance(exc, RemoteError) and self._discover_error is not None:
                 raise self._discover_error from None  # not of the question: it does not know the older one
-            fallback = self._connection.transport.create_fallback() if exc.status in _FALLBACK_STATUS_CODES else None
+            fallback = (
+                self._connection.transport.create_fallback() if exc.status_code in _FALLBACK_STATUS_CODES else None
+            )
             if fallback is None:
                 raise
             await self._try_fallback(fallback, exc)
@@ -275,18 +277,21 @@ def _invalid_message_hint(connection: Connection) -> str:
 
 
 def _explain_error(exc: MCPError, connection: Connection) -> MCPError:
-    if isinstance(exc, Disconnected) and exc.exit_code is not None:
-        exc = CannotStart(f"{exc.args[0]} before it could be used").at(
+    if isinstance(exc, ConnectionLost) and exc.exit_code is not None:
+        exc = ProcessStartError(f"{exc.args[0]} before it could be used").at(
             server=exc.server, step=exc.step, exit_code=exc.exit_code, stderr=exc.stderr, hint=exc.hint
         )
-    if isinstance(exc, CannotStart | Disconnected | RequestTimeout) and connection.first_invalid_message is not None:
+    if (
+        isinstance(exc, ProcessStartError | ConnectionLost | RequestTimeout)
+        and connection.first_invalid_message is not None
+    ):
         exc.args = (f"{exc.args[0]}; it wrote {clip(connection.first_invalid_message, 200)!r}, which is no message",)
         exc.at(hint=_invalid_message_hint(connection))
     if isinstance(exc, RequestTimeout):
         exc.at(hint="is it an MCP server? If it needs longer to start, give timeouts=Timeouts(initialize=...)")
-    if isinstance(exc, PeerError) and exc.code == MethodNotFound.code:
+    if isinstance(exc, RemoteError) and exc.code == MethodNotFound.code:
         exc.at(hint="is it an MCP server? It knows no way to begin a conversation")
-    return exc.at(hint=connection.transport.suggest_fix()) if isinstance(exc, CannotStart) else exc
+    return exc.at(hint=connection.transport.suggest_fix()) if isinstance(exc, ProcessStartError) else exc
 
 
 # The eras of servers met before, by where they are: a server is asked once what it speaks, not at every opening.
@@ -343,7 +348,7 @@ class Connector:
         try:
             connection = await attempt.run()
         except MCPError as exc:
-            if known_era is None or isinstance(exc, CannotConnect | AuthError):
+            if known_era is None or isinstance(exc, ConnectError | AuthError):
                 raise
             _KNOWN_ERAS.pop(key or "", None)  # it may have become another server
             if isinstance(exc, RequestTimeout):
@@ -378,9 +383,9 @@ class Connector:
             connection.subscriber_counts[uri] += 1
             try:
                 await connection.request("resources/subscribe", {"uri": uri}, deadline)
-            except PeerError as exc:
+            except RemoteError as exc:
                 log.warning("%s no longer tells when %s changes: %s", connection.name, clip(uri), clip(exc.message))
 
     async def _request_logs(self, connection: Connection, level: LoggingLevel, deadline: RequestDeadline) -> None:
-        with contextlib.suppress(PeerError):  # without its logs the server is still of use
+        with contextlib.suppress(RemoteError):  # without its logs the server is still of use
             await connection.request("logging/setLevel", {"level": level}, deadline)

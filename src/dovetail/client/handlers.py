@@ -12,31 +12,31 @@ from typing import Any, Final, TypeAlias
 from dovetail.callbacks import run_callback, type_name
 from dovetail.client.validator import UnusableSchema, apply_defaults, compile_schema
 from dovetail.errors import (
-    AnswerError,
-    Declined,
-    Dismissed,
+    ElicitationCancelled,
+    ElicitationDeclined,
+    InputRequestError,
     InvalidParams,
+    InvalidResult,
     MethodNotFound,
     ProtocolError,
-    ResultError,
     clip,
 )
 from dovetail.protocol.http_checks import is_safe_url
 from dovetail.wire.codec import convert, encode, to_plain
 from dovetail.wire.content import TextContent
-from dovetail.wire.elicitation import ElicitParams, ElicitResult
+from dovetail.wire.elicitation import ElicitRequestParams, ElicitResult
 from dovetail.wire.input_required import InputRequest
 from dovetail.wire.lifecycle import ClientCapabilities, ElicitationCapability, RootsCapability, SamplingCapability
 from dovetail.wire.raw_message import decode_body
 from dovetail.wire.raw_message import to_plain as raw_plain
 from dovetail.wire.roots import ListRootsResult, Root
-from dovetail.wire.sampling import CreateMessageParams, CreateMessageResult
+from dovetail.wire.sampling import CreateMessageRequestParams, CreateMessageResult
 
 _MAX_ERROR_CHARS: Final = 300
 
-ElicitHandler: TypeAlias = Callable[[ElicitParams], Any]
-SampleHandler: TypeAlias = Callable[[CreateMessageParams], Any]
-RootsGiven: TypeAlias = Sequence[str | Path | Root] | Callable[[], Any]
+ElicitationHandler: TypeAlias = Callable[[ElicitRequestParams], Any]
+SamplingHandler: TypeAlias = Callable[[CreateMessageRequestParams], Any]
+RootsProvider: TypeAlias = Sequence[str | Path | Root] | Callable[[], Any]
 
 
 InputRelay: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[Any]]
@@ -54,10 +54,10 @@ class InputHandlers:
     def __init__(
         self,
         *,
-        elicitation_handler: ElicitHandler | None = None,
-        url_elicitation_handler: ElicitHandler | None = None,
-        sampling_handler: SampleHandler | None = None,
-        roots: RootsGiven | None = None,
+        elicitation_handler: ElicitationHandler | None = None,
+        url_elicitation_handler: ElicitationHandler | None = None,
+        sampling_handler: SamplingHandler | None = None,
+        roots: RootsProvider | None = None,
     ) -> None:
         self._elicitation_handler = elicitation_handler
         self._url_elicitation_handler = url_elicitation_handler
@@ -111,9 +111,11 @@ class InputHandlers:
     async def _handle_request(self, method: str, params: Any) -> Any:
         match method:
             case "elicitation/create" | "elicitation/createDialog":
-                return _check_encodable("elicit", await self.elicit(_decode_params(params, ElicitParams, method)))
+                return _check_encodable(
+                    "elicit", await self.elicit(_decode_params(params, ElicitRequestParams, method))
+                )
             case "sampling/createMessage" if self._sampling_handler is not None:
-                request = _decode_params(params, CreateMessageParams, method)
+                request = _decode_params(params, CreateMessageRequestParams, method)
                 return _check_encodable("sample", await self._create_message(request, self._sampling_handler))
             case "roots/list" if self._roots_provider is not None:
                 return _check_encodable("roots", await self._list_roots(self._roots_provider))
@@ -128,16 +130,16 @@ class InputHandlers:
             try:
                 responses[key] = to_plain(await respond(request.method, request.params))
             except MethodNotFound:
-                raise AnswerError(f"nothing here answers {clip(request.method)}").at(
+                raise InputRequestError(f"nothing here answers {clip(request.method)}").at(
                     hint=_handler_hint(request)
                 ) from None
             except ProtocolError as exc:
-                raise AnswerError(exc.message) from None
+                raise InputRequestError(exc.message) from None
         return responses
 
     # Forms and visits
 
-    async def elicit(self, request: ElicitParams) -> ElicitResult:
+    async def elicit(self, request: ElicitRequestParams) -> ElicitResult:
         """What the user does about one question."""
         handler = self._elicitation_handler if request.mode == "form" else self._url_elicitation_handler
         if handler is None:
@@ -146,29 +148,35 @@ class InputHandlers:
             raise InvalidParams("Invalid params: url must be https, or http on this machine")
         try:
             answer = await _call_handler("elicit" if request.mode == "form" else "elicit_url", handler, request)
-        except Declined:
+        except ElicitationDeclined:
             return ElicitResult(action="decline")
-        except Dismissed:
+        except ElicitationCancelled:
             return ElicitResult(action="cancel")
         return _build_elicit_result(request, answer)
 
-    async def _create_message(self, request: CreateMessageParams, handler: SampleHandler) -> CreateMessageResult:
+    async def _create_message(
+        self, request: CreateMessageRequestParams, handler: SamplingHandler
+    ) -> CreateMessageResult:
         result = await _call_handler("sample", handler, request)
         if isinstance(result, str):
             return CreateMessageResult(role="assistant", content=TextContent(text=result), model="unknown")
         if not isinstance(result, CreateMessageResult):
-            raise AnswerError(f"the sample handler must return a CreateMessageResult or text, not {type_name(result)}")
+            raise InputRequestError(
+                f"the sample handler must return a CreateMessageResult or text, not {type_name(result)}"
+            )
         return result
 
-    async def _list_roots(self, provider: RootsGiven) -> ListRootsResult:
+    async def _list_roots(self, provider: RootsProvider) -> ListRootsResult:
         roots: Any = await _call_handler("roots", provider) if callable(provider) else provider
         if isinstance(roots, str | Path | Root):
             roots = [roots]  # one root, not its letters
         if not isinstance(roots, Iterable):
-            raise AnswerError(f"the roots handler must return a list of paths, URIs or Root, not {type_name(roots)}")
+            raise InputRequestError(
+                f"the roots handler must return a list of paths, URIs or Root, not {type_name(roots)}"
+            )
         try:
             return ListRootsResult(roots=[_parse_root(root) for root in roots])
-        except AnswerError:
+        except InputRequestError:
             raise
         except Exception as exc:
             raise _handler_error("roots", exc) from exc
@@ -179,11 +187,11 @@ def _decode_params(params: Any, params_type: type[Any], method: str) -> Any:
         if params is None or isinstance(params, dict):
             return convert(params or {}, params_type)
         return decode_body(params, params_type, method)
-    except ResultError as exc:
+    except InvalidResult as exc:
         raise InvalidParams(f"Invalid params: {exc}") from None
 
 
-def _build_elicit_result(request: ElicitParams, answer: Any) -> ElicitResult:
+def _build_elicit_result(request: ElicitRequestParams, answer: Any) -> ElicitResult:
     if isinstance(answer, ElicitResult) and answer.action != "accept":
         return answer
     if answer is None and request.mode == "form":
@@ -192,7 +200,7 @@ def _build_elicit_result(request: ElicitParams, answer: Any) -> ElicitResult:
         return ElicitResult(action="decline" if answer is False else "accept")
     content = to_plain(_check_encodable("elicit", answer.content or {} if isinstance(answer, ElicitResult) else answer))
     if not isinstance(content, dict):
-        raise AnswerError(f"the elicit handler must return the fields of the form, not {type_name(answer)}")
+        raise InputRequestError(f"the elicit handler must return the fields of the form, not {type_name(answer)}")
     schema = request.requested_schema or {}
     full_content = apply_defaults(schema, content)
     _validate_content(schema, full_content)
@@ -205,34 +213,34 @@ def _validate_content(schema: dict[str, Any], content: dict[str, Any]) -> None:
     except UnusableSchema:
         return  # nothing can be said about it
     if problem is not None:
-        raise AnswerError(f"the answer does not fit the form: {problem}")
+        raise InputRequestError(f"the answer does not fit the form: {problem}")
 
 
 async def _call_handler(name: str, handler: Callable[..., Any], *args: Any) -> Any:
-    """What a handler returns; AnswerError names the one that failed, whatever it raised."""
+    """What a handler returns; InputRequestError names the one that failed, whatever it raised."""
     try:
         return await run_callback(handler, *args)
-    except (Declined, Dismissed) as exc:
+    except (ElicitationDeclined, ElicitationCancelled) as exc:
         if name.startswith("elicit"):
             raise
-        raise AnswerError(f"the {name} handler refused: {exc}") from None
-    except (AnswerError, ProtocolError):
+        raise InputRequestError(f"the {name} handler refused: {exc}") from None
+    except (InputRequestError, ProtocolError):
         raise
     except Exception as exc:
         raise _handler_error(name, exc) from exc
 
 
-def _handler_error(name: str, exc: Exception) -> AnswerError:
+def _handler_error(name: str, exc: Exception) -> InputRequestError:
     detail = f"{type_name(exc)}: {clip(str(exc), _MAX_ERROR_CHARS)}" if str(exc) else type_name(exc)
-    return AnswerError(f"the {name} handler failed: {detail}")
+    return InputRequestError(f"the {name} handler failed: {detail}")
 
 
 def _check_encodable(name: str, answer: Any) -> Any:
-    """The same; AnswerError names the handler whose answer is nothing that JSON can say."""
+    """The same; InputRequestError names the handler whose answer is nothing that JSON can say."""
     try:
         encode(answer)
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:
-        raise AnswerError(
+        raise InputRequestError(
             f"the {name} handler returned what cannot be sent: {clip(str(exc), _MAX_ERROR_CHARS)}"
         ) from exc
     return answer
@@ -249,7 +257,7 @@ def _parse_root(root: Any) -> Root:
         case str():
             return _parse_root(Path(root))
         case _:
-            raise AnswerError(f"a root must be a path, a URI or a Root, not {type_name(root)}")
+            raise InputRequestError(f"a root must be a path, a URI or a Root, not {type_name(root)}")
 
 
 def _handler_hint(request: InputRequest) -> str:

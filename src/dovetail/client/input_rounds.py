@@ -13,19 +13,19 @@ import msgspec
 
 from dovetail.client.handlers import InputHandlers
 from dovetail.errors import (
-    AnswerError,
-    Declined,
-    Dismissed,
+    ElicitationCancelled,
+    ElicitationDeclined,
+    InputRequestError,
+    InvalidResult,
     MCPError,
     MethodNotFound,
-    PeerError,
     ProtocolError,
-    ResultError,
+    RemoteError,
 )
 from dovetail.protocol.limits import ClientLimits
 from dovetail.wire.base import Result, Struct
 from dovetail.wire.codec import convert, to_plain
-from dovetail.wire.elicitation import ElicitParams
+from dovetail.wire.elicitation import ElicitRequestParams
 from dovetail.wire.input_required import InputRequest, InputRequiredResult
 from dovetail.wire.methods import Method
 from dovetail.wire.raw_message import decode_body
@@ -34,31 +34,31 @@ COMPLETE = "complete"
 INPUT_REQUIRED = "input_required"
 
 
-class Pending(Struct, frozen=True, kw_only=True):
+class PendingRequest(Struct, frozen=True, kw_only=True):
     """A request that waits for answers: `questions` by key, to be answered under the same keys."""
 
     method: str
     params: dict[str, Any]
-    questions: dict[str, InputRequest]
-    state: str | None = None
-    rounds: int = 1
+    input_requests: dict[str, InputRequest]
+    request_state: str | None = None
+    round: int = 1
 
     def dump(self) -> bytes:
         """As JSON, to be stored. What the server put into it may be secret: keep it as you would a token."""
         return msgspec.json.encode(self)
 
     @classmethod
-    def load(cls, data: bytes | str) -> "Pending":
+    def load(cls, data: bytes | str) -> "PendingRequest":
         """What `dump` stored; ValueError if it is something else."""
         return msgspec.json.decode(data, type=cls)
 
     def answered(self, answers: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters of the next try; the state goes back exactly as it came, or not at all."""
         params = dict(self.params)
-        if self.questions:
+        if self.input_requests:
             params["inputResponses"] = {key: to_plain(value) for key, value in answers.items()}
-        if self.state is not None:
-            params["requestState"] = self.state
+        if self.request_state is not None:
+            params["requestState"] = self.request_state
         return params
 
 
@@ -67,7 +67,7 @@ def decode_result(raw: Any, row: Method, params: dict[str, Any], rounds: int = 0
     assert row.result is not None
     try:
         result: Result = decode_body(raw, row.result, f"the result of {row.name}")
-    except ResultError as exc:
+    except InvalidResult as exc:
         if not row.may_require_input:
             raise
         input_required = decode_body(raw, InputRequiredResult, f"the result of {row.name}")
@@ -79,17 +79,19 @@ def decode_result(raw: Any, row: Method, params: dict[str, Any], rounds: int = 0
     if result.result_type == INPUT_REQUIRED and row.may_require_input:
         return _build_pending(decode_body(raw, InputRequiredResult, f"the result of {row.name}"), row, params, rounds)
     # spec: basic#resulttype
-    raise ResultError(f"the result of {row.name} is of a kind this client does not know")
+    raise InvalidResult(f"the result of {row.name} is of a kind this client does not know")
 
 
-def _build_pending(input_required: InputRequiredResult, row: Method, params: dict[str, Any], rounds: int) -> Pending:
+def _build_pending(
+    input_required: InputRequiredResult, row: Method, params: dict[str, Any], rounds: int
+) -> PendingRequest:
     request_params = {name: value for name, value in params.items() if name not in ("inputResponses", "requestState")}
-    return Pending(
+    return PendingRequest(
         method=row.name,
         params=request_params,
-        questions=input_required.input_requests or {},
-        state=input_required.request_state,
-        rounds=rounds + 1,
+        input_requests=input_required.input_requests or {},
+        request_state=input_required.request_state,
+        round=rounds + 1,
     )
 
 
@@ -114,28 +116,28 @@ class URLElicitations:
         if event is not None:
             event.set()
 
-    async def elicit_and_retry(self, error: PeerError, step: str, send: Callable[[], Awaitable[Any]]) -> Any:
+    async def elicit_and_retry(self, error: RemoteError, step: str, send: Callable[[], Awaitable[Any]]) -> Any:
         """What `send` brings, once the server is content with the visits it asks for."""
         accepted_ids: set[str] = set()
-        for _ in range(self._limits.rounds):
+        for _ in range(self._limits.max_input_rounds):
             try:
                 await self._elicit_all(error, accepted_ids)
             except MCPError as exc:
                 raise exc.at(server=self._name, step=step) from exc.__cause__
             try:
                 return await send()
-            except PeerError as again:
+            except RemoteError as again:
                 if again.code != URL_ELICITATION_REQUIRED:
                     raise
                 error = again
-        raise AnswerError(f"it wanted pages visited in more than {self._limits.rounds} rounds").at(
+        raise InputRequestError(f"it wanted pages visited in more than {self._limits.max_input_rounds} rounds").at(
             server=self._name, step=step
         )
 
-    async def _elicit_all(self, error: PeerError, accepted_ids: set[str]) -> None:
+    async def _elicit_all(self, error: RemoteError, accepted_ids: set[str]) -> None:
         elicitations = _read_elicitations(error)
-        if len(elicitations) > self._limits.questions:
-            raise AnswerError(f"it asked {len(elicitations)} questions at once")
+        if len(elicitations) > self._limits.max_input_requests:
+            raise InputRequestError(f"it asked {len(elicitations)} questions at once")
         # It may be over before the user has said so.
         events = {
             elicitation.elicitation_id: asyncio.Event()
@@ -156,22 +158,22 @@ class URLElicitations:
             for id in events:
                 self._pending_events.pop(id, None)
 
-    async def _elicit(self, elicitation: ElicitParams, error: PeerError) -> None:
+    async def _elicit(self, elicitation: ElicitRequestParams, error: RemoteError) -> None:
         try:
             result = await self._handlers.elicit(elicitation)
         except MethodNotFound:
             raise error.at(hint=_MISSING_HANDLER_HINT) from None
         except ProtocolError as exc:
-            raise AnswerError(exc.message) from None
+            raise InputRequestError(exc.message) from None
         if result.action != "accept":
-            raise Declined() if result.action == "decline" else Dismissed()
+            raise ElicitationDeclined() if result.action == "decline" else ElicitationCancelled()
 
 
-def _read_elicitations(error: PeerError) -> list[ElicitParams]:
+def _read_elicitations(error: RemoteError) -> list[ElicitRequestParams]:
     """The visits an error asks for; the error itself if it does not say."""
     try:
         items: Any = error.data["elicitations"]
-        elicitations = [convert(item, ElicitParams) for item in items]
+        elicitations = [convert(item, ElicitRequestParams) for item in items]
     except (TypeError, KeyError, ValueError, msgspec.ValidationError, MCPError):
         raise error from None
     if not elicitations or any(elicitation.mode != "url" for elicitation in elicitations):

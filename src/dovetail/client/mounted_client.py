@@ -17,18 +17,18 @@ from dovetail.client.callback_queue import CallbackQueue
 from dovetail.client.input_rounds import INPUT_REQUIRED
 from dovetail.client.request_sender import RequestOptions, RequestSender
 from dovetail.errors import (
-    Busy,
     InternalError,
     InvalidParams,
     MCPError,
     MethodNotFound,
     NotFound,
-    NotOffered,
-    PeerError,
+    NotSupported,
     ProtocolError,
     RateLimited,
+    RemoteError,
     RequestTimeout,
     ResourceNotFound,
+    ServerBusy,
     ToolError,
 )
 from dovetail.protocol import downgrade
@@ -131,7 +131,7 @@ class ParkedCalls:
         elif len(self._tickets) < _MAX_PARKED_CALLS:
             call = ParkedCall(exchange, send)
         else:
-            raise Busy("Too many calls wait for answers")
+            raise ServerBusy("Too many calls wait for answers")
         self._calls_by_exchange[id(exchange)] = self._calls_by_exchange[id(call.exchange)] = call
         try:
             outcome = await call.wait_next()
@@ -327,7 +327,7 @@ class MountedClient:
             self._client.listen(),
             (TOOLS_LIST_CHANGED, PROMPTS_LIST_CHANGED, RESOURCES_LIST_CHANGED) if is_repeated else (),
         )
-        self._listen_again_at = asyncio.get_running_loop().time() + self._client.limits.reconnect_most
+        self._listen_again_at = asyncio.get_running_loop().time() + self._client.limits.max_reconnect_delay
 
     async def _forward_changes(self, changes: Any, missed: Sequence[str] = ()) -> bool:
         """Pass on what changes until that ends; False if it is not told."""
@@ -337,7 +337,7 @@ class MountedClient:
                     self._notify_listeners(notice)
                 async for change in changes:
                     self._notify_listeners(_NOTICE_METHODS[change.kind], change.uri)
-        except NotOffered:
+        except NotSupported:
             return False
         except Exception as exc:
             log.warning("the changes of %s are not heard any more: %s", self.name, exc)
@@ -360,7 +360,7 @@ class MountedClient:
         self._active_exchanges.append(exchange)
         try:
             if (
-                exchange.caller.stateless
+                exchange.caller.is_stateless
                 and not self._request_sender.is_stateless
                 and METHODS[exchange.method].may_require_input
             ):
@@ -401,7 +401,7 @@ class MountedClient:
             requests = input_required.input_requests or {}
             responses = (
                 self._filter_requests(requests)
-                if exchange.caller.stateless
+                if exchange.caller.is_stateless
                 else await self._ask_each(exchange, requests)
             )
             if responses is None:
@@ -435,21 +435,21 @@ class MountedClient:
         if not self._request_sender.is_stateless:
             return meta
         caller = exchange.caller
-        meta[CLIENT_CAPABILITIES] = caller.capabilities
-        if caller.client is not None:
-            meta[CLIENT_INFO] = caller.client
-        if caller.level is not None:
-            meta[LOG_LEVEL] = LEVELS[caller.level]
+        meta[CLIENT_CAPABILITIES] = caller.client_capabilities
+        if caller.client_info is not None:
+            meta[CLIENT_INFO] = caller.client_info
+        if caller.log_level is not None:
+            meta[LOG_LEVEL] = LEVELS[caller.log_level]
         return meta
 
     def _convert_result(self, exchange: Exchange, raw: Result | ForwardedResult) -> Result | bytes:
         if isinstance(raw, Result):
             return raw
         revision = self._client.revision
-        if exchange.caller.revision == revision:
+        if exchange.caller.protocol_version == revision:
             return raw
         row = METHODS[exchange.method]
-        if exchange.caller.stateless and self._request_sender.is_stateless and _INPUT_REQUIRED_MARKER in raw:
+        if exchange.caller.is_stateless and self._request_sender.is_stateless and _INPUT_REQUIRED_MARKER in raw:
             return decode_body(raw, InputRequiredResult, f"the result of {row.name}")
         tool = self._request_sender.tool_index.get(str(exchange.params.get("name")))
         if self._request_sender.is_stateless and tool is not None:
@@ -460,7 +460,7 @@ class MountedClient:
         """The server's refusal as this side's own; what never travels is logged, and only told of."""
         if exchange.method == "resources/read" and (isinstance(exc, NotFound) or _is_resource_not_found(exc)):
             return ResourceNotFound(str(exchange.params.get("uri")))
-        if isinstance(exc, PeerError) and not isinstance(exc, RateLimited):
+        if isinstance(exc, RemoteError) and not isinstance(exc, RateLimited):
             error = ProtocolError(exc.message, exc.data)
             error.code = exc.code
             return error
@@ -486,9 +486,9 @@ class MountedClient:
     def _forward_log(self, params: dict[str, Any]) -> None:
         exchange = self._find_exchange()
         level = params.get("level")
-        if exchange is None or exchange.caller.level is None or level not in LEVELS:
+        if exchange is None or exchange.caller.log_level is None or level not in LEVELS:
             return
-        if get_severity(level) >= exchange.caller.level:
+        if get_severity(level) >= exchange.caller.log_level:
             self._callbacks.call(exchange.notify, "notifications/message", params)
 
     def _find_exchange(self) -> Exchange | None:
@@ -524,16 +524,16 @@ class MountedClient:
             return await self._ask_caller(exchange, method, params)
         if self._input_filter is not None and (response := self._input_filter(method, params)) is not None:
             return response
-        if not _has_capability(exchange.caller.capabilities, method):
+        if not _has_capability(exchange.caller.client_capabilities, method):
             raise MethodNotFound(method)
         return await call.ask(method, {name: value for name, value in params.items() if name != "_meta"})
 
     async def _ask_caller(self, exchange: Exchange, method: str, params: dict[str, Any]) -> Any:
         if self._input_filter is not None and (response := self._input_filter(method, params)) is not None:
             return response
-        if exchange.ask is None or not _has_capability(exchange.caller.capabilities, method):
+        if exchange.ask is None or not _has_capability(exchange.caller.client_capabilities, method):
             raise MethodNotFound(method)
-        method, params = downgrade.downgrade_request(exchange.caller.revision, method, params)
+        method, params = downgrade.downgrade_request(exchange.caller.protocol_version, method, params)
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         exchange.pause(asked_at)
@@ -548,7 +548,7 @@ _MAX_CALL_TIMEOUT_S: Final = 86400.0  # the caller's own limits end it
 
 def _is_resource_not_found(exc: MCPError) -> bool:
     """The stateless era has no code for it: it is told by the URI that comes back."""
-    return isinstance(exc, PeerError) and exc.code == InvalidParams.code and "uri" in (exc.data or ())
+    return isinstance(exc, RemoteError) and exc.code == InvalidParams.code and "uri" in (exc.data or ())
 
 
 def _is_same_caller(first: Exchange, second: Exchange) -> bool:
@@ -557,7 +557,7 @@ def _is_same_caller(first: Exchange, second: Exchange) -> bool:
     if first_caller.principal is not None or second_caller.principal is not None:
         return first_caller.principal == second_caller.principal
     return first_caller is second_caller or (
-        first_caller.session != "" and first_caller.session == second_caller.session
+        first_caller.session_id != "" and first_caller.session_id == second_caller.session_id
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dovetail.errors import ResultError, clip
+from dovetail.errors import InvalidResult, clip
 from dovetail.protocol.limits import ClientLimits
 from dovetail.wire.raw_message import to_plain
 
@@ -20,18 +20,20 @@ async def collect_pages(fetch: FetchPage, field: str, limits: ClientLimits) -> l
     items: list[Any] = []
     seen_cursors: set[str] = set()
     cursor: str | None = None
-    for _ in range(limits.pages):
+    for _ in range(limits.max_pages):
         page = await fetch(cursor)
         items += getattr(page, field)
-        if len(items) > limits.items:
-            raise ResultError(f"the list has more than {limits.items} items").at(hint="raise ClientLimits(items=...)")
+        if len(items) > limits.max_items:
+            raise InvalidResult(f"the list has more than {limits.max_items} items").at(
+                hint="raise ClientLimits(items=...)"
+            )
         cursor = page.next_cursor
         if not cursor:
             return items
         if cursor in seen_cursors:
-            raise ResultError("the list goes in circles: the server gave the same cursor twice")
+            raise InvalidResult("the list goes in circles: the server gave the same cursor twice")
         seen_cursors.add(cursor)
-    raise ResultError(f"the list has more than {limits.pages} pages").at(hint="raise ClientLimits(pages=...)")
+    raise InvalidResult(f"the list has more than {limits.max_pages} pages").at(hint="raise ClientLimits(pages=...)")
 
 
 _MAX_SKIPPED_REASONS: Final = 100  # of what was left out; more would be a way to fill the memory
@@ -55,7 +57,7 @@ class SkippedItems:
 
 
 def skip_malformed_items(
-    raw: Any, result_type: Any, field: str, item_type: Any, server: str, exc: ResultError, skipped: SkippedItems
+    raw: Any, result_type: Any, field: str, item_type: Any, server: str, exc: InvalidResult, skipped: SkippedItems
 ) -> Any:
     """A page as its type, less the items that are malformed; those are reported."""
     page = to_plain(raw)

@@ -14,11 +14,11 @@ from typing import Any, Final
 from dovetail.client.connection import Connection
 from dovetail.client.deadlines import DeadlineTimer, Progress, RequestDeadline
 from dovetail.errors import (
-    CannotConnect,
-    Disconnected,
-    HttpError,
-    Interrupted,
+    ConnectError,
+    ConnectionLost,
+    HTTPStatusError,
     MCPError,
+    OutcomeUnknown,
     RateLimited,
     RequestTimeout,
     TransportError,
@@ -132,9 +132,9 @@ class Reconnector:
             open_task.add_done_callback(self._abandoned_tasks.discard)
             open_task.cancel()
 
-    def _closed_error(self) -> Disconnected:
-        error = Disconnected("the client is closed").at(server=self._name, hint="open it again with connect()")
-        error.sent = False
+    def _closed_error(self) -> ConnectionLost:
+        error = ConnectionLost("the client is closed").at(server=self._name, hint="open it again with connect()")
+        error.maybe_sent = False
         return error
 
     async def _open_again(self) -> Connection:
@@ -148,11 +148,11 @@ class Reconnector:
             connection = await self._open_connection()
         except MCPError:
             self._failure_count += 1
-            delay = compute_backoff(self._limits.reconnect_after, self._failure_count - 1, _MAX_RETRY_DELAY_S)
+            delay = compute_backoff(self._limits.reconnect_delay, self._failure_count - 1, _MAX_RETRY_DELAY_S)
             self._retry_at = loop.time() + delay
             raise
         self._failure_count = 0
-        self._retry_at = loop.time() + self._limits.reconnect_after
+        self._retry_at = loop.time() + self._limits.reconnect_delay
         self._connection = connection
         self.open_count += 1
         return connection
@@ -180,16 +180,16 @@ class Reconnector:
 
     def _get_retry_delay(self, exc: MCPError, attempt: int, can_repeat: bool) -> float | None:
         """How long to wait before the same request is sent again; None if it must not be."""
-        if attempt > self._limits.retries or isinstance(exc, RequestTimeout) or self._is_closed:
+        if attempt > self._limits.max_retries or isinstance(exc, RequestTimeout) or self._is_closed:
             return None
-        if isinstance(exc, Disconnected):
-            return _compute_backoff(attempt) if can_repeat or not exc.sent else None
-        if isinstance(exc, CannotConnect):
+        if isinstance(exc, ConnectionLost):
+            return _compute_backoff(attempt) if can_repeat or not exc.maybe_sent else None
+        if isinstance(exc, ConnectError):
             return (
                 _compute_backoff(attempt) if self.open_count else None
             )  # it was there before: it may be starting again
-        if can_repeat and (isinstance(exc, RateLimited) or exc.status in TRANSIENT_STATUS_CODES):
-            retry_after = exc.retry_after if isinstance(exc, RateLimited | HttpError) else None
+        if can_repeat and (isinstance(exc, RateLimited) or exc.status_code in TRANSIENT_STATUS_CODES):
+            retry_after = exc.retry_after if isinstance(exc, RateLimited | HTTPStatusError) else None
             return _compute_backoff(attempt) if retry_after is None else min(retry_after, _MAX_RETRY_DELAY_S)
         return None
 
@@ -230,12 +230,12 @@ def _compute_backoff(attempt: int) -> float:
 
 def _to_outcome_unknown(exc: MCPError, can_repeat: bool) -> MCPError:
     """A lost connection, told to the caller of a request that may have run."""
-    if can_repeat or not isinstance(exc, Disconnected) or not exc.sent or isinstance(exc, Interrupted):
+    if can_repeat or not isinstance(exc, ConnectionLost) or not exc.maybe_sent or isinstance(exc, OutcomeUnknown):
         return exc
-    return Interrupted(f"{exc.args[0]}; the request had been sent and may have run: it was not repeated").at(
+    return OutcomeUnknown(f"{exc.args[0]}; the request had been sent and may have run: it was not repeated").at(
         server=exc.server,
         step=exc.step,
-        revision=exc.revision,
+        protocol_version=exc.protocol_version,
         exit_code=exc.exit_code,
         stderr=exc.stderr,
         hint=exc.hint

@@ -12,25 +12,25 @@ from typing import Any, ClassVar
 
 from dovetail.client.deadlines import MAX_TIMEOUT_S, Progress
 from dovetail.client.handlers import InputHandlers
-from dovetail.client.input_rounds import URL_ELICITATION_REQUIRED, Pending, URLElicitations, decode_result
+from dovetail.client.input_rounds import URL_ELICITATION_REQUIRED, PendingRequest, URLElicitations, decode_result
 from dovetail.client.pagination import SkippedItems, collect_pages, skip_malformed_items
 from dovetail.client.reconnect import Reconnector, SendOptions
 from dovetail.client.result_cache import ResultCache
 from dovetail.client.tool_index import NameIndex, ToolEntry, ToolIndex
 from dovetail.errors import (
-    AnswerError,
     HeaderMismatch,
+    InputRequestError,
+    InvalidResult,
     MCPError,
     MethodNotFound,
     NotFound,
-    PeerError,
+    RemoteError,
     RequestTimeout,
-    ResultError,
 )
 from dovetail.protocol.client_transport import Headers, describe_request
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.protocol.limits import ClientLimits, Timeouts
-from dovetail.protocol.middleware import Call, Middleware, compose_middleware
+from dovetail.protocol.middleware import CallNext, Middleware, compose_middleware
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.methods import METHODS, Method
 from dovetail.wire.raw_message import decode_body, to_plain
@@ -84,16 +84,16 @@ class RequestSender:
         self._handlers = handlers
         self._timeouts = timeouts
         self._limits = limits
-        self._cache = ResultCache(limits.cached) if cache else None
+        self._cache = ResultCache(limits.max_cached_results) if cache else None
         self._validate_results = validate_results
-        self._middleware_chain: Call | None = None
+        self._middleware_chain: CallNext | None = None
         self.create_caller: Callable[[], Caller] | None = None
         self.tool_index = ToolIndex()
         self.tracks_own_requests = (
             False  # whether requests of this side's own are to be told from those made for others
         )
         self.own_request_count = 0  # of them, at work
-        self.url_elicitations = URLElicitations(name, handlers, limits, timeouts.read)
+        self.url_elicitations = URLElicitations(name, handlers, limits, timeouts.request)
         self._name_index = NameIndex()
 
     def set_middleware(self, middleware: Sequence[Middleware], create_caller: Callable[[], Caller]) -> None:
@@ -175,7 +175,7 @@ class RequestSender:
                 raw = await self._reconnector.request(row.name, params, send_options)
             except NotFound as exc:
                 raise self.add_name_hint(exc, row.name, params) from None
-            except PeerError as exc:
+            except RemoteError as exc:
                 if not self._requires_url_elicitation(exc):
                     raise
                 raw = await self.url_elicitations.elicit_and_retry(
@@ -193,10 +193,10 @@ class RequestSender:
         now = asyncio.get_running_loop().time
         started_at = now()
         result = await send_round(row, params, options, 0)
-        while isinstance(result, Pending):
+        while isinstance(result, PendingRequest):
             input_started_at = now()
             responses = await self._answer_input_requests(result)
-            if result.questions:
+            if result.input_requests:
                 started_at += now() - input_started_at
             total = self._build_send_options(row, options, can_repeat=True).total_timeout
             remaining = started_at + total - now()
@@ -204,7 +204,7 @@ class RequestSender:
                 error = RequestTimeout(f"no answer within the total limit of {total:g} s; the server asked again")
                 raise self.add_request_context(error, row.name, params)
             result = await send_round(
-                row, result.answered(responses), replace(options, total_timeout=remaining), result.rounds
+                row, result.answered(responses), replace(options, total_timeout=remaining), result.round
             )
         return result
 
@@ -215,7 +215,7 @@ class RequestSender:
         return await self._cache.get(row.name, params, lambda: self.send_until_complete(row, params))
 
     def _build_send_options(self, row: Method, options: RequestOptions, *, can_repeat: bool) -> SendOptions:
-        default_timeout = self._timeouts.call if row is CALL_TOOL else self._timeouts.read
+        default_timeout = self._timeouts.call if row is CALL_TOOL else self._timeouts.request
         idle_timeout = default_timeout if options.timeout is None else options.timeout
         return SendOptions(
             idle_timeout=idle_timeout,
@@ -242,30 +242,30 @@ class RequestSender:
     def _decode(self, raw: Any, row: Method, params: dict[str, Any], rounds: int) -> Any:
         try:
             return decode_result(raw, row, params, rounds)
-        except ResultError as exc:
+        except InvalidResult as exc:
             raise self.add_request_context(exc, row.name, params) from None
 
     def add_request_context(self, exc: MCPError, method: str, params: Any = None) -> MCPError:
         """The same error, told which request it is about."""
         current = self._reconnector.current
         revision = None if current is None else current.revision
-        return exc.at(server=self._name, step=describe_request(method, params), revision=revision)
+        return exc.at(server=self._name, step=describe_request(method, params), protocol_version=revision)
 
     def add_name_hint(self, exc: NotFound, method: str, params: dict[str, Any]) -> MCPError:
         """The same error, with what may have been meant."""
         name = str(params.get("name") or params.get("uri") or "")
         return self.add_request_context(exc.at(hint=self._name_index.suggest(method, name)), method, params)
 
-    async def _answer_input_requests(self, pending: Pending) -> dict[str, Any]:
+    async def _answer_input_requests(self, pending: PendingRequest) -> dict[str, Any]:
         try:
-            if pending.rounds > self._limits.rounds:
-                raise AnswerError(f"it asked in more than {self._limits.rounds} rounds")
-            if len(pending.questions) > self._limits.questions:
-                raise AnswerError(f"it asked {len(pending.questions)} questions at once")
-            if not pending.questions:
-                await asyncio.sleep(self._limits.reconnect_after)  # the server only wants to be asked again later
-            return await self._handlers.answer_all(pending.questions)
-        except AnswerError as exc:
+            if pending.round > self._limits.max_input_rounds:
+                raise InputRequestError(f"it asked in more than {self._limits.max_input_rounds} rounds")
+            if len(pending.input_requests) > self._limits.max_input_requests:
+                raise InputRequestError(f"it asked {len(pending.input_requests)} questions at once")
+            if not pending.input_requests:
+                await asyncio.sleep(self._limits.reconnect_delay)  # the server only wants to be asked again later
+            return await self._handlers.answer_all(pending.input_requests)
+        except InputRequestError as exc:
             raise self.add_request_context(exc, pending.method, pending.params) from exc.__cause__
 
     async def forward(self, row: Method, params: dict[str, Any], options: RequestOptions) -> Any:
@@ -278,7 +278,7 @@ class RequestSender:
             send_options = self._build_send_options(row, options, can_repeat=can_repeat)
             try:
                 return await self._reconnector.request(row.name, params, send_options, _build_headers(tool, params))
-            except PeerError as exc:
+            except RemoteError as exc:
                 if exc.code != HeaderMismatch.code or not self.sends_headers or row is not CALL_TOOL:
                     raise
                 tool = await self._refresh_tool(params["name"])
@@ -290,7 +290,7 @@ class RequestSender:
 
     async def _call_tool(
         self, params: dict[str, Any], options: RequestOptions, rounds: int
-    ) -> CallToolResult | Pending:
+    ) -> CallToolResult | PendingRequest:
         name = params["name"]
         tool = await self._lookup_tool(name, options)
         send_options = self._build_send_options(CALL_TOOL, options, can_repeat=tool is not None and tool.can_repeat)
@@ -298,7 +298,7 @@ class RequestSender:
             raw = await self._reconnector.request(CALL_TOOL.name, params, send_options, _build_headers(tool, params))
         except NotFound as exc:
             raise self.add_name_hint(exc, CALL_TOOL.name, params) from None
-        except PeerError as exc:
+        except RemoteError as exc:
             if self._requires_url_elicitation(exc):
                 raw = await self.url_elicitations.elicit_and_retry(
                     exc, CALL_TOOL.name, lambda: self._reconnector.request(CALL_TOOL.name, params, send_options)
@@ -318,11 +318,11 @@ class RequestSender:
         if tool is not None and self._validate_results and isinstance(result, CallToolResult):
             try:
                 tool.validate_result(result, self._name)
-            except ResultError as exc:
+            except InvalidResult as exc:
                 raise self.add_request_context(exc, CALL_TOOL.name, params) from None
         return result
 
-    def _requires_url_elicitation(self, exc: PeerError) -> bool:
+    def _requires_url_elicitation(self, exc: RemoteError) -> bool:
         return exc.code == URL_ELICITATION_REQUIRED and not self.is_stateless
 
     async def _lookup_tool(self, name: str, options: RequestOptions) -> ToolEntry | None:
@@ -336,7 +336,7 @@ class RequestSender:
                 raise RequestTimeout(f"no answer within {idle_timeout:g} s").at(
                     server=self._name, step="tools/list"
                 ) from None
-            except (PeerError, ResultError) as exc:
+            except (RemoteError, InvalidResult) as exc:
                 log.warning("%s: its tools could not be listed again: %s", self._name, exc)
                 self.tool_index.clear()
         return self.tool_index.get(name)
@@ -385,11 +385,11 @@ class RequestSender:
 
         try:
             return await collect_pages(fetch, field, self._limits)
-        except PeerError as exc:
+        except RemoteError as exc:
             if exc.code != MethodNotFound.code:
                 raise
             return []  # a server without such things has none of them
-        except ResultError as exc:
+        except InvalidResult as exc:
             raise self.add_request_context(exc, method) from None
 
     async def list_page(self, method: str, field: str, item_type: type[Any], cursor: str | None) -> Any:
@@ -403,7 +403,7 @@ class RequestSender:
             )
             try:
                 return decode_body(raw, row.result or object, f"the result of {method}")
-            except ResultError as exc:
+            except InvalidResult as exc:
                 return skip_malformed_items(raw, row.result, field, item_type, self._name, exc, self.skipped_items)
 
         def fetch() -> Awaitable[Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from dovetail.errors import InvalidParams, NotFound, ResultError, ToolError, clip
+from dovetail.errors import InvalidParams, InvalidResult, NotFound, ToolError, clip
 from dovetail.protocol.client_messages import is_not_found_message
 from dovetail.wire.base import UNSET
 from dovetail.wire.content import ResourceContents, TextContent
@@ -56,12 +56,12 @@ def _matches_value(text: str, value: Any) -> bool:
         return text == value
     try:
         return decode_text(text) == value
-    except ResultError:
+    except InvalidResult:
         return False
 
 
 def convert_value(result: CallToolResult, target_type: Any, *, is_wrapped: bool | None) -> Any:
-    """The value as a given type; ResultError if it does not fit. Text is read as JSON where the type needs that.
+    """The value as a given type; InvalidResult if it does not fit. Text is read as JSON where the type needs that.
 
     A type that has room for a `result` is first tried with the whole object.
     """
@@ -79,9 +79,9 @@ def convert_value(result: CallToolResult, target_type: Any, *, is_wrapped: bool 
         if isinstance(value, str) and result.structured_content is UNSET:
             try:
                 return _convert(decode_text(value), target_type)
-            except (msgspec.ValidationError, ValueError, TypeError, ResultError):
+            except (msgspec.ValidationError, ValueError, TypeError, InvalidResult):
                 pass
-        raise ResultError(
+        raise InvalidResult(
             f"the result is no {getattr(target_type, '__name__', target_type)}: {clip(str(exc), 300)}"
         ) from None
 
@@ -128,4 +128,4 @@ def _decode_part(contents: ResourceContents) -> str | bytes:
     try:
         return b64decode(contents.blob, validate=True)
     except ValueError:
-        raise ResultError(f"the contents of {clip(contents.uri)} are not base64") from None
+        raise InvalidResult(f"the contents of {clip(contents.uri)} are not base64") from None

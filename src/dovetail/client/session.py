@@ -15,17 +15,17 @@ from dovetail.client.connection import Connection
 from dovetail.client.connector import ClientIdentity, Connector
 from dovetail.client.handlers import (
     ALL_CAPABILITIES,
-    ElicitHandler,
+    ElicitationHandler,
     InputHandlers,
     InputRelay,
-    RootsGiven,
-    SampleHandler,
+    RootsProvider,
+    SamplingHandler,
 )
 from dovetail.client.option_checks import check_callable, check_log_level, check_middleware, check_roots, check_type
 from dovetail.client.reconnect import Reconnector
 from dovetail.client.request_sender import RequestSender
-from dovetail.client.subscription import CHANGE_KINDS, SUBSCRIPTION_ACKNOWLEDGED, Listening
-from dovetail.errors import ResultError, TransportError
+from dovetail.client.subscription import CHANGE_KINDS, SUBSCRIPTION_ACKNOWLEDGED, Subscription
+from dovetail.errors import InvalidResult, TransportError
 from dovetail.protocol.client_transport import ClientTransport
 from dovetail.protocol.exchange import Caller
 from dovetail.protocol.limits import ClientLimits, Timeouts
@@ -36,7 +36,7 @@ from dovetail.protocol.stats import ClientStats
 from dovetail.wire.base import replace
 from dovetail.wire.elicitation import ElicitationCompleteParams
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation, ServerCapabilities
-from dovetail.wire.logs import LoggingLevel, LoggingMessageParams
+from dovetail.wire.logs import LoggingLevel, LoggingMessageNotificationParams
 from dovetail.wire.raw_message import decode_body, to_plain
 
 T = TypeVar("T")
@@ -56,11 +56,11 @@ class Session:
         client_info: Implementation,
         protocol_version: str | None = None,
         era: Era | None = None,
-        elicitation_handler: ElicitHandler | None = None,
-        url_elicitation_handler: ElicitHandler | None = None,
-        sampling_handler: SampleHandler | None = None,
-        roots: RootsGiven | None = None,
-        log_handler: Callable[[LoggingMessageParams], Any] | None = None,
+        elicitation_handler: ElicitationHandler | None = None,
+        url_elicitation_handler: ElicitationHandler | None = None,
+        sampling_handler: SamplingHandler | None = None,
+        roots: RootsProvider | None = None,
+        log_handler: Callable[[LoggingMessageNotificationParams], Any] | None = None,
         log_level: LoggingLevel | None = None,
         capabilities: ClientCapabilities | None = None,
         timeouts: Timeouts | None = None,
@@ -82,7 +82,7 @@ class Session:
         check_type("client", client_info, Implementation, "an Implementation(name=..., version=...)")
         check_type("capabilities", capabilities, ClientCapabilities, "a ClientCapabilities(...)")
         check_type("cache", cache, bool, "True or False")
-        check_type("check_results", validate_results, bool, "True or False")
+        check_type("validate_results", validate_results, bool, "True or False")
         self.name = name
         self.timeouts = timeouts or Timeouts()
         self.limits = limits or ClientLimits()
@@ -116,8 +116,8 @@ class Session:
             revision=protocol_version,
             era=era,
         )
-        self._callbacks = CallbackQueue(self.limits.waiting)
-        self._subscriptions: set[Listening] = set()
+        self._callbacks = CallbackQueue(self.limits.max_queued_notifications)
+        self._subscriptions: set[Subscription] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._close_task: asyncio.Task[None] | None = None
         self._loop_pid = 0  # whose loop it is
@@ -137,7 +137,7 @@ class Session:
             self.middleware(function)
 
     def middleware(self, function: Middleware) -> Middleware:
-        """Put a function around every request: `async def around(exchange, proceed)`, awaiting `proceed(exchange)`.
+        """Put a function around every request: `async def around(exchange, call_next)`, awaiting `call_next(exchange)`.
 
         It sees the result as its type, or a Pending. What opens the conversation does not come by here, nor does a
         result that is still fresh.
@@ -179,10 +179,10 @@ class Session:
 
     def _create_caller(self) -> Caller:
         return Caller(
-            self.revision or "",
+            self.protocol_version or "",
             self._request_sender.is_stateless,
             self._connector.identity.capabilities,
-            client=self._connector.identity.client_info,
+            client_info=self._connector.identity.client_info,
         )
 
     # Opening and closing
@@ -285,7 +285,7 @@ class Session:
             self.name,
             self._handlers,
             self._callbacks,
-            max_input_requests=self.limits.questions,
+            max_input_requests=self.limits.max_input_requests,
             on_notification=self._handle_notification,
             on_gap=self._handle_gap,
             open_deadlines=self._reconnector.deadlines,
@@ -300,7 +300,7 @@ class Session:
             for subscription in tuple(self._subscriptions):
                 subscription.handle_notification(method, params)
         elif method == ELICITATION_COMPLETE:
-            with contextlib.suppress(ResultError):
+            with contextlib.suppress(InvalidResult):
                 self._request_sender.url_elicitations.mark_complete(
                     decode_body(params, ElicitationCompleteParams, method).elicitation_id
                 )
@@ -308,8 +308,10 @@ class Session:
             if self.log_relay is not None:
                 self.log_relay(to_plain(params))
             if self._log_handler is not None:
-                with contextlib.suppress(ResultError):
-                    self._callbacks.call(self._log_handler, decode_body(params, LoggingMessageParams, method))
+                with contextlib.suppress(InvalidResult):
+                    self._callbacks.call(
+                        self._log_handler, decode_body(params, LoggingMessageNotificationParams, method)
+                    )
 
     def _handle_gap(self) -> None:
         """There was a gap: whatever the server tells of unasked may have changed."""
@@ -332,24 +334,24 @@ class Session:
         )
 
     @property
-    def connected(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether a conversation is open."""
         return self._reconnector.current is not None
 
     @property
-    def revision(self) -> str | None:
+    def protocol_version(self) -> str | None:
         """The revision being spoken."""
         current = self._reconnector.current
         return None if current is None else current.revision
 
     @property
-    def server(self) -> Implementation | None:
+    def server_info(self) -> Implementation | None:
         """Who the server says it is."""
         current = self._reconnector.current
         return None if current is None else current.server_info
 
     @property
-    def capabilities(self) -> ServerCapabilities:
+    def server_capabilities(self) -> ServerCapabilities:
         """What the server declared."""
         current = self._reconnector.current
         return ServerCapabilities() if current is None else current.server_capabilities
@@ -361,12 +363,12 @@ class Session:
         return None if current is None else current.instructions
 
     @property
-    def noise(self) -> int:
+    def invalid_message_count(self) -> int:
         """How many times the server wrote something that is no message."""
         current = self._reconnector.current
         return 0 if current is None else current.invalid_message_count
 
     @property
-    def left_out(self) -> list[str]:
+    def skipped_items(self) -> list[str]:
         """What is missing from the lists read so far, since it was malformed, and why."""
         return self._request_sender.skipped_items.list_reasons()

@@ -14,17 +14,17 @@ from dovetail.client.connection import Connection
 from dovetail.client.deadlines import RequestDeadline
 from dovetail.client.reconnect import TRANSIENT_STATUS_CODES, Reconnector
 from dovetail.errors import (
-    CannotConnect,
-    CannotStart,
-    Disconnected,
-    HttpError,
+    ConnectError,
+    ConnectionLost,
+    HTTPStatusError,
+    InvalidResult,
     MCPError,
     MethodNotFound,
-    NotMCP,
-    NotOffered,
-    PeerError,
+    NotMCPServer,
+    NotSupported,
+    ProcessStartError,
+    RemoteError,
     RequestTimeout,
-    ResultError,
 )
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.client_messages import RequestEncoder
@@ -55,15 +55,15 @@ CHANGE_KINDS: dict[str, ChangeKind] = {
 SUBSCRIPTION_ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
 # What may be otherwise at the next attempt.
-_TRANSIENT_ERRORS = (Disconnected, CannotConnect, CannotStart, HttpError, RequestTimeout, NotMCP)
+_TRANSIENT_ERRORS = (ConnectionLost, ConnectError, ProcessStartError, HTTPStatusError, RequestTimeout, NotMCPServer)
 
 
-class Change(Struct, frozen=True):
+class ChangeEvent(Struct, frozen=True):
     """Something changed: one of the lists, or the resource at `uri`."""
 
     kind: ChangeKind
     uri: str | None = None
-    missed: bool = False  # not heard from the server: the connection was lost, and it may have changed meanwhile
+    maybe_missed: bool = False  # not heard from the server: the connection was lost, and it may have changed meanwhile
 
 
 class ChangeNotice(Params):
@@ -72,7 +72,7 @@ class ChangeNotice(Params):
     uri: str | None = None
 
 
-class Listening:
+class Subscription:
     """Changes as they happen: `async for change in ...`, within `async with` to know when it has begun."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Listening:
         subscription_filter: SubscriptionFilter,
         limits: ClientLimits,
         timeout: float,
-        subscriptions: "set[Listening]",
+        subscriptions: "set[Subscription]",
         run_on_loop: Callable[..., Awaitable[Any]],
         invalidate: Callable[[str], None],
     ) -> None:
@@ -93,7 +93,7 @@ class Listening:
         self._run_on_loop = run_on_loop  # does something on the client's own loop
         self._invalidate = invalidate  # told which notices may have been missed
         self._matches_filter = create_matcher(subscription_filter)
-        self._changes: dict[tuple[ChangeKind, str | None], Change] = {}
+        self._changes: dict[tuple[ChangeKind, str | None], ChangeEvent] = {}
         self._wakeup = asyncio.Event()
         self._started: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -117,7 +117,7 @@ class Listening:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    async def __aiter__(self) -> AsyncIterator[Change]:
+    async def __aiter__(self) -> AsyncIterator[ChangeEvent]:
         try:
             await self._run_on_loop(self._start)
             while (change := await self._run_on_loop(self._next)) is not None:
@@ -126,7 +126,7 @@ class Listening:
             if not self._is_entered:
                 await self.aclose()
 
-    async def _next(self) -> Change | None:
+    async def _next(self) -> ChangeEvent | None:
         """The next change, waited for; None when it is over."""
         while not self._changes and not self._is_closed:
             if self._error is not None:
@@ -185,26 +185,26 @@ class Listening:
                 await self._listen(await self._reconnector.get_connection())
             except _TRANSIENT_ERRORS as exc:
                 if self.acknowledged_filter is None or (
-                    isinstance(exc, HttpError) and exc.status not in TRANSIENT_STATUS_CODES
+                    isinstance(exc, HTTPStatusError) and exc.status_code not in TRANSIENT_STATUS_CODES
                 ):
                     self._fail(exc)
                     return
                 cause = exc
             except MCPError as exc:
-                self._fail(_to_not_supported(exc) if isinstance(exc, PeerError) else exc)
+                self._fail(_to_not_supported(exc) if isinstance(exc, RemoteError) else exc)
                 return
             except Exception as exc:  # whoever waits for changes must not wait for a task that is no more
                 self._fail(exc)
                 return
             # A stream that lasted is no vain attempt: proxies end quiet ones every few minutes.
-            was_stable = loop.time() - self._acknowledged_at >= self._limits.reconnect_most
+            was_stable = loop.time() - self._acknowledged_at >= self._limits.max_reconnect_delay
             failed_attempts = 0 if was_stable or self._notice_count != notice_count else failed_attempts + 1
-            if failed_attempts > self._limits.reconnects:
-                error = Disconnected(f"the server ended the stream {failed_attempts} times without saying anything")
+            if failed_attempts > self._limits.max_reconnects:
+                error = ConnectionLost(f"the server ended the stream {failed_attempts} times without saying anything")
                 error.__cause__ = cause
                 self._fail(error)
                 return
-            delay = compute_backoff(self._limits.reconnect_after, failed_attempts, self._limits.reconnect_most)
+            delay = compute_backoff(self._limits.reconnect_delay, failed_attempts, self._limits.max_reconnect_delay)
             await asyncio.sleep(delay * random.uniform(1.0, 1.2))
 
     def _fail(self, exc: Exception) -> None:
@@ -226,12 +226,12 @@ class Listening:
                     self._handle_acknowledged(acknowledged.notifications)
                 return
             notice = decode_body(params, ChangeNotice, method)
-        except ResultError:
+        except InvalidResult:
             return
         id = (notice.meta or {}).get(SUBSCRIPTION_ID)
         if id == self._subscription_id if id is not None else self._matches_filter(method, notice.uri):
             self._notice_count += 1
-            self._add_change(Change(CHANGE_KINDS[method], notice.uri))
+            self._add_change(ChangeEvent(CHANGE_KINDS[method], notice.uri))
 
     def handle_gap(self) -> None:
         """There was a gap in what was heard."""
@@ -251,16 +251,16 @@ class Listening:
         for method, kind in CHANGE_KINDS.items():
             if self._matches_filter(method, None):
                 self._invalidate(method)
-                self._add_change(Change(kind, missed=True))
+                self._add_change(ChangeEvent(kind, maybe_missed=True))
         for uri in self._filter.resource_subscriptions or ():
             self._invalidate(RESOURCE_UPDATED)
-            self._add_change(Change("resource", uri, missed=True))
+            self._add_change(ChangeEvent("resource", uri, maybe_missed=True))
 
-    def _add_change(self, change: Change) -> None:
+    def _add_change(self, change: ChangeEvent) -> None:
         """Those not yet taken are told once each, and the oldest give way."""
-        if not change.missed or (change.kind, change.uri) not in self._changes:
+        if not change.maybe_missed or (change.kind, change.uri) not in self._changes:
             self._changes[change.kind, change.uri] = change  # what was heard says more than what may be
-        if len(self._changes) > self._limits.waiting:
+        if len(self._changes) > self._limits.max_queued_notifications:
             del self._changes[next(iter(self._changes))]
         self._wakeup.set()
 
@@ -293,9 +293,9 @@ class Listening:
         accepted_filter = restrict_filter(self._filter, connection.server_capabilities)
         uris = accepted_filter.resource_subscriptions or []
         if self._filter.resource_subscriptions and not uris:
-            raise NotOffered("the server does not offer to tell when a resource changes").at(server=connection.name)
+            raise NotSupported("the server does not offer to tell when a resource changes").at(server=connection.name)
         if not await connection.transport.wait_until_listening():
-            raise NotOffered("the server has no stream on which it could tell of changes").at(server=connection.name)
+            raise NotSupported("the server has no stream on which it could tell of changes").at(server=connection.name)
         subscribed_uris: list[str] = []
         try:
             for uri in uris:
@@ -319,7 +319,7 @@ class Listening:
         await connection.request(method, {"uri": uri}, RequestDeadline(self._timeout, self._timeout))
 
 
-def _to_not_supported(exc: PeerError) -> MCPError:
+def _to_not_supported(exc: RemoteError) -> MCPError:
     if exc.code != MethodNotFound.code:
         return exc
-    return NotOffered("the server does not offer to tell of changes").at(server=exc.server, step=exc.step)
+    return NotSupported("the server does not offer to tell of changes").at(server=exc.server, step=exc.step)

@@ -11,8 +11,8 @@ from typing import Any, Self, TypeVar, overload
 
 from dovetail.client.client import Client
 from dovetail.client.deadlines import Progress
-from dovetail.client.input_rounds import Pending
-from dovetail.client.subscription import Change, Listening
+from dovetail.client.input_rounds import PendingRequest
+from dovetail.client.subscription import ChangeEvent, Subscription
 from dovetail.protocol.middleware import Middleware
 from dovetail.protocol.stats import ClientStats
 from dovetail.wire.completion import Completion
@@ -107,7 +107,7 @@ async def _cancel_remaining_tasks(loop: asyncio.AbstractEventLoop) -> None:
 class SyncSubscription:
     """Changes as they happen: `for change in ...`, within `with` to know when it has begun."""
 
-    def __init__(self, subscription: Listening) -> None:
+    def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
 
     def __enter__(self) -> Self:
@@ -117,7 +117,7 @@ class SyncSubscription:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __iter__(self) -> Iterator[Change]:
+    def __iter__(self) -> Iterator[ChangeEvent]:
         changes = aiter(self._subscription)
         while True:
             try:
@@ -141,7 +141,7 @@ class SyncSubscription:
         run_blocking(self._subscription.aclose())
 
 
-async def _next_change(changes: Any) -> Change:
+async def _next_change(changes: Any) -> ChangeEvent:
     return await anext(changes)
 
 
@@ -183,24 +183,24 @@ class SyncClient:
         return self._client.stats()
 
     @property
-    def connected(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether a conversation is open."""
-        return self._client.connected
+        return self._client.is_connected
 
     @property
-    def revision(self) -> str | None:
+    def protocol_version(self) -> str | None:
         """The revision being spoken."""
-        return self._client.revision
+        return self._client.protocol_version
 
     @property
-    def server(self) -> Implementation | None:
+    def server_info(self) -> Implementation | None:
         """Who the server says it is."""
-        return self._client.server
+        return self._client.server_info
 
     @property
-    def capabilities(self) -> ServerCapabilities:
+    def server_capabilities(self) -> ServerCapabilities:
         """What the server declared."""
-        return self._client.capabilities
+        return self._client.server_capabilities
 
     @property
     def instructions(self) -> str | None:
@@ -208,14 +208,14 @@ class SyncClient:
         return self._client.instructions
 
     @property
-    def noise(self) -> int:
+    def invalid_message_count(self) -> int:
         """How many times the server wrote something that is no message."""
-        return self._client.noise
+        return self._client.invalid_message_count
 
     @property
-    def left_out(self) -> list[str]:
+    def skipped_items(self) -> list[str]:
         """What is missing from the lists read so far, since it was malformed, and why."""
-        return self._client.left_out
+        return self._client.skipped_items
 
     def discover(self) -> DiscoverResult:
         """What the server speaks and can do."""
@@ -252,15 +252,21 @@ class SyncClient:
         arguments: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
-        total: float | None = None,
-        progress: Progress | None = None,
+        total_timeout: float | None = None,
+        progress_handler: Progress | None = None,
         meta: Mapping[str, Any] | None = None,
         retry: bool | None = None,
     ) -> CallToolResult:
         """Call a tool and get its whole result, also one that says it failed; the options are those of Client's."""
         return run_blocking(
             self._client.call_tool(
-                name, arguments, timeout=timeout, total=total, progress=progress, meta=meta, retry=retry
+                name,
+                arguments,
+                timeout=timeout,
+                total_timeout=total_timeout,
+                progress_handler=progress_handler,
+                meta=meta,
+                retry=retry,
             )
         )
 
@@ -270,36 +276,49 @@ class SyncClient:
         arguments: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
-        total: float | None = None,
-        progress: Progress | None = None,
+        total_timeout: float | None = None,
+        progress_handler: Progress | None = None,
         meta: Mapping[str, Any] | None = None,
         retry: bool | None = None,
-    ) -> CallToolResult | Pending:
+    ) -> CallToolResult | PendingRequest:
         """As `call_tool`, but questions come back as a Pending, to be answered with `resume`, here or elsewhere."""
         return run_blocking(
             self._client.start_tool(
-                name, arguments, timeout=timeout, total=total, progress=progress, meta=meta, retry=retry
+                name,
+                arguments,
+                timeout=timeout,
+                total_timeout=total_timeout,
+                progress_handler=progress_handler,
+                meta=meta,
+                retry=retry,
             )
         )
 
     def resume(
         self,
-        pending: Pending,
-        answers: Mapping[str, Any],
+        pending: PendingRequest,
+        responses: Mapping[str, Any],
         *,
         timeout: float | None = None,
-        total: float | None = None,
-        progress: Progress | None = None,
+        total_timeout: float | None = None,
+        progress_handler: Progress | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
         """Go on with what was pending: the result of its method, or a further Pending."""
         return run_blocking(
-            self._client.resume(pending, answers, timeout=timeout, total=total, progress=progress, meta=meta)
+            self._client.resume(
+                pending,
+                responses,
+                timeout=timeout,
+                total_timeout=total_timeout,
+                progress_handler=progress_handler,
+                meta=meta,
+            )
         )
 
-    def answer(self, questions: Mapping[str, InputRequest]) -> dict[str, Any]:
+    def answer_input_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, Any]:
         """What the handlers answer to questions of a Pending, for those who resume it themselves."""
-        return run_blocking(self._client.answer(questions))
+        return run_blocking(self._client.answer_input_requests(requests))
 
     # Resources
 
@@ -375,21 +394,21 @@ class SyncClient:
         """Hear of changes, of those named as with Client: `for change in client.listen(...)`."""
         return SyncSubscription(self._client.listen(tools=tools, prompts=prompts, resources=resources, uris=uris))
 
-    def subscribe(self, uri: str) -> None:
+    def subscribe_resource(self, uri: str) -> None:
         """Ask a handshake server to tell when a resource changes; `listen` does this on every revision."""
-        run_blocking(self._client.subscribe(uri))
+        run_blocking(self._client.subscribe_resource(uri))
 
-    def unsubscribe(self, uri: str) -> None:
+    def unsubscribe_resource(self, uri: str) -> None:
         """Take back `subscribe`."""
-        run_blocking(self._client.unsubscribe(uri))
+        run_blocking(self._client.unsubscribe_resource(uri))
 
-    def set_log_level(self, level: LoggingLevel) -> None:
+    def set_logging_level(self, level: LoggingLevel) -> None:
         """The least severity of the log messages wanted from now on."""
-        run_blocking(self._client.set_log_level(level))
+        run_blocking(self._client.set_logging_level(level))
 
-    def roots_changed(self) -> None:
+    def send_roots_list_changed(self) -> None:
         """Tell the server that the roots are others now."""
-        run_blocking(self._client.roots_changed())
+        run_blocking(self._client.send_roots_list_changed())
 
     def shutdown(self) -> None:
         """Ask a handshake server to end the session, then leave it."""

@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 
 from dovetail.client import client as caller
 from dovetail.client import sync_client
-from dovetail.client.handlers import ElicitHandler, RootsGiven, SampleHandler
+from dovetail.client.handlers import ElicitationHandler, RootsProvider, SamplingHandler
 from dovetail.client.option_checks import check_string_mapping, check_type, describe_value, suggest_match
 from dovetail.errors import ScriptNotFound, clip
-from dovetail.oauth.login.login_settings import Bearer
+from dovetail.oauth.login.login_settings import BearerAuth
 from dovetail.protocol.client_transport import ClientTransport
 from dovetail.protocol.http_checks import LOOPBACK
 from dovetail.protocol.limits import ClientLimits, Timeouts
@@ -28,7 +28,7 @@ from dovetail.protocol.middleware import Middleware
 from dovetail.protocol.negotiation import Era
 from dovetail.version import VERSION
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation
-from dovetail.wire.logs import LoggingLevel, LoggingMessageParams
+from dovetail.wire.logs import LoggingLevel, LoggingMessageNotificationParams
 
 Target: TypeAlias = "str | Path | Sequence[str] | Mapping[str, Any] | Any"
 
@@ -56,22 +56,22 @@ class Client(caller.Client):
         target: Target,
         *,
         name: str | None = None,
-        revision: str | None = None,
+        protocol_version: str | None = None,
         era: Era | None = None,
-        elicit: ElicitHandler | None = None,
-        elicit_url: ElicitHandler | None = None,
-        sample: SampleHandler | None = None,
-        roots: RootsGiven | None = None,
-        on_log: Callable[[LoggingMessageParams], Any] | None = None,
+        elicitation_handler: ElicitationHandler | None = None,
+        url_elicitation_handler: ElicitationHandler | None = None,
+        sampling_handler: SamplingHandler | None = None,
+        roots: RootsProvider | None = None,
+        log_handler: Callable[[LoggingMessageNotificationParams], Any] | None = None,
         log_level: LoggingLevel | None = None,
-        client: Implementation | None = None,
+        client_info: Implementation | None = None,
         capabilities: ClientCapabilities | None = None,
         timeouts: Timeouts | None = None,
         limits: ClientLimits | None = None,
         cache: bool = True,
-        check_results: bool = True,
+        validate_results: bool = True,
         middleware: Sequence[Middleware] = (),
-        trace: str | Path | None = None,
+        recording: str | Path | None = None,
         headers: Mapping[str, str] | None = None,
         auth: Any = None,
         ca_file: str | Path | None = None,
@@ -86,7 +86,7 @@ class Client(caller.Client):
         check_type("name", name, str, "a text")
         check_type("timeouts", timeouts, Timeouts, "a Timeouts(...): seconds for each kind of waiting")
         check_type("limits", limits, ClientLimits, "a ClientLimits(...)")
-        check_type("trace", trace, (str, Path), "the path of a file")
+        check_type("trace", recording, (str, Path), "the path of a file")
         limits, timeouts = limits or ClientLimits(), timeouts or Timeouts()
         resolved = resolve_target(
             target,
@@ -99,23 +99,23 @@ class Client(caller.Client):
             resolved.create_transport,
             name=name or resolved.name,
             key=resolved.key,
-            client_info=client or Implementation(name="dovetail", version=VERSION),
-            protocol_version=revision,
+            client_info=client_info or Implementation(name="dovetail", version=VERSION),
+            protocol_version=protocol_version,
             era=era,
-            elicitation_handler=elicit,
-            url_elicitation_handler=elicit_url,
-            sampling_handler=sample,
+            elicitation_handler=elicitation_handler,
+            url_elicitation_handler=url_elicitation_handler,
+            sampling_handler=sampling_handler,
             roots=roots,
-            log_handler=on_log,
+            log_handler=log_handler,
             log_level=log_level,
             capabilities=capabilities,
             timeouts=timeouts,
             limits=limits,
             cache=cache,
-            validate_results=check_results,
+            validate_results=validate_results,
             middleware=middleware,
         )
-        recording_path = trace or os.environ.get("DOVETAIL_TRACE")
+        recording_path = recording or os.environ.get("DOVETAIL_TRACE")
         if recording_path:
             from dovetail.recording.trace import RecordingWriter
 
@@ -217,7 +217,7 @@ def _add_authorizer(url: str, timeouts: Timeouts, options: dict[str, Any]) -> di
     parts = urlsplit(url)
     if parts.scheme == "http" and parts.hostname not in LOOPBACK:
         log.warning("the credentials for %s travel in the clear, where others can read and use them", parts.netloc)
-    if isinstance(auth, Bearer):
+    if isinstance(auth, BearerAuth):
         return other_options | {
             "headers": {**(other_options["headers"] or {}), "Authorization": f"Bearer {auth.token}"}
         }
@@ -239,7 +239,7 @@ def _resolve_socket(target: str, limits: ClientLimits, timeouts: Timeouts) -> Re
     from dovetail.transports.socket_client import SocketClient
 
     create_client = functools.partial(
-        SocketClient, limits.answer, connect_timeout=timeouts.connect, close_timeout=timeouts.close
+        SocketClient, limits.max_response_bytes, connect_timeout=timeouts.connect, close_timeout=timeouts.close
     )
     scheme, _, rest = target.partition(":")
     if scheme == "unix":
@@ -259,7 +259,7 @@ def _resolve_command(command: Sequence[str], limits: ClientLimits, options: dict
     _check_process_options(options)
     options = {"inherit" if name == "inherit_env" else name: value for name, value in options.items()}
     key = hashlib.sha256("\0".join([*argv, str(options["cwd"])]).encode()).hexdigest()
-    return ResolvedTarget(_shorten_command(argv), key, lambda: StdioClient(limits.answer, argv, **options))
+    return ResolvedTarget(_shorten_command(argv), key, lambda: StdioClient(limits.max_response_bytes, argv, **options))
 
 
 def _check_process_options(options: dict[str, Any]) -> None:

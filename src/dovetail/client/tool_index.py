@@ -10,7 +10,7 @@ from typing import Any
 
 from dovetail.client.option_checks import suggest_match
 from dovetail.client.validator import SchemaValidator, UnusableSchema, compile_schema
-from dovetail.errors import ResultError, clip
+from dovetail.errors import InvalidResult, clip
 from dovetail.protocol.client_transport import Headers
 from dovetail.protocol.headers import HeaderPath, build_param_headers, compile_header_paths
 from dovetail.wire.base import UNSET
@@ -41,11 +41,11 @@ class ToolEntry:
             return ()  # the server will say what is wrong with the argument
 
     def validate_result(self, result: CallToolResult, server: str) -> None:
-        """Hold a result against the schema the tool promised; ResultError if it breaks the promise."""
+        """Hold a result against the schema the tool promised; InvalidResult if it breaks the promise."""
         if self.tool.output_schema is None or result.is_error:
             return
         if result.structured_content is UNSET:
-            raise ResultError(f"the tool {clip(self.tool.name)} promises structured content and sent none")
+            raise InvalidResult(f"the tool {clip(self.tool.name)} promises structured content and sent none")
         validator = self._compile_validator(server)
         try:
             problem = validator.find_error(result.structured_content) if validator is not None else None
@@ -53,7 +53,7 @@ class ToolEntry:
             log.warning("%s: a result of %s is not checked: %s", server, clip(self.tool.name), exc)
             return
         if problem is not None:
-            raise ResultError(f"the result of {clip(self.tool.name)} breaks its own schema: {problem}")
+            raise InvalidResult(f"the result of {clip(self.tool.name)} breaks its own schema: {problem}")
 
     def _compile_validator(self, server: str) -> SchemaValidator | None:
         if not self._is_compiled:

@@ -1,102 +1,112 @@
-"""Many servers, one user who stays in charge. Each name is loaded when it is first used."""
+"""Connect one user to many servers: policy, consent, grants, pins and audit log. Names load when first used."""
 
 from typing import TYPE_CHECKING
 
-from dovetail.lazy import create_lazy_loader
+from dovetail.lazy import create_lazy_loader as _create_lazy_loader
 
 if TYPE_CHECKING:
-    from dovetail.host.audit_log import Journal as Journal
-    from dovetail.host.audit_log import read_journal as read_journal
+    from dovetail.host.audit_log import AuditLog as AuditLog
+    from dovetail.host.audit_log import read_audit_log as read_audit_log
     from dovetail.host.catalog import Catalog as Catalog
-    from dovetail.host.catalog import Manifest as Manifest
-    from dovetail.host.catalog import Offered as Offered
-    from dovetail.host.config.config_files import read_file as read_file
-    from dovetail.host.config.config_files import read_known as read_known
-    from dovetail.host.config.secret_lookup import Secrets as Secrets
-    from dovetail.host.config.secret_lookup import Unresolved as Unresolved
-    from dovetail.host.config.server_entry import Entry as Entry
-    from dovetail.host.config.server_entry import Problem as Problem
+    from dovetail.host.catalog_item import CatalogEntry as CatalogEntry
+    from dovetail.host.catalog_item import Manifest as Manifest
+    from dovetail.host.config.config_files import discover_configs as discover_configs
+    from dovetail.host.config.config_files import load_config as load_config
+    from dovetail.host.config.secret_lookup import SecretNotFound as SecretNotFound
+    from dovetail.host.config.secret_lookup import SecretResolver as SecretResolver
+    from dovetail.host.config.server_entry import ConfigProblem as ConfigProblem
+    from dovetail.host.config.server_entry import ServerConfig as ServerConfig
     from dovetail.host.config.server_entry import Settings as Settings
     from dovetail.host.consent.consent import Allow as Allow
-    from dovetail.host.consent.consent import Broker as Broker
     from dovetail.host.consent.consent import CallbackConsent as CallbackConsent
+    from dovetail.host.consent.consent import ConsentAnswer as ConsentAnswer
+    from dovetail.host.consent.consent import ConsentHandler as ConsentHandler
     from dovetail.host.consent.consent import ConsentRequest as ConsentRequest
+    from dovetail.host.consent.consent import Defer as Defer
     from dovetail.host.consent.consent import Deny as Deny
     from dovetail.host.consent.consent import DenyAll as DenyAll
     from dovetail.host.consent.consent import Edit as Edit
-    from dovetail.host.consent.consent import Later as Later
     from dovetail.host.consent.grants import Grant as Grant
-    from dovetail.host.consent.grants import Grants as Grants
+    from dovetail.host.consent.grants import GrantStore as GrantStore
     from dovetail.host.consent.grants import grant as grant
     from dovetail.host.consent.inbox import DurableConsent as DurableConsent
-    from dovetail.host.consent.inbox import Item as Item
-    from dovetail.host.consent.inbox import Waiting as Waiting
+    from dovetail.host.consent.inbox import PendingCall as PendingCall
+    from dovetail.host.consent.inbox import PendingConsent as PendingConsent
     from dovetail.host.consent.pins import Pin as Pin
-    from dovetail.host.consent.pins import Pins as Pins
+    from dovetail.host.consent.pins import PinComparison as PinComparison
+    from dovetail.host.consent.pins import PinStore as PinStore
     from dovetail.host.consent.pins import fingerprint as fingerprint
     from dovetail.host.consent.terminal_consent import TerminalConsent as TerminalConsent
-    from dovetail.host.events import Event as Event
+    from dovetail.host.events import HostEvent as HostEvent
     from dovetail.host.host import Host as Host
-    from dovetail.host.managed_server import Member as Member
-    from dovetail.host.managed_server import Terms as Terms
-    from dovetail.host.managed_server import identity_of as identity_of
+    from dovetail.host.managed_server import ManagedServer as ManagedServer
+    from dovetail.host.managed_server import ServerSettings as ServerSettings
+    from dovetail.host.managed_server import identify_server as identify_server
+    from dovetail.host.policy.conditions import Condition as Condition
     from dovetail.host.policy.conditions import arg as arg
     from dovetail.host.policy.policy import Decision as Decision
     from dovetail.host.policy.policy import Policy as Policy
-    from dovetail.host.policy.policy import Question as Question
-    from dovetail.host.policy.policy import Rule as Rule
     from dovetail.host.policy.policy import rule as rule
-    from dovetail.schemas.definition_changes import Difference as Difference
-    from dovetail.schemas.definition_changes import changes as changes
-    from dovetail.schemas.definition_changes import describe as describe
+    from dovetail.host.policy.quotas import ToolLimits as ToolLimits
+    from dovetail.host.policy.rules import ConsentKind as ConsentKind
+    from dovetail.host.policy.rules import PolicyRequest as PolicyRequest
+    from dovetail.host.policy.rules import Rule as Rule
+    from dovetail.schemas.definition_changes import DefinitionChange as DefinitionChange
+    from dovetail.schemas.definition_changes import diff_definitions as diff_definitions
+    from dovetail.schemas.definition_changes import format_changes as format_changes
 
-_HOMES = {
+_MODULE_BY_NAME = {
     "Allow": "dovetail.host.consent.consent",
-    "Broker": "dovetail.host.consent.consent",
+    "AuditLog": "dovetail.host.audit_log",
     "CallbackConsent": "dovetail.host.consent.consent",
     "Catalog": "dovetail.host.catalog",
+    "CatalogEntry": "dovetail.host.catalog_item",
+    "Condition": "dovetail.host.policy.conditions",
+    "ConfigProblem": "dovetail.host.config.server_entry",
+    "ConsentAnswer": "dovetail.host.consent.consent",
+    "ConsentHandler": "dovetail.host.consent.consent",
+    "ConsentKind": "dovetail.host.policy.rules",
     "ConsentRequest": "dovetail.host.consent.consent",
     "Decision": "dovetail.host.policy.policy",
+    "Defer": "dovetail.host.consent.consent",
+    "DefinitionChange": "dovetail.schemas.definition_changes",
     "Deny": "dovetail.host.consent.consent",
     "DenyAll": "dovetail.host.consent.consent",
-    "Difference": "dovetail.schemas.definition_changes",
     "DurableConsent": "dovetail.host.consent.inbox",
     "Edit": "dovetail.host.consent.consent",
-    "Entry": "dovetail.host.config.server_entry",
-    "Event": "dovetail.host.events",
     "Grant": "dovetail.host.consent.grants",
-    "Grants": "dovetail.host.consent.grants",
+    "GrantStore": "dovetail.host.consent.grants",
     "Host": "dovetail.host.host",
-    "Item": "dovetail.host.consent.inbox",
-    "Journal": "dovetail.host.audit_log",
-    "Later": "dovetail.host.consent.consent",
-    "Manifest": "dovetail.host.catalog",
-    "Member": "dovetail.host.managed_server",
-    "Offered": "dovetail.host.catalog",
+    "HostEvent": "dovetail.host.events",
+    "ManagedServer": "dovetail.host.managed_server",
+    "Manifest": "dovetail.host.catalog_item",
+    "PendingCall": "dovetail.host.consent.inbox",
+    "PendingConsent": "dovetail.host.consent.inbox",
     "Pin": "dovetail.host.consent.pins",
-    "Pins": "dovetail.host.consent.pins",
+    "PinComparison": "dovetail.host.consent.pins",
+    "PinStore": "dovetail.host.consent.pins",
     "Policy": "dovetail.host.policy.policy",
-    "Problem": "dovetail.host.config.server_entry",
-    "Question": "dovetail.host.policy.policy",
-    "Rule": "dovetail.host.policy.policy",
-    "Secrets": "dovetail.host.config.secret_lookup",
+    "PolicyRequest": "dovetail.host.policy.rules",
+    "Rule": "dovetail.host.policy.rules",
+    "SecretNotFound": "dovetail.host.config.secret_lookup",
+    "SecretResolver": "dovetail.host.config.secret_lookup",
+    "ServerConfig": "dovetail.host.config.server_entry",
+    "ServerSettings": "dovetail.host.managed_server",
     "Settings": "dovetail.host.config.server_entry",
     "TerminalConsent": "dovetail.host.consent.terminal_consent",
-    "Terms": "dovetail.host.managed_server",
-    "Unresolved": "dovetail.host.config.secret_lookup",
-    "Waiting": "dovetail.host.consent.inbox",
+    "ToolLimits": "dovetail.host.policy.quotas",
     "arg": "dovetail.host.policy.conditions",
-    "changes": "dovetail.schemas.definition_changes",
-    "describe": "dovetail.schemas.definition_changes",
+    "diff_definitions": "dovetail.schemas.definition_changes",
+    "discover_configs": "dovetail.host.config.config_files",
     "fingerprint": "dovetail.host.consent.pins",
+    "format_changes": "dovetail.schemas.definition_changes",
     "grant": "dovetail.host.consent.grants",
-    "identity_of": "dovetail.host.managed_server",
-    "read_file": "dovetail.host.config.config_files",
-    "read_journal": "dovetail.host.audit_log",
-    "read_known": "dovetail.host.config.config_files",
+    "identify_server": "dovetail.host.managed_server",
+    "load_config": "dovetail.host.config.config_files",
+    "read_audit_log": "dovetail.host.audit_log",
     "rule": "dovetail.host.policy.policy",
 }
 
-__all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [*_MODULE_BY_NAME]  # pyright: ignore[reportUnsupportedDunderAll]
 
-__getattr__, __dir__ = create_lazy_loader(__name__, _HOMES)
+__getattr__, __dir__ = _create_lazy_loader(__name__, _MODULE_BY_NAME)

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from dovetail.errors import clip
 from dovetail.host.authorization import DecisionDetails
-from dovetail.host.config.secret_lookup import Secrets
-from dovetail.host.events import Event as HostEvent
-from dovetail.host.policy.policy import Decision, Question
+from dovetail.host.config.secret_lookup import SecretResolver
+from dovetail.host.events import HostEvent as HostEvent
+from dovetail.host.policy.policy import Decision, PolicyRequest
 from dovetail.protocol.client_transport import Headers
 from dovetail.protocol.limits import MiB
 from dovetail.protocol.recording_format import (
@@ -48,7 +48,7 @@ _MAX_TEXT_CHARS: Final = 1000
 _TYPE_NAMES: Final = {bool: "boolean", int: "integer", float: "number"}
 
 
-class Journal:
+class AuditLog:
     """One file, and `keep` older ones beside it, each of `max_bytes` at most.
 
     `values` writes what arguments are, not only their shape. `secrets` masks what it has looked up.
@@ -58,27 +58,27 @@ class Journal:
         self,
         path: str | Path,
         *,
-        values: bool = False,
-        secrets: Secrets | None = None,
+        include_values: bool = False,
+        secrets: SecretResolver | None = None,
         max_bytes: int = 8 * MiB,
-        keep: int = 5,
+        backup_count: int = 5,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.path = Path(path)
-        self.lost = 0  # lines that could not be written
-        self._include_values = values
-        self._mask_functions = [(secrets or Secrets({})).mask]
+        self.dropped_count = 0  # lines that could not be written
+        self._include_values = include_values
+        self._mask_functions = [(secrets or SecretResolver({})).mask]
         self._max_bytes = max_bytes
-        self._backup_count = keep
+        self._backup_count = backup_count
         self._clock = clock
         self._lock = threading.Lock()
         self._file_descriptor = -1
 
     def call(
-        self, request: Question, outcome: str, ms: float, *, error: str = "", result_bytes: int | None = None
+        self, request: PolicyRequest, outcome: str, ms: float, *, error: str = "", result_bytes: int | None = None
     ) -> None:
         """A call that is over."""
-        self.event(
+        self.write(
             "call",
             request.server,
             **_request_fields(request),
@@ -89,35 +89,35 @@ class Journal:
             result_bytes=result_bytes,
         )
 
-    def decision(self, request: Question, decision: Decision) -> None:
+    def decision(self, request: PolicyRequest, decision: Decision) -> None:
         """What the policy said, and why."""
-        self.event(
+        self.write(
             "decision",
             request.server,
             **_request_fields(request),
             arguments=self._format_arguments(request.arguments),
-            verdict=decision.verdict,
-            tier=decision.tier,
+            verdict=decision.action,
+            tier=decision.level,
             reason=decision.reason,
         )
 
-    def consent(self, request: Question, answer: str, *, reason: str | None = None) -> None:
+    def consent(self, request: PolicyRequest, answer: str, *, reason: str | None = None) -> None:
         """What the user, or whoever speaks for the user, answered."""
-        self.event("consent", request.server, **_request_fields(request), answer=answer, reason=reason)
+        self.write("consent", request.server, **_request_fields(request), answer=answer, reason=reason)
 
     def state(self, server: str, old: str, new: str, reason: str | None = None) -> None:
         """A server that is in another state now."""
-        self.event("state", server, old=old, new=new, reason=reason)
+        self.write("state", server, old=old, new=new, reason=reason)
 
-    def event(self, event: str, server: str = "", **facts: Any) -> None:
+    def write(self, event: str, server: str = "", **fields: Any) -> None:
         """Anything else that happened; facts that are None are left out."""
-        masked_fields = self._mask_value({name: value for name, value in facts.items() if value is not None})
+        masked_fields = self._mask_value({name: value for name, value in fields.items() if value is not None})
         bounded_fields = {
             name: _truncate(value) for name, value in masked_fields.items()
         }  # a secret that was cut could not be found
         self._write(Event(event=event, at=self._now(), server=server, facts=bounded_fields))
 
-    def mask(self, secrets: Secrets) -> None:
+    def mask(self, secrets: SecretResolver) -> None:
         """Mask what somebody else has looked up, too."""
         self._mask_functions.append(secrets.mask)
 
@@ -142,7 +142,7 @@ class Journal:
         with self._lock:
             self._close_file()
 
-    def __enter__(self) -> "Journal":
+    def __enter__(self) -> "AuditLog":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -165,9 +165,9 @@ class Journal:
                 self._ensure_open(len(encoded_line))
                 _append_line(self._file_descriptor, encoded_line)
             except OSError as exc:
-                if not self.lost:
+                if not self.dropped_count:
                     log.error("the journal cannot be written: %s", exc)
-                self.lost += 1
+                self.dropped_count += 1
                 self._close_file()
 
     def _ensure_open(self, next_bytes: int) -> None:
@@ -198,7 +198,7 @@ class Journal:
             self._file_descriptor = -1
 
 
-def read_journal(path: str | Path) -> Iterator[RecordingHeader | Frame | Event]:
+def read_audit_log(path: str | Path) -> Iterator[RecordingHeader | Frame | Event]:
     """Everything that a journal and its older files hold, oldest first."""
     log_path = Path(path)
     backups = sorted(log_path.parent.glob(f"{log_path.name}.[0-9]*"), key=lambda backup: -int(backup.suffix[1:]))
@@ -227,7 +227,7 @@ def describe_shape(value: Any, depth: int = 0) -> Any:
     return _TYPE_NAMES.get(type(value), "null")
 
 
-def _request_fields(request: Question) -> dict[str, Any]:
+def _request_fields(request: PolicyRequest) -> dict[str, Any]:
     return {"kind": request.kind, "tool": request.tool or None}
 
 
@@ -264,7 +264,7 @@ def _rotate_files(path: Path, backup_count: int) -> None:
 class CallOutcome(Struct, frozen=True, kw_only=True):
     """How a call ended."""
 
-    request: Question
+    request: PolicyRequest
     outcome: str  # "ok", "error", or the kind of exception
     duration_ms: float
     error: str = ""
@@ -272,7 +272,7 @@ class CallOutcome(Struct, frozen=True, kw_only=True):
 
 
 @contextmanager
-def report_call(request: Question, emit: Callable[[HostEvent], None]) -> Generator[Callable[[Any], None]]:
+def report_call(request: PolicyRequest, emit: Callable[[HostEvent], None]) -> Generator[Callable[[Any], None]]:
     """Tell of a call before and after; what is yielded takes its result."""
     started_at = time.perf_counter()
     result: Any = None
@@ -298,7 +298,7 @@ def report_call(request: Question, emit: Callable[[HostEvent], None]) -> Generat
     emit_result("error" if getattr(result, "is_error", False) else "ok")
 
 
-def create_audit_listener(audit_log: Journal) -> Callable[[HostEvent], None]:
+def create_audit_listener(audit_log: AuditLog) -> Callable[[HostEvent], None]:
     """A listener that writes into a journal."""
 
     def write_event(event: HostEvent) -> None:
@@ -320,7 +320,7 @@ def create_audit_listener(audit_log: Journal) -> Callable[[HostEvent], None]:
                     result_bytes=call_outcome.result_bytes,
                 )
             case "server.added" | "server.removed" | "problem" | "definitions.changed":
-                audit_log.event(event.kind, event.server, new=event.new, reason=event.reason)
+                audit_log.write(event.kind, event.server, new=event.new, reason=event.reason)
             case _:
                 pass
 

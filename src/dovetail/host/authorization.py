@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from dovetail.errors import PolicyError, clip
-from dovetail.host.consent.consent import Allow, Answer, Broker, ConsentRequest, Edit, Later, attended
-from dovetail.host.consent.grants import Grants, grant
-from dovetail.host.consent.pins import Pins, fingerprint
-from dovetail.host.events import Event
+from dovetail.host.consent.consent import Allow, ConsentAnswer, ConsentHandler, ConsentRequest, Defer, Edit, attended
+from dovetail.host.consent.grants import GrantStore, grant
+from dovetail.host.consent.pins import PinStore, fingerprint
+from dovetail.host.events import HostEvent
 from dovetail.host.gateway.caller_pins import ANONYMOUS, CallerPins
-from dovetail.host.policy.policy import Decision, Policy, Question
-from dovetail.host.policy.rules import Kind
-from dovetail.schemas.definition_changes import Difference, changes, describe
+from dovetail.host.policy.policy import Decision, Policy, PolicyRequest
+from dovetail.host.policy.rules import ConsentKind
+from dovetail.schemas.definition_changes import DefinitionChange, diff_definitions, format_changes
 from dovetail.wire.base import Struct, replace
 
 _SEVERE_CHANGES: Final = frozenset({"widening", "instruction", "egress"})
@@ -30,7 +30,7 @@ class ConsentDeferred(PolicyError):
     """The question was put off: it stands in the inbox under a ticket."""
 
     def __init__(self, ticket: str) -> None:
-        super().__init__(f"it waits for an answer under the ticket {ticket}", verdict="ask")
+        super().__init__(f"it waits for an answer under the ticket {ticket}", action="ask")
         self.ticket = ticket
 
 
@@ -38,14 +38,14 @@ class Authorization(Struct, frozen=True):
     """It may happen: the question as it was judged, whose arguments are to be sent, and what the user put instead."""
 
     reason: str
-    request: Question
+    request: PolicyRequest
     edited_value: Any = None
 
 
 class DecisionDetails(Struct, frozen=True):
     """What was asked, and what was decided: the details of an event."""
 
-    request: Question
+    request: PolicyRequest
     decision: Decision
 
 
@@ -53,7 +53,12 @@ class RequestAuthorizer:
     """Where the questions of one host are decided."""
 
     def __init__(
-        self, policy: Policy, consent_handler: Broker, grants: Grants, pins: Pins, emit: Callable[[Event], None]
+        self,
+        policy: Policy,
+        consent_handler: ConsentHandler,
+        grants: GrantStore,
+        pins: PinStore,
+        emit: Callable[[HostEvent], None],
     ) -> None:
         self.policy = policy
         self.consent_handler = consent_handler
@@ -62,17 +67,17 @@ class RequestAuthorizer:
         self._caller_pins = CallerPins()
         self._emit = emit
 
-    def evaluate(self, request: Question) -> Decision:
+    def evaluate(self, request: PolicyRequest) -> Decision:
         """What the policy says."""
         return self.policy.decide(request)
 
-    def check(self, request: Question) -> Decision:
+    def check(self, request: PolicyRequest) -> Decision:
         """What the policy says; PolicyError if that is no."""
         return self._check_decision(request, self.evaluate(request))
 
     async def authorize(
         self,
-        request: Question,
+        request: PolicyRequest,
         definition: Any = None,
         details: Mapping[str, Any] | None = None,
         *,
@@ -97,14 +102,14 @@ class RequestAuthorizer:
 
     async def _authorize_decision(
         self,
-        request: Question,
+        request: PolicyRequest,
         decision: Decision,
         current_fingerprint: str,
         details: Mapping[str, Any] | None,
         wait: bool,
         ask: AskUser | None,
     ) -> Authorization:
-        if decision.verdict == "allow":
+        if decision.action == "allow":
             return self._allow(request, decision)
         if self.grants.find(request, current_fingerprint, time.time()) is not None:
             return self._allow(request, decision, "granted before")
@@ -113,7 +118,7 @@ class RequestAuthorizer:
         return await self.apply_answer(request, current_fingerprint, answer, decision)
 
     async def apply_answer(
-        self, request: Question, current_fingerprint: str, answer: Answer, decision: Decision
+        self, request: PolicyRequest, current_fingerprint: str, answer: ConsentAnswer, decision: Decision
     ) -> Authorization:
         """What a person's answer makes of a question that was decided to be asked: PolicyError if not a yes."""
         match answer:
@@ -123,98 +128,102 @@ class RequestAuthorizer:
             case Edit():
                 request = self.check_edited_arguments(request, answer.value)
                 return replace(self._allow(request, decision, "the user changed it"), edited_value=answer.value)
-            case Later():
+            case Defer():
                 raise ConsentDeferred(answer.ticket)
             case _:
                 raise self._refusal_error(request, decision, answer.reason or "the user said no")
 
-    def check_edited_arguments(self, request: Question, value: Any) -> Question:
+    def check_edited_arguments(self, request: PolicyRequest, value: Any) -> PolicyRequest:
         """The question with the arguments a person put in their place, if the policy lets them pass; or PolicyError."""
         if request.kind not in _KINDS_WITH_ARGUMENTS:
             return request
         if not isinstance(value, dict):
-            raise PolicyError(f"{request.full}: arguments are an object, and the user's edit is none")
+            raise PolicyError(f"{request.full_name}: arguments are an object, and the user's edit is none")
         edited_request = request.with_arguments(value)
         self.check(edited_request)
         return edited_request
 
     # What is decided, and told
 
-    def _decide(self, request: Question, ask: AskUser | None) -> Decision:
+    def _decide(self, request: PolicyRequest, ask: AskUser | None) -> Decision:
         """What the policy says, where nobody may be there to be asked."""
         decision = self.evaluate(request)
-        if decision.verdict != "ask" or ask is not None or attended(self.consent_handler):
+        if decision.action != "ask" or ask is not None or attended(self.consent_handler):
             return decision
         decision = self.policy.unattended(decision)
-        if decision.verdict == "allow":
+        if decision.action == "allow":
             return decision
         return replace(
             decision, reason=f"{decision.reason}. Give the host consent=, or allow it: {_suggest_rule(request)}"
         )
 
-    def _check_decision(self, request: Question, decision: Decision) -> Decision:
-        if decision.verdict in ("deny", "hide"):
+    def _check_decision(self, request: PolicyRequest, decision: Decision) -> Decision:
+        if decision.action in ("deny", "hide"):
             raise self._refusal_error(request, decision, decision.reason)
         return decision
 
-    def _allow(self, request: Question, decision: Decision, reason: str = "") -> Authorization:
+    def _allow(self, request: PolicyRequest, decision: Decision, reason: str = "") -> Authorization:
         self._emit_decision(request, replace(decision, verdict="allow", reason=reason or decision.reason))
         return Authorization(reason or decision.reason, request)
 
-    def _refusal_error(self, request: Question, decision: Decision, reason: str) -> PolicyError:
-        action = "deny" if decision.verdict in ("allow", "ask") else decision.verdict
+    def _refusal_error(self, request: PolicyRequest, decision: Decision, reason: str) -> PolicyError:
+        action = "deny" if decision.action in ("allow", "ask") else decision.action
         self._emit_decision(request, replace(decision, verdict=action, reason=reason))
-        description = request.full if request.kind == "tool.call" else f"{request.full} ({request.kind})"
-        return PolicyError(f"{description}: {reason}", verdict=action, rule=decision.rule).at(server=request.server)
+        description = request.full_name if request.kind == "tool.call" else f"{request.full_name} ({request.kind})"
+        return PolicyError(f"{description}: {reason}", action=action, rule=decision.rule).at(server=request.server)
 
-    def _emit_decision(self, request: Question, decision: Decision) -> None:
-        event = Event(kind="decision", server=request.server, old=request.kind, new=decision.verdict)
+    def _emit_decision(self, request: PolicyRequest, decision: Decision) -> None:
+        event = HostEvent(kind="decision", server=request.server, old=request.kind, new=decision.action)
         self._emit(replace(event, reason=decision.reason, details=DecisionDetails(request, decision)))
 
-    def emit_answer(self, request: Question, answer: Answer, reason: str) -> None:
+    def emit_answer(self, request: PolicyRequest, answer: ConsentAnswer, reason: str) -> None:
         """Tell what the person in charge answered."""
-        event = Event(kind="consent", server=request.server, old=request.kind, new=type(answer).__name__.lower())
+        event = HostEvent(kind="consent", server=request.server, old=request.kind, new=type(answer).__name__.lower())
         self._emit(replace(event, reason=reason, details=request))
 
     # What is kept
 
-    async def _store_grant(self, request: Question, current_fingerprint: str, answer: Allow) -> None:
+    async def _store_grant(self, request: PolicyRequest, current_fingerprint: str, answer: Allow) -> None:
         """Keep what was agreed to for longer than once."""
-        if answer.scope != "once" and request.identity:
-            exact_names = (request.arguments or {}).keys() if answer.exact else None
+        if answer.scope != "once" and request.server_identity:
+            exact_names = (request.arguments or {}).keys() if answer.exact_arguments else None
             new_grant = grant(
                 request,
                 current_fingerprint,
                 time.time(),
                 scope=answer.scope,
-                ttl=answer.expires,
+                ttl=answer.expires_in,
                 exact_names=exact_names,
             )
             await _store(request, self.grants.add, new_grant)
 
-    async def pin_definition(self, request: Question, definition: Any, current_fingerprint: str) -> None:
+    async def pin_definition(self, request: PolicyRequest, definition: Any, current_fingerprint: str) -> None:
         """Remember that this definition is used: by the caller the question is for, or by the host's user."""
-        if definition is None or not request.identity:
+        if definition is None or not request.server_identity:
             return
         if request.caller:
-            self._caller_pins.put(request.caller, request.identity, request.tool, current_fingerprint, definition)
+            self._caller_pins.put(
+                request.caller, request.server_identity, request.tool, current_fingerprint, definition
+            )
             return  # first sight by a caller does not pin it for the host's user either
-        pin = self.pins.get(request.identity, request.tool)
+        pin = self.pins.get(request.server_identity, request.tool)
         if pin is None or pin.fingerprint != current_fingerprint:
-            await _store(request, self.pins.keep, request.server, request.identity, [definition], time.time())
+            await _store(request, self.pins.accept, request.server, request.server_identity, [definition], time.time())
 
     # Definitions that change
 
     def find_definition_changes(
-        self, request: Question, definition: Any, current_fingerprint: str
-    ) -> list[Difference] | None:
+        self, request: PolicyRequest, definition: Any, current_fingerprint: str
+    ) -> list[DefinitionChange] | None:
         """What is graver than words in other places, since it was used last; None if there is nothing to show."""
-        if definition is None or not request.identity:
+        if definition is None or not request.server_identity:
             return None
         definition_changes = self._compare_with_pin(request, definition, current_fingerprint)
-        return definition_changes if any(change.kind in _SEVERE_CHANGES for change in definition_changes) else None
+        return definition_changes if any(change.severity in _SEVERE_CHANGES for change in definition_changes) else None
 
-    def _compare_with_pin(self, request: Question, definition: Any, current_fingerprint: str) -> list[Difference]:
+    def _compare_with_pin(
+        self, request: PolicyRequest, definition: Any, current_fingerprint: str
+    ) -> list[DefinitionChange]:
         """Return what changed since the caller used it.
 
         A caller that has not used it is compared with the host's user. So are callers that cannot be told apart, as
@@ -222,10 +231,10 @@ class RequestAuthorizer:
         """
         used_fingerprint: str | None = None
         if request.caller:
-            used_fingerprint = self._caller_pins.get(request.caller, request.identity, request.tool)
+            used_fingerprint = self._caller_pins.get(request.caller, request.server_identity, request.tool)
         if used_fingerprint == current_fingerprint:
             return []
-        pin = self.pins.get(request.identity, request.tool)
+        pin = self.pins.get(request.server_identity, request.tool)
         if request.caller == ANONYMOUS and pin is not None and pin.fingerprint == current_fingerprint:
             return []
         if used_fingerprint is not None:
@@ -233,52 +242,52 @@ class RequestAuthorizer:
             return _diff_or_unknown(pinned_definition or self._caller_pins.get_definition(used_fingerprint), definition)
         if pin is None or pin.fingerprint == current_fingerprint:
             return []
-        return self.pins.compare(request.identity, [definition]).changed[0].differences
+        return self.pins.compare(request.server_identity, [definition]).changed[0].differences
 
     async def _confirm_changes(
-        self, request: Question, definition_changes: list[Difference], wait: bool, ask: AskUser | None
+        self, request: PolicyRequest, definition_changes: list[DefinitionChange], wait: bool, ask: AskUser | None
     ) -> None:
         change_request = replace(request, kind="definition.changed", arguments=None)
         decision = self.check(change_request)
         reason = "its definition is not the one that was used before"
         answer = await (ask or self.consent_handler.ask)(
-            build_consent_request(change_request, reason, {"changes": describe(definition_changes)}, wait)
+            build_consent_request(change_request, reason, {"changes": format_changes(definition_changes)}, wait)
         )
         self.emit_answer(change_request, answer, reason)
-        if isinstance(answer, Later):
+        if isinstance(answer, Defer):
             raise ConsentDeferred(answer.ticket)
         if not isinstance(answer, Allow):
-            text = f"its definition changed, and that was not agreed to: {describe(definition_changes[:3])}"
+            text = f"its definition changed, and that was not agreed to: {format_changes(definition_changes[:3])}"
             raise self._refusal_error(request, decision, text)
 
 
-async def _store(request: Question, save: Callable[..., Any], *args: Any) -> None:
+async def _store(request: PolicyRequest, save: Callable[..., Any], *args: Any) -> None:
     """Written down off the loop, since another process may hold the file."""
     try:
         await asyncio.to_thread(save, *args)
     except OSError as exc:
-        text = f"{request.full}: what was agreed to cannot be kept: {exc}"
+        text = f"{request.full_name}: what was agreed to cannot be kept: {exc}"
         raise PolicyError(text).at(server=request.server) from exc
 
 
-def _diff_or_unknown(old: Any, new: Any) -> list[Difference]:
-    definition_changes = changes(old, new) if old else []
+def _diff_or_unknown(old: Any, new: Any) -> list[DefinitionChange]:
+    definition_changes = diff_definitions(old, new) if old else []
     return definition_changes or [
-        Difference("", "widening", "the definition that was used before is not known any more")
+        DefinitionChange("", "widening", "the definition that was used before is not known any more")
     ]
 
 
-def _suggest_rule(request: Question) -> str:
+def _suggest_rule(request: PolicyRequest) -> str:
     fields = {"kind": request.kind, "server": request.server, "tool": request.tool}
     arguments = ", ".join(f'{name}="{clip(value)}"' for name, value in fields.items() if value)
     return f'rule("allow", {arguments})'
 
 
 def build_consent_request(
-    request: Question, reason: str, details: Mapping[str, Any] | None = None, wait: bool = True
+    request: PolicyRequest, reason: str, details: Mapping[str, Any] | None = None, wait: bool = True
 ) -> ConsentRequest:
     """A question for a policy as one for a person."""
-    kind: Kind = request.kind  # pyright: ignore[reportAssignmentType]
+    kind: ConsentKind = request.kind  # pyright: ignore[reportAssignmentType]
     return ConsentRequest(
         kind=kind,
         server=request.server,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from dovetail.errors import PolicyError
-from dovetail.host.managed_server import Member
+from dovetail.host.managed_server import ManagedServer
 from dovetail.protocol.principal import Principal
 from dovetail.wire.base import replace
 
@@ -22,19 +22,19 @@ class CallerClients:
     """The members of one server, by caller."""
 
     def __init__(
-        self, shared_server: Member, create_client: Callable[..., Any], credentials: CredentialsProvider
+        self, shared_server: ManagedServer, create_client: Callable[..., Any], credentials: CredentialsProvider
     ) -> None:
         self._shared_server = shared_server
         self._create_client = create_client
         self._credentials = credentials
-        self._servers_by_caller: dict[str, Member] = {}
+        self._servers_by_caller: dict[str, ManagedServer] = {}
 
     @property
-    def servers(self) -> tuple[Member, ...]:
+    def servers(self) -> tuple[ManagedServer, ...]:
         """All of them."""
         return tuple(self._servers_by_caller.values())
 
-    def get_server(self, principal: Any) -> Member:
+    def get_server(self, principal: Any) -> ManagedServer:
         """The member of one caller; PolicyError for one nobody knows."""
         if principal is None:
             raise PolicyError(f"{self._shared_server.name} is only for callers who are logged in").at(
@@ -44,13 +44,13 @@ class CallerClients:
         self._servers_by_caller[str(principal)] = server  # the last used stands last
         return server
 
-    def _create_server(self, principal: Any) -> Member:
+    def _create_server(self, principal: Any) -> ManagedServer:
         client_options = self._credentials(principal)
         if client_options is None:
             raise PolicyError(f"{self._shared_server.name} is not for this caller").at(server=self._shared_server.name)
         self._drop_idle()
         settings = replace(
-            self._shared_server.settings, idle_stop=self._shared_server.settings.idle_stop or _IDLE_TIMEOUT_S
+            self._shared_server.settings, idle_stop=self._shared_server.settings.idle_timeout or _IDLE_TIMEOUT_S
         )
         server = self._shared_server.sibling(lambda: self._create_client(**client_options), settings)
         server.shared = True

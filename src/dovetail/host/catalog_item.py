@@ -19,18 +19,18 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
     tools: Sequence[Tool] = ()
     resources: Sequence[Resource] = ()
-    templates: Sequence[ResourceTemplate] = ()
+    resource_templates: Sequence[ResourceTemplate] = ()
     prompts: Sequence[Prompt] = ()
 
 
-class Offered(Struct, frozen=True, kw_only=True):
+class CatalogEntry(Struct, frozen=True, kw_only=True):
     """One thing of one server."""
 
     server: str
     name: str  # at home: a name, or a URI
-    full: str  # the host's spelling: "server.tool"
-    exposed: str  # what a model sees
-    declaration: Any
+    full_name: str  # the host's spelling: "server.tool"
+    model_name: str  # what a model sees
+    definition: Any
     tokens: int = 0  # what its definition takes of a conversation, roughly
 
 

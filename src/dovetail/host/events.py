@@ -25,7 +25,7 @@ EVENT_KINDS: Final = (
 )
 
 
-class Event(Struct, frozen=True, kw_only=True):
+class HostEvent(Struct, frozen=True, kw_only=True):
     """Something a host tells of: its kind, the server it is about, and what there is to say."""
 
     kind: str

@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 from dovetail.client.targets import Client
 from dovetail.errors import PolicyError
 from dovetail.host.audit_log import report_call
-from dovetail.host.consent.consent import Answer, ConsentRequest
-from dovetail.host.managed_server import Member
-from dovetail.host.policy.policy import Question
+from dovetail.host.consent.consent import ConsentAnswer, ConsentRequest
+from dovetail.host.managed_server import ManagedServer
+from dovetail.host.policy.policy import PolicyRequest
 from dovetail.host.policy.quotas import truncate_result
 from dovetail.host.servers import ManagedServers
 from dovetail.wire.base import replace
@@ -22,11 +22,11 @@ from dovetail.wire.tools import CallToolResult
 
 # From a client and the seconds it may take, if there is a limit, to a result.
 ClientOperation: TypeAlias = Callable[[Client, float | None], Awaitable[Any]]
-AskUser: TypeAlias = Callable[[ConsentRequest], Awaitable[Answer]]
+AskUser: TypeAlias = Callable[[ConsentRequest], Awaitable[ConsentAnswer]]
 
 
 async def run_request(
-    host: ManagedServers, managed_server: Member, request: Question, operation: ClientOperation
+    host: ManagedServers, managed_server: ManagedServer, request: PolicyRequest, operation: ClientOperation
 ) -> Any:
     """Have it done, within the limits of its kind."""
     limits = host.quota(managed_server, request.tool)
@@ -42,7 +42,7 @@ async def run_request(
 
 async def review_result(
     host: ManagedServers,
-    managed_server: Member,
+    managed_server: ManagedServer,
     definition: Any,
     result: Any,
     ask: AskUser | None = None,
@@ -55,7 +55,7 @@ async def review_result(
     request = replace(host.question(managed_server, "tool.result", definition.name, None, definition), caller=caller)
     max_bytes = host.quota(managed_server, definition.name).result_bytes
     if isinstance(result, bytes):
-        if host.desk.evaluate(request).verdict == "allow" and (max_bytes is None or len(result) <= max_bytes):
+        if host.desk.evaluate(request).action == "allow" and (max_bytes is None or len(result) <= max_bytes):
             return result
         result = decode_body(result, CallToolResult, "the result of tools/call")
     result = truncate_result(result, max_bytes)
@@ -67,13 +67,13 @@ async def review_result(
     return convert({"content": content, "isError": result.is_error}, CallToolResult, label="an edited result")
 
 
-def find_denial(host: ManagedServers, managed_server: Member, kind: str, name: str) -> PolicyError | None:
+def find_denial(host: ManagedServers, managed_server: ManagedServer, kind: str, name: str) -> PolicyError | None:
     """Why nothing at all may be done with something, whatever the arguments; None if something may."""
     request = host.question(managed_server, kind, name, None)
     decision = host.desk.evaluate(request)
     rule = decision.rule
-    depends_on_call = rule is not None and (rule.conditional or bool(rule.facts))  # on what is not known here
-    if decision.verdict in ("hide", "deny") and not depends_on_call:
-        error = PolicyError(f"{request.full}: {decision.reason}", verdict=decision.verdict, rule=decision.rule)
+    depends_on_call = rule is not None and (rule.conditional or bool(rule.annotations))  # on what is not known here
+    if decision.action in ("hide", "deny") and not depends_on_call:
+        error = PolicyError(f"{request.full_name}: {decision.reason}", action=decision.action, rule=decision.rule)
         return error.at(server=managed_server.name)
     return None

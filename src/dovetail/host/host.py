@@ -11,25 +11,25 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from dovetail.client.deadlines import Progress
-from dovetail.client.input_rounds import Pending
+from dovetail.client.input_rounds import PendingRequest
 from dovetail.client.targets import Client
-from dovetail.host.audit_log import Journal, create_audit_listener
+from dovetail.host.audit_log import AuditLog, create_audit_listener
 from dovetail.host.authorization import ConsentDeferred
 from dovetail.host.config.config_files import check_level
-from dovetail.host.config.secret_lookup import ConfigLevel, Secrets
-from dovetail.host.config.server_entry import Entry, Problem
+from dovetail.host.config.secret_lookup import ConfigLevel, SecretResolver
+from dovetail.host.config.server_entry import ConfigProblem, ServerConfig
 from dovetail.host.config.watcher import ConfigWatcher, check_files_exist
-from dovetail.host.consent.consent import Broker, as_consent_answer
-from dovetail.host.consent.grants import Grants
-from dovetail.host.consent.inbox import Item
-from dovetail.host.consent.pins import Pins
+from dovetail.host.consent.consent import ConsentHandler, as_consent_answer
+from dovetail.host.consent.grants import GrantStore
+from dovetail.host.consent.inbox import PendingConsent
+from dovetail.host.consent.pins import PinStore
 from dovetail.host.consent.postponed_calls import PendingCalls
-from dovetail.host.events import Event
+from dovetail.host.events import HostEvent
 from dovetail.host.execution import find_denial, review_result, run_request
 from dovetail.host.gateway.gateway import Gateway, GatewayMode
 from dovetail.host.input_handlers import add_handler_hints
-from dovetail.host.managed_server import Member
-from dovetail.host.policy.policy import Policy, Question
+from dovetail.host.managed_server import ManagedServer
+from dovetail.host.policy.policy import Policy, PolicyRequest
 from dovetail.host.search_tools import CALL_TOOL, SEARCH_TOOL_BY_NAME, parse_inner_call, run_search_tool
 from dovetail.host.servers import DEFAULT_READY_TIMEOUT_S, ManagedServers
 from dovetail.protocol.language_model import Model
@@ -58,15 +58,15 @@ class Host(ManagedServers):
         self,
         *,
         policy: Policy | str | Path | None = None,
-        consent: Broker | Callable[..., Any] | None = None,
+        consent: ConsentHandler | Callable[..., Any] | None = None,
         model: Model | None = None,
-        grants: Grants | str | Path | None = None,
-        pins: Pins | str | Path | None = None,
-        journal: Journal | str | Path | None = None,
+        grants: GrantStore | str | Path | None = None,
+        pins: PinStore | str | Path | None = None,
+        audit_log: AuditLog | str | Path | None = None,
         roots: Sequence[Any] = (),
-        patience: float = DEFAULT_READY_TIMEOUT_S,
+        ready_timeout: float = DEFAULT_READY_TIMEOUT_S,
         project: str = "",
-        secrets: Secrets | None = None,
+        secrets: SecretResolver | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(
@@ -76,7 +76,7 @@ class Host(ManagedServers):
             grants=grants,
             pins=pins,
             roots=roots,
-            patience=patience,
+            patience=ready_timeout,
             project=project,
             secrets=secrets,
             settings=settings,
@@ -85,7 +85,7 @@ class Host(ManagedServers):
         self._config_watcher: ConfigWatcher | None = None
         self._watch_task: asyncio.Task[None] | None = None
         self._http_tasks: dict[Any, asyncio.Task[None]] = {}
-        self._audit_log = Journal(journal) if isinstance(journal, str | Path) else journal
+        self._audit_log = AuditLog(audit_log) if isinstance(audit_log, str | Path) else audit_log
         if self._audit_log is not None:
             self._audit_log.mask(self.secrets)
             self.on("*", create_audit_listener(self._audit_log))
@@ -98,7 +98,7 @@ class Host(ManagedServers):
         *paths: str | Path,
         level: ConfigLevel = "user",
         watch: bool = False,
-        secrets: Secrets | None = None,
+        secrets: SecretResolver | None = None,
         **options: Any,
     ) -> Self:
         """A host of the servers in configuration files of any known host; without paths, of all that are found here.
@@ -124,9 +124,9 @@ class Host(ManagedServers):
                 await self.remove(name)
         self._apply_config(entries, problems)
 
-    def _apply_config(self, entries: Mapping[str, Entry], problems: Sequence[Problem]) -> None:
+    def _apply_config(self, entries: Mapping[str, ServerConfig], problems: Sequence[ConfigProblem]) -> None:
         assert self._config_watcher is not None
-        add_problems: list[Problem] = []
+        add_problems: list[ConfigProblem] = []
         for name, entry in entries.items():
             if name in self._config_watcher.applied_entries:
                 continue
@@ -134,10 +134,10 @@ class Host(ManagedServers):
                 self.add(name, self._config_watcher.create_target(entry), **self._config_watcher.build_options(entry))
                 self._config_watcher.applied_entries[name] = entry
             except (ValueError, TypeError) as exc:
-                add_problems.append(Problem(entry.source, entry.path, f"{entry.written}: {exc}"))
+                add_problems.append(ConfigProblem(entry.source, entry.path, f"{entry.original_name}: {exc}"))
         self.config_problems = (*problems, *add_problems)
         for problem in self.config_problems:
-            self.tell(Event(kind="problem", server="", reason=problem.text, details=problem))
+            self.tell(HostEvent(kind="problem", server="", reason=problem.message, details=problem))
 
     # Life
 
@@ -194,7 +194,7 @@ class Host(ManagedServers):
         *,
         wait: bool = True,
         timeout: float | None = None,
-        progress: Progress | None = None,
+        progress_handler: Progress | None = None,
         meta: Mapping[str, Any] | None = None,
         retry: bool | None = None,
         **named: Any,
@@ -202,7 +202,7 @@ class Host(ManagedServers):
         """Call a tool by "server.tool", by what a model sees, or by its bare name if only one server has it.
 
         Arguments are given as a mapping, or by name where no option is called so. Returns its result; with `wait=False`
-        and a `DurableConsent`, a `Waiting` if somebody has to answer first.
+        and a `DurableConsent`, a `PendingCall` if somebody has to answer first.
 
         Raises:
             PolicyError: the policy, or the user, said no.
@@ -228,16 +228,16 @@ class Host(ManagedServers):
             authorization.request,
             wait=wait,
             timeout=timeout,
-            progress=progress,
+            progress=progress_handler,
             meta=meta,
             retry=retry,
         )
 
     async def perform(
         self,
-        managed_server: Member,
+        managed_server: ManagedServer,
         definition: Any,
-        request: Question,
+        request: PolicyRequest,
         *,
         wait: bool = True,
         resume: Callable[[Client], Awaitable[Any]] | None = None,
@@ -255,16 +255,16 @@ class Host(ManagedServers):
             call = client.call_tool if wait else client.start_tool
             idle_timeout = timeout if max_seconds is None else min(timeout or max_seconds, max_seconds)
             return await call(
-                request.tool, dict(request.arguments or {}), timeout=idle_timeout, total=max_seconds, **options
+                request.tool, dict(request.arguments or {}), timeout=idle_timeout, total_timeout=max_seconds, **options
             )
 
         with add_handler_hints():
             result = await run_request(self, managed_server, request, send_request)
-        if isinstance(result, Pending):
+        if isinstance(result, PendingRequest):
             return await self.postponing.handle_input_requests(managed_server, definition, request, result)
         return await review_result(self, managed_server, definition, result)
 
-    async def read(self, server: str, uri: str) -> ReadResourceResult:
+    async def read_resource(self, server: str, uri: str) -> ReadResourceResult:
         """Read a resource of a server."""
         managed_server = self._get_server(server)
         request = self.question(managed_server, "resource.read", uri, None)
@@ -273,7 +273,7 @@ class Host(ManagedServers):
             self, managed_server, request, lambda client, max_seconds: client.read_resource(uri, timeout=max_seconds)
         )
 
-    async def prompt(self, server: str, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:
+    async def get_prompt(self, server: str, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:
         """A prompt of a server, filled in."""
         managed_server = self._get_server(server)
         request = self.question(managed_server, "prompt.get", name, dict(arguments or {}))
@@ -304,7 +304,7 @@ class Host(ManagedServers):
 
     # Questions that wait
 
-    async def inbox(self) -> "AsyncGenerator[Item]":
+    async def list_pending(self) -> "AsyncGenerator[PendingConsent]":
         """The questions that wait for an answer, oldest first."""
         for item in await self.postponing.list_items():
             yield item
@@ -318,12 +318,14 @@ class Host(ManagedServers):
 
     # As a server itself
 
-    def as_server(self, mode: GatewayMode = "merged", *, only: str | None = None, **options: Any) -> Server:
+    def as_server(self, mode: GatewayMode = "merged", *, server: str | None = None, **options: Any) -> Server:
         """All servers as one: `mode` "merged", or "search" for three tools that find the others; or `only` one of them.
 
         Options are those of `Server`.
         """
-        gateway = Gateway(self, lambda: nullcontext() if self.is_open else self, mode=mode, only_server=only, **options)
+        gateway = Gateway(
+            self, lambda: nullcontext() if self.is_open else self, mode=mode, only_server=server, **options
+        )
         self.on("server.added", lambda _: gateway.sync_mounts())
         self.on("server.removed", lambda _: gateway.sync_mounts())
         return gateway.server

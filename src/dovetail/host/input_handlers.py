@@ -9,15 +9,23 @@ from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from dovetail.errors import AnswerError, Declined, Dismissed, InvalidParams, MCPError, ModelError, PolicyError
+from dovetail.errors import (
+    ElicitationCancelled,
+    ElicitationDeclined,
+    InputRequestError,
+    InvalidParams,
+    MCPError,
+    ModelError,
+    PolicyError,
+)
 from dovetail.host.authorization import ConsentDeferred, RequestAuthorizer, build_consent_request
-from dovetail.host.consent.consent import Deny, Edit, Later
-from dovetail.host.policy.policy import Question
-from dovetail.protocol.language_model import Model, Reply
+from dovetail.host.consent.consent import Defer, Deny, Edit
+from dovetail.host.policy.policy import PolicyRequest
+from dovetail.protocol.language_model import Model, ModelReply
 from dovetail.wire.base import replace
 from dovetail.wire.codec import convert, to_plain
-from dovetail.wire.elicitation import ElicitParams, ElicitResult
-from dovetail.wire.sampling import CreateMessageParams, CreateMessageResult
+from dovetail.wire.elicitation import ElicitRequestParams, ElicitResult
+from dovetail.wire.sampling import CreateMessageRequestParams, CreateMessageResult
 
 _KIND_BY_METHOD: Final = {
     "elicitation/create": "elicit.form",
@@ -65,13 +73,13 @@ class HostInputHandlers:
             options["roots"] = self.list_roots
         return options
 
-    def _policy_request(self, kind: str, arguments: dict[str, Any] | None = None) -> Question:
-        return Question(
+    def _policy_request(self, kind: str, arguments: dict[str, Any] | None = None) -> PolicyRequest:
+        return PolicyRequest(
             server=self._server_name,
             kind=kind,
             arguments=arguments,
             trusted=self._is_trusted,
-            identity=self._server_identity,
+            server_identity=self._server_identity,
         )
 
     def filter_request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -81,7 +89,7 @@ class HostInputHandlers:
         """
         kind = "elicit.url" if params.get("mode") == "url" else _KIND_BY_METHOD.get(method, method)
         decision = self._authorizer.evaluate(self._policy_request(kind))
-        if decision.verdict not in ("deny", "hide"):
+        if decision.action not in ("deny", "hide"):
             return None
         self._authorizer.emit_answer(self._policy_request(kind), Deny(decision.reason), decision.reason)
         match method:
@@ -94,12 +102,12 @@ class HostInputHandlers:
 
     # Forms and visits
 
-    async def elicit(self, params: ElicitParams) -> Any:
+    async def elicit(self, params: ElicitRequestParams) -> Any:
         """What a person fills in."""
         details = {"message": params.message, "schema": params.requested_schema or {}}
         return await self._ask_user("elicit.form", details)
 
-    async def elicit_url(self, params: ElicitParams) -> Any:
+    async def elicit_url(self, params: ElicitRequestParams) -> Any:
         """Whether a person agrees to visit a page; opening it is the broker's business."""
         host = urlsplit(params.url or "").hostname or ""
         return await self._ask_user("elicit.url", {"message": params.message, "url": params.url, "host": host})
@@ -107,7 +115,7 @@ class HostInputHandlers:
     async def _ask_user(self, kind: str, details: dict[str, Any]) -> Any:
         """A server's question is always for a person: a policy can only keep it from them."""
         decision = self._authorizer.evaluate(self._policy_request(kind))
-        if decision.verdict in ("deny", "hide"):
+        if decision.action in ("deny", "hide"):
             return ElicitResult(action="decline")
         async with self._user_lock:
             answer = await self._authorizer.consent_handler.ask(
@@ -117,20 +125,20 @@ class HostInputHandlers:
         match answer:
             case Edit():
                 return answer.value
-            case Deny(dismissed=True):
-                raise Dismissed
-            case Later():
+            case Deny(cancelled=True):
+                raise ElicitationCancelled
+            case Defer():
                 raise ConsentDeferred(answer.ticket)
             case Deny():
-                raise Declined
+                raise ElicitationDeclined
             case _:
                 if kind == "elicit.url":
                     return True
-                raise AnswerError("a form is answered by what was filled in: Edit({...}) or a dict; or by Deny()")
+                raise InputRequestError("a form is answered by what was filled in: Edit({...}) or a dict; or by Deny()")
 
     # The model
 
-    async def create_message(self, params: CreateMessageParams) -> CreateMessageResult:
+    async def create_message(self, params: CreateMessageRequestParams) -> CreateMessageResult:
         """What the host's model says. The server sees no other server's context, and gets no more than its share."""
         assert self._model is not None
         params = replace(params, include_context="none", max_tokens=min(params.max_tokens, _MAX_REPLY_TOKENS))
@@ -145,25 +153,27 @@ class HostInputHandlers:
             if authorization.edited_value is not None:
                 params = _apply_edit(params, authorization.edited_value)
             reply = await self._request_reply(params, self._model)
-            if reply.unread:
-                raise ModelError(f"the model's call of a tool cannot be read: {next(iter(reply.unread.values()))}")
+            if reply.invalid_calls:
+                raise ModelError(
+                    f"the model's call of a tool cannot be read: {next(iter(reply.invalid_calls.values()))}"
+                )
             return await self._review_reply(reply)
         except PolicyError as exc:
             raise RequestRejected(f"The sampling request was rejected: {exc.args[0]}") from None
 
-    async def _request_reply(self, params: CreateMessageParams, model: Model) -> Reply:
-        return await model.reply(
+    async def _request_reply(self, params: CreateMessageRequestParams, model: Model) -> ModelReply:
+        return await model.create_message(
             params.messages,
             params.tools or (),
             max_tokens=params.max_tokens,
-            system=params.system_prompt,
+            system_prompt=params.system_prompt,
             temperature=params.temperature,
-            stop=params.stop_sequences or (),
-            choice=params.tool_choice,
-            preferences=params.model_preferences,
+            stop_sequences=params.stop_sequences or (),
+            tool_choice=params.tool_choice,
+            model_preferences=params.model_preferences,
         )
 
-    async def _review_reply(self, reply: Reply) -> CreateMessageResult:
+    async def _review_reply(self, reply: ModelReply) -> CreateMessageResult:
         content: Any = reply.content[0] if len(reply.content) == 1 else reply.content
         result = CreateMessageResult(
             role="assistant", content=content, model=reply.model, stop_reason=reply.stop_reason
@@ -196,7 +206,7 @@ class HostInputHandlers:
         return roots if authorization.edited_value is None else authorization.edited_value
 
 
-def _describe_params(params: CreateMessageParams) -> dict[str, Any]:
+def _describe_params(params: CreateMessageRequestParams) -> dict[str, Any]:
     details = {
         "system": params.system_prompt,
         "preferences": params.model_preferences,
@@ -210,12 +220,12 @@ def _to_content(edited: Any) -> Any:
     return {"type": "text", "text": edited} if isinstance(edited, str) else to_plain(edited)
 
 
-def _apply_edit(params: CreateMessageParams, edited: Any) -> CreateMessageParams:
+def _apply_edit(params: CreateMessageRequestParams, edited: Any) -> CreateMessageRequestParams:
     """The request as the person changed it: its messages, or any of its fields."""
     if isinstance(edited, str):
         edited = [{"role": "user", "content": _to_content(edited)}]
     changes = {"messages": to_plain(edited)} if isinstance(edited, list) else to_plain(edited)
-    return convert(to_plain(params) | changes, CreateMessageParams, label="an edited request")
+    return convert(to_plain(params) | changes, CreateMessageRequestParams, label="an edited request")
 
 
 _HANDLER_HINTS: Final = {"sampling": "Host(model=...)", "roots": "Host(roots=[...])"}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from dovetail.client.targets import Client
-from dovetail.host.events import Event
+from dovetail.host.events import HostEvent
 from dovetail.protocol.mountable import ChangeCallback, ItemKind
 from dovetail.protocol.subscription_filter import (
     PROMPTS_LIST_CHANGED,
@@ -31,7 +31,7 @@ _LIST_BY_KIND: Final[Mapping[ItemKind, str]] = {kind: name for name, kinds in _K
 class ListCache:
     """The lists of one server."""
 
-    def __init__(self, server_name: str, emit: Callable[[Event], None]) -> None:
+    def __init__(self, server_name: str, emit: Callable[[HostEvent], None]) -> None:
         self.items_by_kind: dict[ItemKind, dict[str, Any]] = {}
         self.change_callbacks: list[ChangeCallback] = []
         self._server_name = server_name
@@ -76,10 +76,12 @@ class ListCache:
             if (previous or {}) != items:
                 self._notify(_LIST_BY_KIND[kind], None, None)
         if previous is not None and previous != items:
-            self._emit(Event(kind="definitions.changed", server=self._server_name, new=kind, details=(previous, items)))
+            self._emit(
+                HostEvent(kind="definitions.changed", server=self._server_name, new=kind, details=(previous, items))
+            )
 
     def _notify(self, list_name: str, uri: str | None, details: Any) -> None:
-        self._emit(Event(kind=f"{list_name}.changed", server=self._server_name, details=details))
+        self._emit(HostEvent(kind=f"{list_name}.changed", server=self._server_name, details=details))
         for callback in tuple(self.change_callbacks):
             callback(_NOTIFICATION_BY_LIST[list_name], uri)
 
@@ -96,7 +98,7 @@ class ListCache:
 
 def has_change_notices(client: Client) -> bool:
     """Whether a server says that it tells of changes."""
-    capabilities = client.capabilities
+    capabilities = client.server_capabilities
     return any(
         capability is not None and capability.list_changed
         for capability in (capabilities.tools, capabilities.prompts, capabilities.resources)
@@ -105,7 +107,7 @@ def has_change_notices(client: Client) -> bool:
 
 async def fetch_definitions(client: Client, kind: ItemKind) -> dict[str, Any]:
     """What a server offers of a kind, by name or URI."""
-    capabilities = client.capabilities
+    capabilities = client.server_capabilities
     match kind:
         case "tool":
             return _index_definitions(await client.list_tools() if capabilities.tools is not None else (), "name")

@@ -14,34 +14,34 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from dovetail.client.mounted_client import InputFilter, MountedClient
-from dovetail.client.subscription import Change
+from dovetail.client.subscription import ChangeEvent
 from dovetail.client.targets import Client
-from dovetail.errors import AuthError, CannotStart, MCPError, RequestTimeout, TransportError, Unauthorized, clip
-from dovetail.host.config.secret_lookup import Unresolved, mask_error
-from dovetail.host.events import Event
+from dovetail.errors import AuthError, MCPError, ProcessStartError, RequestTimeout, TransportError, Unauthorized, clip
+from dovetail.host.config.secret_lookup import SecretNotFound, mask_error
+from dovetail.host.events import HostEvent
 from dovetail.host.list_cache import ListCache, fetch_definitions, has_change_notices
-from dovetail.host.policy.quotas import Quota
+from dovetail.host.policy.quotas import ToolLimits
 from dovetail.protocol.mountable import ChangeCallback, ItemKind
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode_canonical
 from dovetail.wire.revisions import is_stateless
 
 
-class Terms(Struct, frozen=True, kw_only=True):
+class ServerSettings(Struct, frozen=True, kw_only=True):
     """How one server is treated. Times are seconds."""
 
-    trust: bool = False  # whether what it says of its own tools may relax a policy
+    trusted: bool = False  # whether what it says of its own tools may relax a policy
     start: Literal["lazy", "eager"] = "lazy"
-    start_time: float = 30.0  # to become ready
-    list_time: float = 10.0  # to say what it offers
-    list_life: float = 60.0  # of a list, where the server does not tell of changes
-    idle_stop: float | None = None  # unused for so long, it is stopped; what it offers stays known
+    start_timeout: float = 30.0  # to become ready
+    list_timeout: float = 10.0  # to say what it offers
+    list_ttl: float = 60.0  # of a list, where the server does not tell of changes
+    idle_timeout: float | None = None  # unused for so long, it is stopped; what it offers stays known
     backoff: tuple[float, float] = (1.0, 60.0)  # between attempts: the first wait, doubling up to the last
-    give_up: int = 5  # failures in a row after which it is only tried once in a while
-    allow: tuple[str, ...] = ("*",)  # globs of tools
-    deny: tuple[str, ...] = ()
+    max_restarts: int = 5  # failures in a row after which it is only tried once in a while
+    include_tools: tuple[str, ...] = ("*",)  # globs of tools
+    exclude_tools: tuple[str, ...] = ()
     roots: tuple[Any, ...] | None = None  # instead of the host's
-    quota: Quota = Quota()  # for each of its tools, beside what the policy says
+    limits: ToolLimits = ToolLimits()  # for each of its tools, beside what the policy says
 
 
 log = logging.getLogger("dovetail")
@@ -61,15 +61,15 @@ class ResourceSubscription:
         self.task: asyncio.Task[Any]
 
 
-class Member:
+class ManagedServer:
     """One server, from its first use to its last."""
 
     def __init__(
         self,
         name: str,
         create_client: Callable[[], Client | Awaitable[Client]],
-        settings: Terms,
-        emit: Callable[[Event], None],
+        settings: ServerSettings,
+        emit: Callable[[HostEvent], None],
         *,
         identity: str = "",
         source: str = "",
@@ -84,7 +84,7 @@ class Member:
         self.identity = identity  # which command or URL it is
         self.source = source
         self.state: ServerState = "idle" if enabled else "disabled"
-        self.reason: MCPError | None = None
+        self.last_error: MCPError | None = None
         self.shared = False  # whether callers of a gateway may use it too
         self.screen = input_filter  # looks at what it asks them
         self._create_client = create_client
@@ -107,9 +107,11 @@ class Member:
         self._retry_at = 0.0
         self._has_change_notices = False  # whether the server tells of changes
 
-    def sibling(self, create_client: Callable[[], Client | Awaitable[Client]], settings: Terms) -> "Member":
+    def sibling(
+        self, create_client: Callable[[], Client | Awaitable[Client]], settings: ServerSettings
+    ) -> "ManagedServer":
         """The same server once more, for somebody else; who hears of the one hears of the other."""
-        sibling_server = Member(
+        sibling_server = ManagedServer(
             self.name,
             create_client,
             settings,
@@ -125,18 +127,18 @@ class Member:
         return sibling_server
 
     def __repr__(self) -> str:
-        return f"<{self.name}: {self.state}{f', {clip(str(self.reason))}' if self.reason else ''}>"
+        return f"<{self.name}: {self.state}{f', {clip(str(self.last_error))}' if self.last_error else ''}>"
 
     # State
 
     def _set_state(self, state: ServerState, reason: MCPError | None = None) -> None:
         if reason is not None:
             mask_error(reason, self._mask)
-        old, self.state, self.reason = self.state, state, reason
+        old, self.state, self.last_error = self.state, state, reason
         if old != state or reason is not None:
             reason_text = None if reason is None else str(reason)
             self._emit(
-                Event(kind="server.state", server=self.name, old=old, new=state, reason=reason_text, details=reason)
+                HostEvent(kind="server.state", server=self.name, old=old, new=state, reason=reason_text, details=reason)
             )
 
     @property
@@ -173,20 +175,22 @@ class Member:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled() and not _is_being_cancelled():
-                raise CannotStart("it was stopped meanwhile").at(server=self.name) from None
+                raise ProcessStartError("it was stopped meanwhile").at(server=self.name) from None
             raise
 
     def _check_startable(self) -> None:
         if obstacle := self._find_start_obstacle():
-            raise CannotStart(obstacle).at(server=self.name)
+            raise ProcessStartError(obstacle).at(server=self.name)
         if self.state == "disabled":
-            raise CannotStart("it is disabled").at(server=self.name)
+            raise ProcessStartError("it is disabled").at(server=self.name)
         wait = self._retry_at - asyncio.get_running_loop().time()
         if self._failure_count and wait > 0:
-            obstacle = f": {self.reason.args[0]}" if self.reason is not None and self.reason.args else ""
-            raise CannotStart(f"it failed {self._failure_count} times and is tried again in {wait:.0f} s{obstacle}").at(
+            obstacle = f": {self.last_error.args[0]}" if self.last_error is not None and self.last_error.args else ""
+            raise ProcessStartError(
+                f"it failed {self._failure_count} times and is tried again in {wait:.0f} s{obstacle}"
+            ).at(
                 server=self.name,
-                stderr=None if self.reason is None else self.reason.stderr,
+                stderr=None if self.last_error is None else self.last_error.stderr,
                 hint=f"host.restart({self.name!r}) tries at once",
             )
 
@@ -197,7 +201,7 @@ class Member:
         try:
             if self._authorize_start is not None:
                 await self._authorize_start()
-            async with asyncio.timeout(self.settings.start_time):
+            async with asyncio.timeout(self.settings.start_timeout):
                 created = self._create_client()
                 client = await created if isinstance(created, Awaitable) else created
                 client.on_connection = self._on_connection_change
@@ -213,7 +217,7 @@ class Member:
             raise start_error from start_error.__cause__
         self._client, self._mounted_client = client, mounted_client
         self._is_announced = is_announced or is_stateless(
-            client.revision or ""
+            client.protocol_version or ""
         )  # a stateless one is told with each request
         self._list_cache.invalidate()
         self._set_state("ready")
@@ -230,13 +234,13 @@ class Member:
             case MCPError():
                 return exc
             case TimeoutError():
-                return RequestTimeout(f"it was not ready within {self.settings.start_time:g} s").at(server=self.name)
-            case Unresolved():
-                return CannotStart(str(exc)).at(server=self.name)
+                return RequestTimeout(f"it was not ready within {self.settings.start_timeout:g} s").at(server=self.name)
+            case SecretNotFound():
+                return ProcessStartError(str(exc)).at(server=self.name)
             case KeyError():
-                return CannotStart(f"{clip(str(exc.args[0]))} is not set").at(server=self.name)
+                return ProcessStartError(f"{clip(str(exc.args[0]))} is not set").at(server=self.name)
             case _:
-                return CannotStart(clip(self._mask(str(exc)), 500) or type(exc).__name__).at(server=self.name)
+                return ProcessStartError(clip(self._mask(str(exc)), 500) or type(exc).__name__).at(server=self.name)
 
     def _record_failure(self, exc: MCPError, *, was_connected: bool = False) -> MCPError:
         """Count it, and say when to try again: after a loss at once, then less and less often."""
@@ -245,7 +249,7 @@ class Member:
         doublings = self._failure_count - 1 - (1 if was_connected else 0)
         delay = (
             max_delay
-            if self._failure_count >= self.settings.give_up
+            if self._failure_count >= self.settings.max_restarts
             else min(first_delay * 2**doublings, max_delay)
             if doublings >= 0
             else 0.0
@@ -265,7 +269,7 @@ class Member:
             self._set_state("ready")
             return
         self._record_failure(error, was_connected=True)
-        if self._failure_count >= self.settings.give_up:
+        if self._failure_count >= self.settings.max_restarts:
             self._detach_client()
         else:
             self._set_state("degraded", error)
@@ -299,7 +303,7 @@ class Member:
                     self._handle_change(change)
         self._has_change_notices = False  # from now on only looking tells
 
-    def _handle_change(self, change: Change) -> None:
+    def _handle_change(self, change: ChangeEvent) -> None:
         self._list_cache.handle_change(change.kind, change.uri, change)
 
     def follow(self, callback: ChangeCallback) -> Callable[[], None]:
@@ -332,7 +336,7 @@ class Member:
         if subscription not in self._subscriptions:
             subscription.task.cancel()
         for uri in subscription.uris:
-            self._handle_change(Change("resource", uri, missed=True))
+            self._handle_change(ChangeEvent("resource", uri, maybe_missed=True))
 
     async def _forward_updates(self, listener: Any) -> None:
         with contextlib.suppress(MCPError):
@@ -382,17 +386,17 @@ class Member:
         fetched_at = self._list_cache.get_fetch_time(kind)
         if fetched_at is None or self._client is None:
             return False
-        return self._has_change_notices or asyncio.get_running_loop().time() - fetched_at < self.settings.list_life
+        return self._has_change_notices or asyncio.get_running_loop().time() - fetched_at < self.settings.list_ttl
 
     async def _run_list(self, kind: ItemKind) -> dict[str, Any]:
         client = await self.ready()
         started_at, change_count = asyncio.get_running_loop().time(), self._list_cache.get_change_count(kind)
         try:
-            async with asyncio.timeout(self.settings.list_time):
+            async with asyncio.timeout(self.settings.list_timeout):
                 await client.connect()  # what it offers is told when it opens
                 items = await fetch_definitions(client, kind)
         except TimeoutError:
-            timeout_error = RequestTimeout(f"it did not list its {kind}s within {self.settings.list_time:g} s")
+            timeout_error = RequestTimeout(f"it did not list its {kind}s within {self.settings.list_timeout:g} s")
             raise self._mark_degraded(timeout_error.at(server=self.name)) from None
         except MCPError as exc:
             raise self._mark_degraded(exc) from exc.__cause__
@@ -428,7 +432,7 @@ class Member:
 
     async def answer(self, input_requests: Mapping[str, Any]) -> dict[str, Any]:
         """Answers to what the server asks within a result, as its client gives them."""
-        return await (await self.ready()).answer(input_requests)
+        return await (await self.ready()).answer_input_requests(input_requests)
 
     # Stopping
 
@@ -437,7 +441,7 @@ class Member:
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
-        idle_timeout = self.settings.idle_stop
+        idle_timeout = self.settings.idle_timeout
         if idle_timeout is not None and not self._use_count and self._client is not None:
             self._idle_timer = asyncio.get_running_loop().call_later(
                 idle_timeout, lambda: self.spawn(self._stop_if_idle())
@@ -521,7 +525,7 @@ def _is_being_cancelled() -> bool:
 _PROCESS_KEYS: Final = ("command", "args", "env", "cwd")
 
 
-def identity_of(target: Any, *, origin: str = "") -> str:
+def identify_server(target: Any, *, origin: str = "") -> str:
     """The digest of a target as written, references unresolved, so that it holds no secret's value.
 
     `place` is the file a project's server comes from: the same words in another project are another server. Headers

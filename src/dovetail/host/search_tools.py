@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dovetail.errors import InvalidParams
 from dovetail.host.catalog import Catalog
-from dovetail.host.catalog_item import Manifest, Offered
+from dovetail.host.catalog_item import CatalogEntry, Manifest
 from dovetail.host.qualified_names import make_full_name, make_model_name
 from dovetail.wire.base import replace
 from dovetail.wire.codec import to_plain
@@ -66,8 +66,10 @@ SEARCH_TOOL_BY_NAME: Final = {
 
 def create_search_catalog(catalog: Catalog) -> Catalog:
     """The catalog with the three tools in place of its own."""
-    search_catalog = Catalog.of({HOST_SERVER_NAME: Manifest(tools=SEARCH_TOOLS)})
-    return replace(search_catalog, resources=catalog.resources, templates=catalog.templates, prompts=catalog.prompts)
+    search_catalog = Catalog.from_manifests({HOST_SERVER_NAME: Manifest(tools=SEARCH_TOOLS)})
+    return replace(
+        search_catalog, resources=catalog.resources, templates=catalog.resource_templates, prompts=catalog.prompts
+    )
 
 
 def run_search_tool(catalog: Catalog, tool: str, arguments: Any) -> CallToolResult:
@@ -76,12 +78,12 @@ def run_search_tool(catalog: Catalog, tool: str, arguments: Any) -> CallToolResu
         limit = arguments.get("limit")
         max_results = limit if type(limit) is int and 0 < limit <= _MAX_RESULTS else 10
         matches = catalog.search(str(arguments.get("query", "")), max_results)
-        return _to_result([{"name": entry.exposed, "description": _format_brief(entry)} for entry in matches])
+        return _to_result([{"name": entry.model_name, "description": _format_brief(entry)} for entry in matches])
     entry = catalog.find(str(arguments.get("name")))
     if entry is None:
         text = "There is no tool of this name; search_tools finds names."
         return CallToolResult(content=[TextContent(text=text)], is_error=True)
-    return _to_result(to_plain(replace(entry.declaration, name=entry.exposed)))
+    return _to_result(to_plain(replace(entry.definition, name=entry.model_name)))
 
 
 def parse_inner_call(arguments: Any) -> tuple[str, dict[str, Any]]:
@@ -92,8 +94,8 @@ def parse_inner_call(arguments: Any) -> tuple[str, dict[str, Any]]:
     return name, inner_arguments or {}
 
 
-def _format_brief(entry: Offered) -> str:
-    text = " ".join((entry.declaration.description or entry.declaration.title or "").split())
+def _format_brief(entry: CatalogEntry) -> str:
+    text = " ".join((entry.definition.description or entry.definition.title or "").split())
     return text if len(text) <= _MAX_BRIEF_CHARS else f"{text[: _MAX_BRIEF_CHARS - 1]}…"
 
 

@@ -13,21 +13,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from dovetail.client.targets import Client
-from dovetail.errors import MCPError, NotOffered, PolicyError, clip
+from dovetail.errors import MCPError, NotSupported, PolicyError, clip
 from dovetail.host.authorization import RequestAuthorizer
 from dovetail.host.caller_clients import CallerClients
 from dovetail.host.catalog import Catalog, explain_unknown_server, explain_unknown_tool, suggest_name
-from dovetail.host.catalog_item import Manifest, Offered
-from dovetail.host.config.secret_lookup import Secrets
-from dovetail.host.config.server_entry import Problem
-from dovetail.host.consent.consent import Broker, as_consent_handler
-from dovetail.host.consent.grants import Grants
-from dovetail.host.consent.pins import Pins, fingerprint
-from dovetail.host.events import Event, check_event_kind
+from dovetail.host.catalog_item import CatalogEntry, Manifest
+from dovetail.host.config.secret_lookup import SecretResolver
+from dovetail.host.config.server_entry import ConfigProblem
+from dovetail.host.consent.consent import ConsentHandler, as_consent_handler
+from dovetail.host.consent.grants import GrantStore
+from dovetail.host.consent.pins import PinStore, fingerprint
+from dovetail.host.events import HostEvent, check_event_kind
 from dovetail.host.input_handlers import HostInputHandlers
-from dovetail.host.managed_server import Member, Terms, identity_of
-from dovetail.host.policy.policy import Policy, Question, as_policy
-from dovetail.host.policy.quotas import Meter, Quota
+from dovetail.host.managed_server import ManagedServer, ServerSettings, identify_server
+from dovetail.host.policy.policy import Policy, PolicyRequest, as_policy
+from dovetail.host.policy.quotas import Meter, ToolLimits
 from dovetail.host.qualified_names import check_server_name
 from dovetail.host.search_tools import HOST_SERVER_NAME, create_search_catalog
 from dovetail.protocol.language_model import Model
@@ -52,49 +52,51 @@ class ManagedServers:
         self,
         *,
         policy: Policy | str | Path | None,
-        consent: Broker | Callable[..., Any] | None,
+        consent: ConsentHandler | Callable[..., Any] | None,
         model: Model | None,
-        grants: Grants | str | Path | None,
-        pins: Pins | str | Path | None,
+        grants: GrantStore | str | Path | None,
+        pins: PinStore | str | Path | None,
         roots: Sequence[Any],
         patience: float,
         project: str,
-        secrets: Secrets | None,
+        secrets: SecretResolver | None,
         settings: Mapping[str, Any],
     ) -> None:
-        Terms(**settings)  # a wrong one shows at once
+        ServerSettings(**settings)  # a wrong one shows at once
         self.policy = as_policy(policy)
         self.model = model
         self.patience = patience
         self.meter = Meter()
-        self.config_problems: tuple[Problem, ...] = ()  # what of the configuration could not be read
+        self.config_problems: tuple[ConfigProblem, ...] = ()  # what of the configuration could not be read
         self._roots = roots
         self._project = project
-        self.secrets = secrets or Secrets()  # what was looked up, so that it is masked wherever it would be told
+        self.secrets = secrets or SecretResolver()  # what was looked up, so that it is masked wherever it would be told
         self._settings = settings
-        self._servers_by_name: dict[str, Member] = {}
+        self._servers_by_name: dict[str, ManagedServer] = {}
         self._caller_clients: dict[str, CallerClients] = {}
-        self._listeners: list[tuple[str, Callable[[Event], Any]]] = []
+        self._listeners: list[tuple[str, Callable[[HostEvent], Any]]] = []
         self._snapshots: dict[tuple[ItemKind, ...], tuple[list[Any], Catalog]] = {}
         self._open = False
-        grant_store = grants if isinstance(grants, Grants) else Grants(grants)
+        grant_store = grants if isinstance(grants, GrantStore) else GrantStore(grants)
         self.desk = RequestAuthorizer(
             self.policy, as_consent_handler(consent), grant_store, _create_pin_store(pins, grant_store), self.tell
         )
 
     # Servers
 
-    def add(self, name: str, target: Any, *, identity: str | None = None, source: str = "", **options: Any) -> Member:
-        """One more server: any target of a `Client`. Options are those of `Terms`, and those of `Client`."""
+    def add(
+        self, name: str, target: Any, *, identity: str | None = None, source: str = "", **options: Any
+    ) -> ManagedServer:
+        """One more server: any target of a `Client`. Options are those of `ServerSettings`, and those of `Client`."""
         check_server_name(name)
         if name == HOST_SERVER_NAME:
             raise ValueError(f"{HOST_SERVER_NAME!r} is the name of the host's own tools")
         if name in self._servers_by_name:
             raise ValueError(f"there is already a server {name!r}")
-        server_settings = {key: options.pop(key) for key in tuple(options) if key in Terms.__struct_fields__}
-        settings = Terms(**{**self._settings, **server_settings})
+        server_settings = {key: options.pop(key) for key in tuple(options) if key in ServerSettings.__struct_fields__}
+        settings = ServerSettings(**{**self._settings, **server_settings})
         enabled = options.pop("enabled", True)
-        identity = identity or identity_of(target)
+        identity = identity or identify_server(target)
         credentials = options.pop("credentials", None)
         from_project, consent_details = (
             options.pop("foreign", False),
@@ -105,7 +107,7 @@ class ManagedServers:
             self.desk,
             self.model,
             self._roots if settings.roots is None else settings.roots,
-            is_trusted=settings.trust,
+            is_trusted=settings.trusted,
             server_identity=identity,
             check_rate=self._check_rate,
         )
@@ -123,19 +125,23 @@ class ManagedServers:
             }
             for value in (resolved_target, client_options):
                 self._register_secrets(value)
-            return Client(resolved_target, name=name, on_log=emit_log, **client_options)
+            return Client(resolved_target, name=name, log_handler=emit_log, **client_options)
 
         def emit_log(message: Any) -> None:
-            self.tell(Event(kind="server.log", server=name, new=message.level, details=message))
+            self.tell(HostEvent(kind="server.log", server=name, new=message.level, details=message))
 
         def emit_stderr(line: str) -> None:
-            self.tell(Event(kind="server.stderr", server=name, new=self.secrets.mask(line)))
+            self.tell(HostEvent(kind="server.stderr", server=name, new=self.secrets.mask(line)))
 
         stderr_options = {"stderr": emit_stderr}
 
         async def authorize_start() -> None:
-            request = Question(
-                server=name, kind="server.start", identity=identity, trusted=settings.trust, foreign=from_project
+            request = PolicyRequest(
+                server=name,
+                kind="server.start",
+                server_identity=identity,
+                trusted=settings.trusted,
+                from_project=from_project,
             )
             await self.desk.authorize(request, details=consent_details)
 
@@ -144,7 +150,7 @@ class ManagedServers:
                 return "the host is not open: use it within `async with`"
             return "" if self._servers_by_name.get(name) is managed_server else "it was removed"
 
-        managed_server = Member(
+        managed_server = ManagedServer(
             name,
             create_client,
             settings,
@@ -160,7 +166,7 @@ class ManagedServers:
         if credentials is not None:
             self._caller_clients[name] = CallerClients(managed_server, create_client, credentials)
         self._servers_by_name[name] = managed_server
-        self.tell(Event(kind="server.added", server=name))
+        self.tell(HostEvent(kind="server.added", server=name))
         if self._open and settings.start == "eager":
             self._start_in_background(managed_server)
         return managed_server
@@ -176,14 +182,14 @@ class ManagedServers:
         managed_server = self._get_server(name)
         del self._servers_by_name[name]
         caller_clients = self._caller_clients.pop(name, None)
-        self.tell(Event(kind="server.removed", server=name))
+        self.tell(HostEvent(kind="server.removed", server=name))
         await asyncio.gather(
             managed_server.stop(),
             *(caller_server.stop() for caller_server in (caller_clients.servers if caller_clients else ())),
         )
 
     @property
-    def servers(self) -> tuple[Member, ...]:
+    def servers(self) -> tuple[ManagedServer, ...]:
         """All of them, by name, with their states."""
         return tuple(self._servers_by_name[name] for name in sorted(self._servers_by_name))
 
@@ -192,15 +198,15 @@ class ManagedServers:
         await self._get_server(name).restart()
 
     @asynccontextmanager
-    async def server(self, name: str) -> AsyncGenerator[Client]:
+    async def client(self, name: str) -> AsyncGenerator[Client]:
         """The client of one server, for what the host has no method for. No policy stands before it."""
         async with self._get_server(name).using() as client:
             yield client
 
-    def _get_server(self, name: str) -> Member:
+    def _get_server(self, name: str) -> ManagedServer:
         managed_server = self._servers_by_name.get(name)
         if managed_server is None:
-            raise NotOffered(explain_unknown_server(name, self.servers, self.config_problems))
+            raise NotSupported(explain_unknown_server(name, self.servers, self.config_problems))
         return managed_server
 
     @property
@@ -208,12 +214,12 @@ class ManagedServers:
         """Whether it has been entered and not been left."""
         return self._open
 
-    def member_for(self, managed_server: Member, principal: str | None) -> Member:
+    def member_for(self, managed_server: ManagedServer, principal: str | None) -> ManagedServer:
         """The server as one caller of a gateway uses it; PolicyError if it does not know who that is."""
         caller_clients = self._caller_clients.get(managed_server.name)
         return managed_server if caller_clients is None else caller_clients.get_server(principal)
 
-    def members_of(self, managed_server: Member) -> tuple[Member, ...]:
+    def members_of(self, managed_server: ManagedServer) -> tuple[ManagedServer, ...]:
         """A server, and the same server as single callers use it."""
         caller_clients = self._caller_clients.get(managed_server.name)
         return (managed_server,) if caller_clients is None else (managed_server, *caller_clients.servers)
@@ -223,7 +229,7 @@ class ManagedServers:
         if rate is not None:
             self.meter.record_call(server_name, operation, rate)
 
-    def _start_in_background(self, managed_server: Member) -> None:
+    def _start_in_background(self, managed_server: ManagedServer) -> None:
         async def start() -> None:
             with contextlib.suppress(MCPError):  # its state says why
                 await managed_server.ready()
@@ -232,9 +238,9 @@ class ManagedServers:
 
     # Events
 
-    def on(self, kind: str, function: Callable[[Event], Any]) -> Callable[[], None]:
+    def on(self, event: str, callback: Callable[[HostEvent], Any]) -> Callable[[], None]:
         """Hear of events of a kind, which may be a glob; call what is returned to stop."""
-        listener = (check_event_kind(kind), function)
+        listener = (check_event_kind(event), callback)
         self._listeners.append(listener)
 
         def stop() -> None:
@@ -243,7 +249,7 @@ class ManagedServers:
 
         return stop
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: HostEvent) -> None:
         """Tell everyone who wants to know."""
         for kind, callback in tuple(self._listeners):
             if fnmatchcase(event.kind, kind):
@@ -254,26 +260,26 @@ class ManagedServers:
 
     # What all of them offer
 
-    async def tools(self) -> tuple[Offered, ...]:
+    async def list_tools(self) -> tuple[CatalogEntry, ...]:
         """The tools of all servers, with names that cannot clash, in an order that does not change."""
         return (await self._list_catalog("tool")).tools
 
-    async def resources(self) -> tuple[Offered, ...]:
+    async def list_resources(self) -> tuple[CatalogEntry, ...]:
         """The resources of all servers."""
         return (await self._list_catalog("resource")).resources
 
-    async def templates(self) -> tuple[Offered, ...]:
+    async def list_resource_templates(self) -> tuple[CatalogEntry, ...]:
         """The resource templates of all servers."""
-        return (await self._list_catalog("resource template")).templates
+        return (await self._list_catalog("resource template")).resource_templates
 
-    async def prompts(self) -> tuple[Offered, ...]:
+    async def list_prompts(self) -> tuple[CatalogEntry, ...]:
         """The prompts of all servers."""
         return (await self._list_catalog("prompt")).prompts
 
-    async def catalog(self, budget_tokens: int | None = None) -> Catalog:
+    async def catalog(self, max_tokens: int | None = None) -> Catalog:
         """Everything, as a snapshot. Where the tools take more than a budget, three that search stand for them."""
         catalog = await self._list_catalog("tool", "resource", "resource template", "prompt")
-        if budget_tokens is not None and catalog.tokens > budget_tokens:
+        if max_tokens is not None and catalog.tokens > max_tokens:
             return create_search_catalog(catalog)
         return catalog
 
@@ -291,7 +297,7 @@ class ManagedServers:
                     task.cancel()  # the member goes on learning
         return self.known(*kinds)
 
-    async def _fetch_lists(self, managed_server: Member, kinds: Sequence[ItemKind]) -> None:
+    async def _fetch_lists(self, managed_server: ManagedServer, kinds: Sequence[ItemKind]) -> None:
         for kind in kinds:
             with contextlib.suppress(MCPError):
                 await managed_server.listed(kind)
@@ -300,7 +306,7 @@ class ManagedServers:
         """What is known of all servers now, without asking any."""
         enabled_servers = [managed_server for managed_server in self.servers if managed_server.state != "disabled"]
         requested_kinds: Sequence[ItemKind] = kinds or ITEM_KINDS
-        snapshot: list[tuple[Member, ItemKind, dict[str, Any]]] = [
+        snapshot: list[tuple[ManagedServer, ItemKind, dict[str, Any]]] = [
             (managed_server, kind, managed_server.known.get(kind, _NO_ITEMS))
             for managed_server in enabled_servers
             for kind in requested_kinds
@@ -314,63 +320,68 @@ class ManagedServers:
                 definition for name, definition in items.items() if self.shows(managed_server, kind, name, definition)
             ]
             manifests.setdefault(managed_server.name, {})[_MANIFEST_FIELDS[kind]] = visible
-        catalog = Catalog.of({name: Manifest(**fields) for name, fields in manifests.items()})
+        catalog = Catalog.from_manifests({name: Manifest(**fields) for name, fields in manifests.items()})
         self._snapshots[kinds] = snapshot, catalog
         return catalog
 
-    def shows(self, managed_server: Member, kind: ItemKind, name: str, definition: Any) -> bool:
+    def shows(self, managed_server: ManagedServer, kind: ItemKind, name: str, definition: Any) -> bool:
         """Whether something is offered at all: by the server's settings, and by the policy."""
         if kind == "tool" and not _is_included(name, managed_server.settings):
             return False
         request_kind = {"tool": "tool.call", "prompt": "prompt.get"}.get(kind, "resource.read")
-        return self.desk.evaluate(self.question(managed_server, request_kind, name, None, definition)).verdict != "hide"
+        return self.desk.evaluate(self.question(managed_server, request_kind, name, None, definition)).action != "hide"
 
     # One thing of one server
 
     def question(
-        self, managed_server: Member, kind: str, name: str, arguments: Mapping[str, Any] | None, definition: Any = None
-    ) -> Question:
+        self,
+        managed_server: ManagedServer,
+        kind: str,
+        name: str,
+        arguments: Mapping[str, Any] | None,
+        definition: Any = None,
+    ) -> PolicyRequest:
         """What the policy is asked about one thing of one server."""
-        request = Question(
+        request = PolicyRequest(
             server=managed_server.name,
             tool=name,
             kind=kind,
             schema=getattr(definition, "input_schema", None) if kind == "tool.call" else None,
             annotations=getattr(definition, "annotations", None) if kind.startswith("tool.") else None,
-            trusted=managed_server.settings.trust,
-            identity=managed_server.identity,
+            trusted=managed_server.settings.trusted,
+            server_identity=managed_server.identity,
             project=self._project,
         )
         return request if arguments is None else request.with_arguments(arguments)
 
-    def quota(self, managed_server: Member, tool: str) -> Quota:
+    def quota(self, managed_server: ManagedServer, tool: str) -> ToolLimits:
         """The limits of one tool."""
-        return self.policy.quota(managed_server.name, tool).combine_strictest(managed_server.settings.quota)
+        return self.policy.quota(managed_server.name, tool).combine_strictest(managed_server.settings.limits)
 
-    async def find(self, name: str) -> tuple[Member, str]:
+    async def find(self, name: str) -> tuple[ManagedServer, str]:
         """The server and the tool a name means."""
         server, dot, tool = name.partition(".")
         if dot and server in self._servers_by_name:
             return self._servers_by_name[server], tool
         entry = self.known("tool").find(name) or (await self._list_catalog("tool")).find(name)
         if entry is None:
-            raise NotOffered(explain_unknown_tool(name, self.known("tool"), self.servers, self.config_problems))
+            raise NotSupported(explain_unknown_tool(name, self.known("tool"), self.servers, self.config_problems))
         return self._servers_by_name[entry.server], entry.name
 
-    async def declared(self, managed_server: Member, tool: str) -> Any:
-        """The definition of a tool as it is now; NotOffered if there is none."""
+    async def declared(self, managed_server: ManagedServer, tool: str) -> Any:
+        """The definition of a tool as it is now; NotSupported if there is none."""
         tools = await managed_server.current("tool")
         definition = tools.get(tool)
         if definition is None or not self.shows(managed_server, "tool", tool, definition):
             visible_names = [
                 name for name, candidate in tools.items() if self.shows(managed_server, "tool", name, candidate)
             ]
-            raise NotOffered(f"there is no tool {clip(tool)}{suggest_name(tool, visible_names)}").at(
+            raise NotSupported(f"there is no tool {clip(tool)}{suggest_name(tool, visible_names)}").at(
                 server=managed_server.name
             )
         return definition
 
-    async def check_same(self, managed_server: Member, definition: Any) -> None:
+    async def check_same(self, managed_server: ManagedServer, definition: Any) -> None:
         """PolicyError if a tool is no longer what was agreed to: asking may have taken a while."""
         current_definition = await self.declared(managed_server, definition.name)
         if current_definition is not definition and fingerprint(current_definition) != fingerprint(definition):
@@ -387,18 +398,18 @@ def _is_process(target: Any) -> bool:
     return isinstance(target, Path | list | tuple)
 
 
-def _create_pin_store(pins: Pins | str | Path | None, grants: Grants) -> Pins:
+def _create_pin_store(pins: PinStore | str | Path | None, grants: GrantStore) -> PinStore:
     """Where definitions are kept: unless it is said, beside what was agreed to for them."""
     if pins is None and grants.path is not None:
-        return Pins(grants.path.with_name("pins.json"))
-    return pins if isinstance(pins, Pins) else Pins(pins)
+        return PinStore(grants.path.with_name("pins.json"))
+    return pins if isinstance(pins, PinStore) else PinStore(pins)
 
 
 def _is_same_snapshot(left: tuple[Any, ...], right: tuple[Any, ...]) -> bool:
     return all(a is b for a, b in zip(left, right, strict=True))
 
 
-def _is_included(tool: str, settings: Terms) -> bool:
-    return any(fnmatchcase(tool, glob) for glob in settings.allow) and not any(
-        fnmatchcase(tool, glob) for glob in settings.deny
+def _is_included(tool: str, settings: ServerSettings) -> bool:
+    return any(fnmatchcase(tool, glob) for glob in settings.include_tools) and not any(
+        fnmatchcase(tool, glob) for glob in settings.exclude_tools
     )

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from dovetail.host.catalog_item import Offered
+from dovetail.host.catalog_item import CatalogEntry
 from dovetail.schemas.provider_rules import PROVIDER_RULES, find_violations
 from dovetail.wire.codec import encode
 
@@ -17,51 +17,53 @@ _COMBINING_KEYWORDS: Final = ("anyOf", "oneOf", "allOf", "not", "enum")
 _MAX_KEYWORD_CHARS: Final = 400
 
 
-def to_openai_tools(tools: Iterable[Offered], api: str = "chat") -> list[dict[str, Any]]:
+def to_openai_tools(tools: Iterable[CatalogEntry], api: str = "chat") -> list[dict[str, Any]]:
     """For chat completions, or for responses."""
     if api not in ("chat", "responses"):
         raise ValueError(f'api is "chat" or "responses", not {api!r}')
     definitions: list[dict[str, Any]] = []
     for tool in tools:
         description, schema = _adapt_tool("openai", tool)
-        function = {"name": tool.exposed, "description": description, "parameters": schema}
+        function = {"name": tool.model_name, "description": description, "parameters": schema}
         definitions.append(
             {"type": "function", "function": function} if api == "chat" else {"type": "function", **function}
         )
     return definitions
 
 
-def to_anthropic_tools(tools: Iterable[Offered]) -> list[dict[str, Any]]:
+def to_anthropic_tools(tools: Iterable[CatalogEntry]) -> list[dict[str, Any]]:
     """For messages."""
     definitions: list[dict[str, Any]] = []
     for tool in tools:
         description, schema = _adapt_tool("anthropic", tool)
-        definitions.append({"name": tool.exposed, "description": description, "input_schema": schema})
+        definitions.append({"name": tool.model_name, "description": description, "input_schema": schema})
     return definitions
 
 
-def to_gemini_tools(tools: Iterable[Offered]) -> list[dict[str, Any]]:
+def to_gemini_tools(tools: Iterable[CatalogEntry]) -> list[dict[str, Any]]:
     """For generateContent."""
     definitions: list[dict[str, Any]] = []
     for tool in tools:
         description, schema = _adapt_tool("gemini", tool)
-        definitions.append({"name": tool.exposed, "description": description, "parametersJsonSchema": schema})
+        definitions.append({"name": tool.model_name, "description": description, "parametersJsonSchema": schema})
     return [{"functionDeclarations": definitions}] if definitions else []
 
 
-def lint_tools(tools: Iterable[Offered], provider: str) -> list[tuple[str, str]]:
+def lint_tools(tools: Iterable[CatalogEntry], provider: str) -> list[tuple[str, str]]:
     """What a maker would refuse, by full name."""
     if provider not in MODEL_PROVIDERS:
         raise ValueError(f"provider is one of {', '.join(MODEL_PROVIDERS)}, not {provider!r}")
     return [
-        (tool.full, text)
+        (tool.full_name, text)
         for tool in tools
-        for text in find_violations(provider, tool.exposed, tool.declaration.description, tool.declaration.input_schema)
+        for text in find_violations(
+            provider, tool.model_name, tool.definition.description, tool.definition.input_schema
+        )
     ]
 
 
-def _adapt_tool(provider: str, entry: Offered) -> tuple[str, dict[str, Any]]:
-    definition = entry.declaration
+def _adapt_tool(provider: str, entry: CatalogEntry) -> tuple[str, dict[str, Any]]:
+    definition = entry.definition
     description, schema = definition.description or definition.title or "", dict(definition.input_schema)
     schema["type"] = "object"
     constraints = [

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dovetail.protocol import subscription_filter
 from dovetail.protocol.exchange import Exchange
-from dovetail.protocol.middleware import Call, has_failed
+from dovetail.protocol.middleware import CallNext, has_failed
 from dovetail.protocol.uri_key import uri_key
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode_canonical
@@ -32,7 +32,7 @@ _CACHEABLE_TYPES: Final = (CallToolResult, ReadResourceResult, GetPromptResult)
 _TOKEN_CLAIMS: Final = frozenset({"exp", "iat", "nbf", "jti", "auth_time"})  # not of whoever it was given to
 
 
-class Caching:
+class ResponseCache:
     """Keeps the results of these tools, prompts (by name) and resources (by URI) for so many seconds.
 
     Each caller has results of its own, with each set of scopes and claims, unless `shared=True` says that all get the
@@ -46,22 +46,22 @@ class Caching:
         self,
         names: Collection[str],
         *,
-        seconds: float = 60.0,
+        ttl: float = 60.0,
         shared: bool = False,
-        entries: int = 1000,
+        max_entries: int = 1000,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if isinstance(names, str):
-            raise TypeError(f"names are several: write Caching([{names!r}])")
+            raise TypeError(f"names are several: write ResponseCache([{names!r}])")
         self._names = frozenset(names)
-        self._ttl = seconds
+        self._ttl = ttl
         self._shared = shared
-        self._max_entries = entries
+        self._max_entries = max_entries
         self._clock = clock
         self._cached: OrderedDict[CacheKey, _CachedResult] = OrderedDict()
         self._change_count = 0  # how many were heard of
 
-    async def __call__(self, exchange: Exchange, call_next: Call) -> Any:
+    async def __call__(self, exchange: Exchange, call_next: CallNext) -> Any:
         name = exchange.params.get(_NAME_FIELD_BY_METHOD.get(exchange.method, ""))
         if type(name) is not str or name not in self._names or "requestState" in exchange.params:
             return await call_next(exchange)
@@ -89,7 +89,7 @@ class Caching:
             self._store(key, _CachedResult(name, self._clock() + self._ttl, result, exchange.wraps))
         return result
 
-    def heard(self, method: str, uri: str | None) -> None:
+    def on_change(self, method: str, uri: str | None) -> None:
         """The server says that something has changed. From any thread."""
         self._change_count += 1
         if method != subscription_filter.RESOURCE_UPDATED:

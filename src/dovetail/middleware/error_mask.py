@@ -4,9 +4,17 @@ import logging
 import secrets
 from typing import Any
 
-from dovetail.errors import Declined, Dismissed, InternalError, InvalidParams, MethodNotFound, ProtocolError, clip
+from dovetail.errors import (
+    ElicitationCancelled,
+    ElicitationDeclined,
+    InternalError,
+    InvalidParams,
+    MethodNotFound,
+    ProtocolError,
+    clip,
+)
 from dovetail.protocol.exchange import Exchange
-from dovetail.protocol.middleware import Call, get_target_name, has_failed
+from dovetail.protocol.middleware import CallNext, get_target_name, has_failed
 from dovetail.wire.content import TextContent
 from dovetail.wire.tools import CallToolResult
 
@@ -24,14 +32,14 @@ class MaskErrors:
 
     def __init__(
         self,
-        say: str = "The call failed.",
+        message: str = "The call failed.",
         *,
-        keep: tuple[type[BaseException], ...] = (Declined, Dismissed),
+        allow: tuple[type[BaseException], ...] = (ElicitationDeclined, ElicitationCancelled),
     ) -> None:
-        self._message = say
-        self._allowed = keep
+        self._message = message
+        self._allowed = allow
 
-    async def __call__(self, exchange: Exchange, call_next: Call) -> Any:
+    async def __call__(self, exchange: Exchange, call_next: CallNext) -> Any:
         try:
             result = await call_next(exchange)
         except ProtocolError as exc:
@@ -42,7 +50,7 @@ class MaskErrors:
             if isinstance(exc, self._allowed):
                 raise
             raise InternalError(self._mask(exchange, f"{type(exc).__name__}: {exc}")) from None
-        if not has_failed(result) or isinstance(exchange.fault, self._allowed):
+        if not has_failed(result) or isinstance(exchange.exception, self._allowed):
             return result
         text = " ".join(block.text for block in result.content if isinstance(block, TextContent))
         if text.startswith(_ARGUMENT_ERROR_PREFIX):

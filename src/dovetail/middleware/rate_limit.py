@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from dovetail.errors import Busy
+from dovetail.errors import ServerBusy
 from dovetail.protocol.exchange import Exchange
-from dovetail.protocol.middleware import Call, get_caller_key
+from dovetail.protocol.middleware import CallNext, get_caller_key
 from dovetail.wire.base import Struct
 
 _MAX_BUCKETS: Final = 10_000  # callers remembered; a bucket that is full again says nothing and is forgotten
@@ -21,7 +21,7 @@ class _Bucket(Struct):
 class RateLimit:
     """Lets each caller make `requests` in `per` seconds, and `burst` at once.
 
-    A server refuses what is too much with `Busy`, which says when to try again; a client waits for its turn. Callers
+    A server refuses what is too much with `ServerBusy`, which says when to try again; a client waits for its turn. Callers
     are told apart by their principal, or by what `by(exchange)` returns. `methods` are those that count.
     """
 
@@ -31,7 +31,7 @@ class RateLimit:
         *,
         per: float = 1.0,
         burst: int | None = None,
-        by: Callable[[Exchange], str] = get_caller_key,
+        key: Callable[[Exchange], str] = get_caller_key,
         methods: Collection[str] = ("tools/call", "resources/read", "prompts/get", "completion/complete"),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -47,16 +47,16 @@ class RateLimit:
             raise ValueError("a burst below 1 would let nobody make a request")
         self._rate = requests / per
         self._burst = float(burst if burst is not None else max(1, int(requests)))
-        self._get_key = by
+        self._get_key = key
         self._methods = frozenset(methods)
         self._clock = clock
         self._buckets: dict[str, _Bucket] = {}
 
-    async def __call__(self, exchange: Exchange, call_next: Call) -> Any:
+    async def __call__(self, exchange: Exchange, call_next: CallNext) -> Any:
         if exchange.method in self._methods:
-            wait = self._take_token(self._get_key(exchange), borrow=exchange.outgoing)
-            if wait and not exchange.outgoing:
-                raise Busy("You have made too many requests", retry_after=wait, own=True)
+            wait = self._take_token(self._get_key(exchange), borrow=exchange.is_outgoing)
+            if wait and not exchange.is_outgoing:
+                raise ServerBusy("You have made too many requests", retry_after=wait, own=True)
             if wait:
                 await asyncio.sleep(wait)
         return await call_next(exchange)

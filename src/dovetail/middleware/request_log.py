@@ -7,7 +7,7 @@ from typing import Any
 
 from dovetail.errors import MCPError
 from dovetail.protocol.exchange import Exchange
-from dovetail.protocol.middleware import Call, get_caller_key, get_target_name, has_failed
+from dovetail.protocol.middleware import CallNext, get_caller_key, get_target_name, has_failed
 from dovetail.protocol.recording_format import mask_secrets
 from dovetail.wire.codec import encode
 
@@ -25,14 +25,14 @@ class LogRequests:
         *,
         level: int = logging.INFO,
         json: bool = False,
-        arguments: bool = False,
+        include_arguments: bool = False,
     ) -> None:
         self._logger = logging.getLogger(logger)
         self._level = level
         self._writes_json = json
-        self._include_arguments = arguments
+        self._include_arguments = include_arguments
 
-    async def __call__(self, exchange: Exchange, call_next: Call) -> Any:
+    async def __call__(self, exchange: Exchange, call_next: CallNext) -> Any:
         if not self._logger.isEnabledFor(self._level):
             return await call_next(exchange)
         started, outcome = time.perf_counter(), "cancelled"

@@ -4,7 +4,7 @@ from typing import Any
 
 from dovetail.errors import InternalError
 from dovetail.protocol.exchange import Exchange
-from dovetail.protocol.middleware import Call
+from dovetail.protocol.middleware import CallNext
 from dovetail.wire.base import UNSET, Result, replace
 from dovetail.wire.codec import encode
 from dovetail.wire.content import TextContent
@@ -18,14 +18,14 @@ class ResponseLimit:
     an error that names the size.
     """
 
-    def __init__(self, size: int) -> None:
-        if not isinstance(size, int) or isinstance(size, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"size must be a number of bytes, not {size!r}")
-        if size < 256:
+    def __init__(self, max_bytes: int) -> None:
+        if not isinstance(max_bytes, int) or isinstance(max_bytes, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"size must be a number of bytes, not {max_bytes!r}")
+        if max_bytes < 256:
             raise ValueError("a limit below 256 bytes leaves no room to say what was cut")
-        self._max_bytes = size
+        self._max_bytes = max_bytes
 
-    async def __call__(self, exchange: Exchange, call_next: Call) -> Any:
+    async def __call__(self, exchange: Exchange, call_next: CallNext) -> Any:
         result = await call_next(exchange)
         if not isinstance(result, Result):
             return result  # lists are encoded already, and have pages

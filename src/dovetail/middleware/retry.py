@@ -7,7 +7,7 @@ from typing import Any
 
 from dovetail.errors import TransportError
 from dovetail.protocol.exchange import Exchange
-from dovetail.protocol.middleware import Call, has_failed
+from dovetail.protocol.middleware import CallNext, has_failed
 
 TRANSIENT_ERRORS: tuple[type[BaseException], ...] = (
     OSError,
@@ -26,26 +26,26 @@ class Retry:
         self,
         tools: Collection[str] = (),
         *,
-        times: int = 2,
-        on: tuple[type[BaseException], ...] = TRANSIENT_ERRORS,
-        wait: float = 0.2,
+        max_retries: int = 2,
+        retry_on: tuple[type[BaseException], ...] = TRANSIENT_ERRORS,
+        delay: float = 0.2,
     ) -> None:
         if isinstance(tools, str):
             raise TypeError(f"tools are several: write Retry([{tools!r}])")
         self._tools = frozenset(tools)
-        self._max_retries = times
-        self._retry_on = on
-        self._delay = wait
+        self._max_retries = max_retries
+        self._retry_on = retry_on
+        self._delay = delay
 
-    async def __call__(self, exchange: Exchange, call_next: Call) -> Any:
+    async def __call__(self, exchange: Exchange, call_next: CallNext) -> Any:
         name = exchange.params.get("name")
         if exchange.method == "tools/call" and (type(name) is not str or name not in self._tools):
             return await call_next(exchange)
         for attempt in range(self._max_retries):
-            exchange.fault = None
+            exchange.exception = None
             try:
                 result = await call_next(exchange)
-                exception: Any = exchange.fault
+                exception: Any = exchange.exception
                 if not has_failed(result) or not isinstance(exception, self._retry_on):
                     return result
             except self._retry_on:
@@ -54,5 +54,5 @@ class Retry:
                 break
             # Jitter, because many callers meet the same failure at the same moment.
             await asyncio.sleep(self._delay * 2**attempt * random.uniform(0.5, 1.0))
-        exchange.fault = None
+        exchange.exception = None
         return await call_next(exchange)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from dovetail.errors import MCPError
 from dovetail.protocol.exchange import Ask, Exchange
-from dovetail.protocol.middleware import Call, has_failed
+from dovetail.protocol.middleware import CallNext, has_failed
 from dovetail.version import VERSION
 
 INSTRUMENTATION_NAME: Final = "dovetail"
@@ -29,7 +29,9 @@ class Telemetry:
     hold what should not be kept.
     """
 
-    def __init__(self, *, tracer_provider: Any = None, meter_provider: Any = None, arguments: bool = False) -> None:
+    def __init__(
+        self, *, tracer_provider: Any = None, meter_provider: Any = None, include_arguments: bool = False
+    ) -> None:
         try:
             from opentelemetry import metrics, propagate, trace
         except ImportError:
@@ -47,24 +49,24 @@ class Telemetry:
             )
             for side in ("client", "server")
         }
-        self._include_arguments = arguments
+        self._include_arguments = include_arguments
 
-    async def __call__(self, exchange: Exchange, call_next: Call) -> Any:
-        if exchange.outgoing:
+    async def __call__(self, exchange: Exchange, call_next: CallNext) -> Any:
+        if exchange.is_outgoing:
             return await self._trace_outgoing(exchange, call_next)
         return await self._trace_incoming(exchange, call_next)
 
-    async def _trace_outgoing(self, exchange: Exchange, call_next: Call) -> Any:
+    async def _trace_outgoing(self, exchange: Exchange, call_next: CallNext) -> Any:
         span_attributes, metric_attributes = self._build_attributes(
-            exchange.method, exchange.params, exchange.caller.revision
+            exchange.method, exchange.params, exchange.caller.protocol_version
         )
         with self._start_span("client", exchange.method, span_attributes, metric_attributes) as span:
             self._propagate.inject(exchange.meta)
             return await self._run_traced(span, "client", metric_attributes, exchange, call_next)
 
-    async def _trace_incoming(self, exchange: Exchange, call_next: Call) -> Any:
+    async def _trace_incoming(self, exchange: Exchange, call_next: CallNext) -> Any:
         span_attributes, metric_attributes = self._build_attributes(
-            exchange.method, exchange.params, exchange.caller.revision
+            exchange.method, exchange.params, exchange.caller.protocol_version
         )
         span_attributes |= {"jsonrpc.request.id": str(exchange.id)} | _build_network_attributes(exchange)
         ambient = self._trace.get_current_span().get_span_context()
@@ -74,7 +76,7 @@ class Telemetry:
         # The transport's own span is another story than the client's: it is linked, not followed.
         links = [self._trace.Link(ambient)] if ambient.is_valid and remote.span_id != ambient.span_id else []
         if exchange.ask is not None:
-            exchange.ask = self._wrap_ask(exchange.ask, exchange.caller.revision)
+            exchange.ask = self._wrap_ask(exchange.ask, exchange.caller.protocol_version)
         with self._start_span(
             "server", exchange.method, span_attributes, metric_attributes, context=parent, links=links
         ) as span:
@@ -128,14 +130,14 @@ class Telemetry:
         return span_attributes, metric_attributes
 
     async def _run_traced(
-        self, span: Any, side: str, metric_attributes: dict[str, str], exchange: Exchange, call_next: Call
+        self, span: Any, side: str, metric_attributes: dict[str, str], exchange: Exchange, call_next: CallNext
     ) -> Any:
         async def call_and_check() -> Any:
             result = await call_next(exchange)
             if has_failed(result):
                 self._mark_failed(span, metric_attributes, "tool_error", "")
-                if exchange.fault is not None:
-                    span.record_exception(exchange.fault)
+                if exchange.exception is not None:
+                    span.record_exception(exchange.exception)
             return result
 
         return await self._record_duration(span, side, metric_attributes, call_and_check())

@@ -5,7 +5,7 @@ import time
 from typing import Any, Final
 
 from dovetail.protocol.exchange import Exchange
-from dovetail.protocol.middleware import Call, get_target_name, has_failed, is_subscription
+from dovetail.protocol.middleware import CallNext, get_target_name, has_failed, is_subscription
 from dovetail.wire.base import Struct
 
 _MAX_ENTRIES: Final = 1000  # different things counted apart; names are the caller's to choose
@@ -14,7 +14,7 @@ _OTHER_NAMES: Final = "(others)"
 _BUCKET_BOUNDS_S: Final = tuple(0.0001 * 2**n for n in range(22))
 
 
-class Measured(Struct):
+class TimingStats(Struct):
     """What is known of one method and name, in seconds."""
 
     count: int = 0
@@ -42,12 +42,12 @@ class Timing:
     """Counts and times requests; `timing["tools/call", "search"].mean`, or all of them in `timing.seen`."""
 
     def __init__(self) -> None:
-        self.seen: dict[tuple[str, str], Measured] = {}
+        self.stats: dict[tuple[str, str], TimingStats] = {}
 
-    def __getitem__(self, key: tuple[str, str]) -> Measured:
-        return self.seen.get(key) or Measured()
+    def __getitem__(self, key: tuple[str, str]) -> TimingStats:
+        return self.stats.get(key) or TimingStats()
 
-    async def __call__(self, exchange: Exchange, call_next: Call) -> Any:
+    async def __call__(self, exchange: Exchange, call_next: CallNext) -> Any:
         if is_subscription(exchange):
             return await call_next(exchange)
         started, is_failure = time.perf_counter(), True
@@ -60,9 +60,9 @@ class Timing:
 
     def _record(self, exchange: Exchange, duration: float, is_failure: bool) -> None:
         key = (exchange.method, get_target_name(exchange))
-        if key not in self.seen and len(self.seen) >= _MAX_ENTRIES:
+        if key not in self.stats and len(self.stats) >= _MAX_ENTRIES:
             key = (exchange.method, _OTHER_NAMES)
-        stats = self.seen.setdefault(key, Measured())
+        stats = self.stats.setdefault(key, TimingStats())
         stats.bucket_counts = stats.bucket_counts or [0] * (len(_BUCKET_BOUNDS_S) + 1)
         stats.bucket_counts[bisect.bisect_left(_BUCKET_BOUNDS_S, duration)] += 1
         stats.count += 1

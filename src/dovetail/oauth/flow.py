@@ -167,6 +167,6 @@ def login_error(step: str, response: HTTPResponse) -> LoginFailed:
         message += f", {clip(error_code, 64)}"
     if isinstance(description, str):
         message += f": {clip(description, 200)}"
-    error = LoginFailed(message).at(status=response.status)
-    error.reason = error_code if isinstance(error_code, str) else None
+    error = LoginFailed(message).at(status_code=response.status)
+    error.oauth_error = error_code if isinstance(error_code, str) else None
     return error

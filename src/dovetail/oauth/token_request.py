@@ -147,9 +147,9 @@ def refresh_login(login: SavedLogin, signer: Signer | None = None) -> Flow[Saved
     try:
         new_token = yield from request_token(login.server, login.client, fields, key=login.key, signer=signer)
     except LoginFailed as exc:
-        if exc.reason in UNKNOWN_CLIENT_ERRORS:
+        if exc.oauth_error in UNKNOWN_CLIENT_ERRORS:
             return replace(login, token=None, client=replace(login.client, refused=True))
-        if exc.reason == "invalid_grant":
+        if exc.oauth_error == "invalid_grant":
             return replace(login, token=None)
         raise
     refresh_token = new_token.refresh_token or token.refresh_token

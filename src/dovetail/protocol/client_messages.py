@@ -10,13 +10,13 @@ from typing import Any, Final
 from dovetail.errors import (
     InternalError,
     InvalidParams,
+    InvalidResult,
     MCPError,
     MethodNotFound,
-    MissingCapability,
+    MissingClientCapability,
     NotFound,
-    PeerError,
     RateLimited,
-    ResultError,
+    RemoteError,
     ToolError,
     Unauthorized,
 )
@@ -138,7 +138,7 @@ def parse_progress(params: Any) -> tuple[RequestId, float, float | None, str | N
             )
     except (KeyError, TypeError):
         pass
-    raise ResultError("notifications/progress lacks its token or its progress")
+    raise InvalidResult("notifications/progress lacks its token or its progress")
 
 
 # The codes of the specifications and seeds that name a thing that is not there, by method and dialect.
@@ -199,7 +199,7 @@ def create_error(revision: str | None, method: str, error_object: ErrorObject) -
 
 
 def _find_hint(method: str, code: int, data: Any) -> str | None:
-    if code == MissingCapability.code or (isinstance(data, dict) and "requiredCapabilities" in data):
+    if code == MissingClientCapability.code or (isinstance(data, dict) and "requiredCapabilities" in data):
         return _missing_capability_hint(data)
     row = METHODS.get(method)
     if code == MethodNotFound.code and row is not None and row.sender == "client":
@@ -233,7 +233,7 @@ def _choose_error_type(revision: str | None, method: str, error_object: ErrorObj
         return Unauthorized
     if code == _TOOL_FAILED_CODE and method == "tools/call":
         return _create_tool_error
-    return PeerError
+    return RemoteError
 
 
 def _create_tool_error(code: int, message: str, data: Any) -> ToolError:

@@ -104,7 +104,7 @@ class ClientTransport(Protocol):
         ...
 
     async def open(self, receiver: MessageReceiver) -> None:
-        """Start or reach the server; CannotStart or CannotConnect if that fails."""
+        """Start or reach the server; ProcessStartError or ConnectError if that fails."""
         ...
 
     async def exchange(self, request: EncodedRequest) -> RawMessage:

@@ -7,7 +7,7 @@ it was only a hint.
 from collections.abc import Callable
 from typing import Any, Final
 
-from dovetail.errors import MissingCapability, PromptNotFound, ProtocolError, ResourceNotFound, ToolNotFound
+from dovetail.errors import MissingClientCapability, PromptNotFound, ProtocolError, ResourceNotFound, ToolNotFound
 from dovetail.wire import jsonrpc
 from dovetail.wire.base import UNSET, Result, replace
 from dovetail.wire.codec import to_plain
@@ -42,7 +42,7 @@ def get_error_code(revision: str, exc: ProtocolError) -> int:
     if isinstance(exc, ResourceNotFound):
         return _HANDSHAKE_RESOURCE_NOT_FOUND
     # No handshake revision has a code for it. spec: basic#error-codes
-    return -32602 if isinstance(exc, MissingCapability) else exc.code
+    return -32602 if isinstance(exc, MissingClientCapability) else exc.code
 
 
 def encode_notification(revision: str, id: RequestId, method: str, params: Any) -> bytes:
@@ -62,7 +62,7 @@ def _draft_progress(id: RequestId, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def downgrade_request(revision: str, method: str, params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """A question to the client as the revision asks it; MissingCapability where it cannot."""
+    """A question to the client as the revision asks it; MissingClientCapability where it cannot."""
     match method:
         case "elicitation/create":
             return _downgrade_elicitation(revision, params)
@@ -76,10 +76,10 @@ def _downgrade_elicitation(revision: str, params: dict[str, Any]) -> tuple[str, 
     if revision == DRAFT:
         return "elicitation/createDialog", params
     if is_older(revision, R_2025_06_18):
-        raise MissingCapability({"elicitation": {}})
+        raise MissingClientCapability({"elicitation": {}})
     if is_older(revision, R_2025_11_25):
         if params.get("mode") == "url":
-            raise MissingCapability({"elicitation": {"url": {}}})
+            raise MissingClientCapability({"elicitation": {"url": {}}})
         schema = dict(params["requestedSchema"])
         schema["properties"] = {name: _convert_titled_choices(rule) for name, rule in schema["properties"].items()}
         return "elicitation/create", {"message": params["message"], "requestedSchema": schema}
@@ -93,7 +93,7 @@ def _downgrade_elicitation(revision: str, params: dict[str, Any]) -> tuple[str, 
 def _convert_titled_choices(property_schema: dict[str, Any]) -> dict[str, Any]:
     """Before 2025-11: choices with titles are `enum` and `enumNames`; several choices at once cannot be asked for."""
     if property_schema.get("type") == "array":
-        raise MissingCapability({"elicitation": {}})
+        raise MissingClientCapability({"elicitation": {}})
     if "oneOf" not in property_schema:
         return property_schema
     rest = {name: value for name, value in property_schema.items() if name != "oneOf"}
@@ -107,7 +107,7 @@ def _downgrade_sampling(revision: str, params: dict[str, Any]) -> dict[str, Any]
     if not is_older(revision, R_2025_11_25):
         return params | {"messages": [_wrap_structured_content(message) for message in params["messages"]]}
     if "tools" in params or "toolChoice" in params:
-        raise MissingCapability({"sampling": {"tools": {}}})
+        raise MissingClientCapability({"sampling": {"tools": {}}})
     return params | {
         "messages": [
             single_message for message in params["messages"] for single_message in _split_message(revision, message)
@@ -134,9 +134,9 @@ def _split_message(revision: str, message: dict[str, Any]) -> list[dict[str, Any
     blocks: list[dict[str, Any]] = content if isinstance(content, list) else [content]
     for block in blocks:
         if block["type"] in ("tool_use", "tool_result"):
-            raise MissingCapability({"sampling": {"tools": {}}})
+            raise MissingClientCapability({"sampling": {"tools": {}}})
         if block["type"] == "audio" and is_older(revision, R_2025_03_26):
-            raise MissingCapability({"sampling": {}})
+            raise MissingClientCapability({"sampling": {}})
     return [{"role": message["role"], "content": block} for block in blocks]
 
 

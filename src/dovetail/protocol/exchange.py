@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from dovetail.errors import InternalError, InvalidParams
 from dovetail.protocol.downgrade import encode_notification
-from dovetail.protocol.limits import Limits
+from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.principal import Principal
 from dovetail.wire.base import Result, Struct
 from dovetail.wire.codec import convert, encode
@@ -29,19 +29,19 @@ Ask = Callable[[str, dict[str, Any]], Coroutine[Any, Any, Any]]
 class Caller(Struct):
     """Who asks, in which revision, with which capabilities, log level and principal."""
 
-    revision: str
-    stateless: bool
-    capabilities: ClientCapabilities = NO_CAPABILITIES
-    level: int | None = None  # the least severity wanted; None: no log messages at all
+    protocol_version: str
+    is_stateless: bool
+    client_capabilities: ClientCapabilities = NO_CAPABILITIES
+    log_level: int | None = None  # the least severity wanted; None: no log messages at all
     principal: Principal | None = None
-    client: Implementation | None = None
-    session: str = ""  # a mark of the handshake or connection that is this caller's alone; empty where there is none
+    client_info: Implementation | None = None
+    session_id: str = ""  # a mark of the handshake or connection that is this caller's alone; empty where there is none
 
 
 class Exchange(Struct, eq=False):
     """One request and everything that is said in reply to it."""
 
-    outgoing: ClassVar[bool] = False  # whether this side asks
+    is_outgoing: ClassVar[bool] = False  # whether this side asks
 
     id: RequestId
     method: str
@@ -61,7 +61,9 @@ class Exchange(Struct, eq=False):
     paused_at: float = 0.0  # since when at least one question has been open
     verdict: str | None = None  # why its task was cancelled: "cancelled", "gone", "timeout", "unanswered", "shutdown"
     check: Callable[["Exchange"], Awaitable[None]] | None = None  # raises as the work would if its caller may not ask
-    fault: BaseException | None = None  # what an author's function raised, where the result only says that it failed
+    exception: BaseException | None = (
+        None  # what an author's function raised, where the result only says that it failed
+    )
     held: dict[str, Any] | None = None  # see `extra`
 
     @property
@@ -74,7 +76,7 @@ class Exchange(Struct, eq=False):
     async def notify(self, method: str, params: Any = None) -> None:
         """Say something on the way to the result."""
         if self.emit is not None:
-            await self.emit(encode_notification(self.caller.revision, self.id, method, params))
+            await self.emit(encode_notification(self.caller.protocol_version, self.id, method, params))
 
     def end(self, verdict: str) -> None:
         """Stop whatever runs it, for a reason its answer may give; the first reason stands."""
@@ -131,9 +133,9 @@ class Service(Protocol):
     @property
     def instructions(self) -> str | None: ...
     @property
-    def revisions(self) -> tuple[str, ...]: ...
+    def protocol_versions(self) -> tuple[str, ...]: ...
     @property
-    def limits(self) -> Limits: ...
+    def limits(self) -> ServerLimits: ...
     @property
     def tap(self) -> "Recorder | None":
         """Who is told of every message, if anyone is."""

@@ -10,10 +10,10 @@ from dovetail.errors import (
     InvalidParams,
     InvalidRequest,
     MethodNotFound,
-    PeerError,
     ProtocolError,
+    RemoteError,
     ResourceNotFound,
-    UnsupportedRevision,
+    UnsupportedProtocolVersion,
 )
 from dovetail.protocol import downgrade
 from dovetail.protocol.exchange import Caller, Exchange, Service, check_result_size
@@ -45,7 +45,7 @@ def negotiate_revision(requested: str, supported: tuple[str, ...]) -> str:
     """The revision to speak: the one asked for, else the newest. spec: handshake/lifecycle#version-negotiation"""
     handshake_revisions = [revision for revision in supported if not is_stateless(revision)]
     if not handshake_revisions:
-        raise UnsupportedRevision(requested, tuple(reversed(supported)))
+        raise UnsupportedProtocolVersion(requested, tuple(reversed(supported)))
     if requested in handshake_revisions:
         return requested
     published = [revision for revision in handshake_revisions if revision in HANDSHAKE_REVISIONS]
@@ -65,7 +65,7 @@ class HandshakeState:
     @property
     def allows_batches(self) -> bool:
         """Whether several messages may come in one array."""
-        return self.caller.revision in BATCH_REVISIONS
+        return self.caller.protocol_version in BATCH_REVISIONS
 
     def is_subscribed(self, method: str, uri: str | None) -> bool:
         """Whether a change is for this session: all lists, and the resources it subscribed to."""
@@ -84,7 +84,7 @@ class HandshakeState:
         method = message["method"]
         if method == INITIALIZE:
             raise InvalidRequest("Invalid request: this session is already initialized")
-        if method not in REQUESTS[self.caller.revision]:
+        if method not in REQUESTS[self.caller.protocol_version]:
             raise MethodNotFound(method)
         params: dict[str, Any] = message.get("params") or {}
         meta = params.get("_meta")
@@ -98,7 +98,7 @@ class HandshakeState:
             case "logging/setLevel":
                 if service.capabilities().logging is None:
                     raise MethodNotFound(exchange.method)
-                self.caller.level = get_severity(convert(exchange.params, SetLevelParams).level)
+                self.caller.log_level = get_severity(convert(exchange.params, SetLevelParams).level)
             case "resources/subscribe" | "resources/unsubscribe":
                 resources_capability = service.capabilities().resources
                 if resources_capability is None or not resources_capability.subscribe:
@@ -110,8 +110,8 @@ class HandshakeState:
 
     def _update_subscription(self, exchange: Exchange, service: Service) -> None:
         uri = convert(exchange.params, SubscribeParams).uri
-        if len(uri) > service.limits.uri:
-            raise InvalidParams(f"Invalid params: uri is longer than {service.limits.uri} characters")
+        if len(uri) > service.limits.max_uri_bytes:
+            raise InvalidParams(f"Invalid params: uri is longer than {service.limits.max_uri_bytes} characters")
         if not service.readable(uri, exchange.caller.principal):
             raise ResourceNotFound(uri)
         if self.subscriptions is None:
@@ -136,9 +136,9 @@ def open_session(
 ) -> tuple[HandshakeState, bytes]:
     """The session an `initialize` request opens, and the response to it."""
     initialize_params = convert(message.get("params") or {}, InitializeParams)
-    if len(encode(initialize_params)) > service.limits.meta:  # all of it is kept as long as the session
-        raise InvalidParams(f"Invalid params: larger than {service.limits.meta} bytes")
-    revision = negotiate_revision(initialize_params.protocol_version, service.revisions)
+    if len(encode(initialize_params)) > service.limits.max_meta_bytes:  # all of it is kept as long as the session
+        raise InvalidParams(f"Invalid params: larger than {service.limits.max_meta_bytes} bytes")
+    revision = negotiate_revision(initialize_params.protocol_version, service.protocol_versions)
     session_id = os.urandom(8).hex()
     caller = Caller(
         revision,
@@ -161,7 +161,7 @@ def open_session(
 def create_implicit_session(revision: str | None, principal: Principal | None = None) -> HandshakeState:
     """A session for a caller who never shook hands: stateless serving of a handshake revision."""
     session = HandshakeState(
-        Caller(revision or NEWEST_HANDSHAKE_REVISION, False, level=DEFAULT_LOG_LEVEL, principal=principal)
+        Caller(revision or NEWEST_HANDSHAKE_REVISION, False, log_level=DEFAULT_LOG_LEVEL, principal=principal)
     )
     session.is_ready = True
     return session
@@ -175,7 +175,7 @@ def seal(exchange: Exchange, result: Result | bytes, max_result_bytes: int) -> b
         data = jsonrpc.encode_result(exchange.id, result)
     else:
         result = downgrade.downgrade_result(
-            exchange.caller.revision, exchange.method, result, wrap_structured=exchange.wraps
+            exchange.caller.protocol_version, exchange.method, result, wrap_structured=exchange.wraps
         )
         data = jsonrpc.encode_response(exchange.id, result)
     if len(data) > max_result_bytes:
@@ -212,7 +212,7 @@ class PendingRequests(Generic[Waiter]):
         return self._last_id, jsonrpc.encode_request(self._last_id, method, params)
 
     def match_response(self, message: dict[str, Any]) -> tuple[Waiter, Any] | None:
-        """Whose question a response answers, and the result or PeerError; None if nobody asked."""
+        """Whose question a response answers, and the result or RemoteError; None if nobody asked."""
         id = message.get("id")
         waiter = self._waiters.pop(id, None) if type(id) is int else None
         if waiter is None:
@@ -220,7 +220,7 @@ class PendingRequests(Generic[Waiter]):
         error = message.get("error")
         if error is None:
             return waiter, message["result"]
-        return waiter, PeerError(error["code"], error["message"], error.get("data"))
+        return waiter, RemoteError(error["code"], error["message"], error.get("data"))
 
     def discard(self, id: RequestId) -> bool:
         """Stop waiting; whether the question was still open."""

@@ -10,8 +10,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from dovetail.errors import (
-    Busy,
     ProtocolError,
+    ServerBusy,
     clip,
 )
 
@@ -32,14 +32,14 @@ STATUS_BY_ERROR_CODE: Final = {
 
 def get_http_status(exc: ProtocolError) -> int:
     """The status an error response travels with."""
-    if isinstance(exc, Busy):
+    if isinstance(exc, ServerBusy):
         return 429 if exc.own else 503
     return STATUS_BY_ERROR_CODE.get(exc.code, 200)
 
 
 def build_retry_header(exc: ProtocolError) -> list[tuple[bytes, bytes]]:
     """When to come back, where that makes sense."""
-    return [(b"retry-after", b"%d" % max(1, int(exc.retry_after)))] if isinstance(exc, Busy) else []
+    return [(b"retry-after", b"%d" % max(1, int(exc.retry_after)))] if isinstance(exc, ServerBusy) else []
 
 
 def build_scope_challenge(scopes: Iterable[str], metadata: str | None, authorization: bytes = b"") -> bytes:

@@ -1,4 +1,4 @@
-"""WebRequest and WebReply: HTTP as values, for whoever sends it."""
+"""HTTPRequest and HTTPResponse: HTTP as values, for whoever sends it."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
@@ -6,7 +6,7 @@ from typing import TypeAlias
 from dovetail.wire.base import Struct
 
 
-class WebRequest(Struct, frozen=True):
+class HTTPRequest(Struct, frozen=True):
     """A request to be sent."""
 
     method: str
@@ -15,12 +15,12 @@ class WebRequest(Struct, frozen=True):
     body: bytes = b""
 
 
-class WebReply(Struct, frozen=True):
+class HTTPResponse(Struct, frozen=True):
     """What came back."""
 
-    status: int
+    status_code: int
     headers: Mapping[str, str]
     body: bytes
 
 
-SendRequest: TypeAlias = Callable[[WebRequest], Awaitable[WebReply]]
+SendRequest: TypeAlias = Callable[[HTTPRequest], Awaitable[HTTPResponse]]

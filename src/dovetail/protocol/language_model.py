@@ -12,19 +12,19 @@ from dovetail.wire.tools import Tool
 class Usage(Struct, frozen=True, kw_only=True):
     """What one reply took, in tokens; and in dollars, where the model's price is known."""
 
-    input: int = 0
-    output: int = 0
-    usd: float | None = None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = None
 
 
-class Reply(Struct, frozen=True, kw_only=True):
+class ModelReply(Struct, frozen=True, kw_only=True):
     """What a model said: text and calls of tools, in order."""
 
     content: list[SamplingContent]
     model: str
     stop_reason: str | None = None
     usage: Usage = Usage()
-    unread: Mapping[str, str] = {}  # why the arguments of a call could not be read, by the id of the call
+    invalid_calls: Mapping[str, str] = {}  # why the arguments of a call could not be read, by the id of the call
 
 
 class Model(Protocol):
@@ -33,17 +33,17 @@ class Model(Protocol):
     One with an attribute `price`, dollars for a million tokens in and out, can be given a budget in dollars.
     """
 
-    async def reply(
+    async def create_message(
         self,
         messages: Sequence[SamplingMessage],
         tools: Sequence[Tool] = (),
         *,
         max_tokens: int = 1024,
-        system: str | None = None,
+        system_prompt: str | None = None,
         temperature: float | None = None,
-        stop: Sequence[str] = (),
-        choice: ToolChoice | None = None,
-        preferences: ModelPreferences | None = None,
-    ) -> Reply:
+        stop_sequences: Sequence[str] = (),
+        tool_choice: ToolChoice | None = None,
+        model_preferences: ModelPreferences | None = None,
+    ) -> ModelReply:
         """The next message of the conversation."""
         ...

@@ -13,15 +13,15 @@ from dovetail.wire.base import Result
 from dovetail.wire.methods import METHODS
 from dovetail.wire.tools import CallToolResult
 
-Call: TypeAlias = Callable[[Exchange], Awaitable[Any]]
-Middleware: TypeAlias = Callable[[Exchange, Call], Awaitable[Any]]
+CallNext: TypeAlias = Callable[[Exchange], Awaitable[Any]]
+Middleware: TypeAlias = Callable[[Exchange, CallNext], Awaitable[Any]]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _RESULT_TYPES: Final = (Result, bytes)
 
 
-def compose_middleware(middleware: Iterable[Middleware], handler: Call) -> Call:
+def compose_middleware(middleware: Iterable[Middleware], handler: CallNext) -> CallNext:
     """The work with everything around it; the first stands outermost."""
     for function in reversed([*middleware]):
         handler = _wrap_handler(function, handler)
@@ -45,28 +45,28 @@ def validate_middleware(function: Middleware) -> Middleware:
     try:
         inspect.signature(unwrapped).bind(None, None)
     except (TypeError, ValueError):
-        raise TypeError(f"{function!r} is no middleware: it takes two arguments, (exchange, proceed)") from None
+        raise TypeError(f"{function!r} is no middleware: it takes two arguments, (exchange, call_next)") from None
     is_named = inspect.isfunction(unwrapped) and unwrapped.__name__ != "<lambda>"  # which may pass on what is awaited
     if is_named and not inspect.iscoroutinefunction(unwrapped):
         raise TypeError(
-            f"{unwrapped.__qualname__} is no middleware: it has to be `async def`, and await proceed(exchange)"
+            f"{unwrapped.__qualname__} is no middleware: it has to be `async def`, and await call_next(exchange)"
         )
     return function
 
 
-def _wrap_handler(function: Middleware, call_next: Call) -> Call:
+def _wrap_handler(function: Middleware, call_next: CallNext) -> CallNext:
     async def call(exchange: Exchange) -> Any:
         result = await function(exchange, call_next)
         if result is None and exchange.method in METHODS:  # of which none has such a result
             raise TypeError(
-                f"the middleware {_function_name(function)} returned nothing: let it return await proceed(exchange)"
+                f"the middleware {_function_name(function)} returned nothing: let it return await call_next(exchange)"
             )
-        if not isinstance(result, _RESULT_TYPES) and not exchange.outgoing and exchange.method in METHODS:
+        if not isinstance(result, _RESULT_TYPES) and not exchange.is_outgoing and exchange.method in METHODS:
             type_name = type(result).__qualname__
             raise TypeError(
                 f"the middleware {_function_name(function)} returned {type_name}, which is no result: "
                 "let it return what "
-                "`await proceed(exchange)` gave, or a result such as CallToolResult"
+                "`await call_next(exchange)` gave, or a result such as CallToolResult"
             )
         return result
 

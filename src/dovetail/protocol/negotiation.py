@@ -7,7 +7,7 @@ or silence, means a handshake. Never keyed to one error code. spec: stdio#backwa
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
-from dovetail.errors import HeaderMismatch, MissingCapability, NoCommonRevision, UnsupportedRevision
+from dovetail.errors import HeaderMismatch, MissingClientCapability, UnsupportedProtocolVersion, VersionNegotiationError
 from dovetail.wire.lifecycle import DiscoverResult
 from dovetail.wire.revisions import DRAFT, HANDSHAKE_REVISIONS, STATELESS_REVISIONS
 
@@ -17,7 +17,9 @@ DISCOVER: Final = "server/discover"
 INITIALIZE: Final = "initialize"
 
 # What only a server of the stateless era answers.
-_STATELESS_CODES: Final = frozenset({HeaderMismatch.code, MissingCapability.code, UnsupportedRevision.code})
+_STATELESS_CODES: Final = frozenset(
+    {HeaderMismatch.code, MissingClientCapability.code, UnsupportedProtocolVersion.code}
+)
 
 
 class VersionNegotiation:
@@ -50,7 +52,7 @@ class VersionNegotiation:
 
     def handle_discovery_error(self, code: int, data: Any) -> bool:
         """An error response to a discovery; whether it tells what to do, which only a stateless server's does."""
-        if code == UnsupportedRevision.code and isinstance(data, dict):
+        if code == UnsupportedProtocolVersion.code and isinstance(data, dict):
             offered: Any = data.get("supported")
             if isinstance(offered, list):
                 self._tried_revisions.append(self.revision)
@@ -64,8 +66,8 @@ class VersionNegotiation:
     def fall_back(self) -> None:
         """Not a server of the stateless era: open a session."""
         if not self._handshake_revisions:
-            raise NoCommonRevision("the server does not speak the stateless era of the protocol").at(
-                hint="leave out era= and revision=, or name a handshake revision"
+            raise VersionNegotiationError("the server does not speak the stateless era of the protocol").at(
+                hint="leave out era= and protocol_version=, or name a handshake revision"
             )
         self.next_method, self.revision = INITIALIZE, self._handshake_revisions[-1]
 
@@ -80,8 +82,8 @@ class VersionNegotiation:
         if revision not in HANDSHAKE_REVISIONS and revision != DRAFT:
             raise self._no_common_revision([revision])
         if self._requested_revision is not None and revision != self._requested_revision:
-            raise NoCommonRevision(f"the server answered in {revision}, not in {self._requested_revision}").at(
-                hint=f"leave out revision=, or pass revision={revision!r}"
+            raise VersionNegotiationError(f"the server answered in {revision}, not in {self._requested_revision}").at(
+                hint=f"leave out protocol_version=, or pass protocol_version={revision!r}"
             )
         self.next_method, self.revision = None, revision
 
@@ -111,11 +113,11 @@ class VersionNegotiation:
                 return
         raise self._no_common_revision(offered)
 
-    def _no_common_revision(self, offered: Sequence[Any]) -> NoCommonRevision:
+    def _no_common_revision(self, offered: Sequence[Any]) -> VersionNegotiationError:
         theirs = ", ".join(str(revision)[:32] for revision in offered[:8]) or "none at all"
         ours = ", ".join((*self._handshake_revisions, *self._stateless_revisions))
-        return NoCommonRevision(f"the server speaks {theirs}; this client was to speak {ours}").at(
-            hint="update the older of the two" if self._is_automatic else "leave out era= and revision="
+        return VersionNegotiationError(f"the server speaks {theirs}; this client was to speak {ours}").at(
+            hint="update the older of the two" if self._is_automatic else "leave out era= and protocol_version="
         )
 
 

@@ -6,7 +6,14 @@ Three verbs: `admit` makes an Exchange of a message, `seal` makes bytes of a res
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from dovetail.errors import HeaderMismatch, InvalidParams, MethodNotFound, ProtocolError, UnsupportedRevision, clip
+from dovetail.errors import (
+    HeaderMismatch,
+    InvalidParams,
+    MethodNotFound,
+    ProtocolError,
+    UnsupportedProtocolVersion,
+    clip,
+)
 from dovetail.protocol.exchange import NO_CAPABILITIES, Caller, Exchange, ForwardedResult, check_result_size
 from dovetail.protocol.headers import decode_value
 from dovetail.protocol.principal import Principal
@@ -127,7 +134,7 @@ class StatelessProtocol:
         if headers is not None:
             _check_mirrored_header(VERSION_HEADER, headers, revision)
         if revision not in self._served_revisions:
-            raise UnsupportedRevision(revision, self._supported_revisions)
+            raise UnsupportedProtocolVersion(revision, self._supported_revisions)
         return revision
 
 

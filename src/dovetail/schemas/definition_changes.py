@@ -50,12 +50,12 @@ _MAX_REPORTED_CHANGES: Final = 200  # of them told, the gravest
 _MAX_SHOWN_CHARS: Final = 300  # characters of a value or a line
 
 
-class Difference(Struct, frozen=True):
+class DefinitionChange(Struct, frozen=True):
     """One change of a definition: where (a JSON pointer), how grave, and in words."""
 
     path: str
-    kind: ChangeSeverity
-    text: str
+    severity: ChangeSeverity
+    message: str
 
 
 def extract_pinned_fields(definition: Any) -> dict[str, Any]:
@@ -64,24 +64,24 @@ def extract_pinned_fields(definition: Any) -> dict[str, Any]:
     return {name: members[name] for name in _PINNED_FIELDS if members.get(name) is not None}
 
 
-def changes(old: Any, new: Any) -> list[Difference]:
+def diff_definitions(old: Any, new: Any) -> list[DefinitionChange]:
     """What changed between two definitions, gravest first."""
     old_fields, new_fields = extract_pinned_fields(old), extract_pinned_fields(new)
     found_changes = [*islice(_iter_changes(old_fields, new_fields), _MAX_COMPARED_CHANGES)]
     if len(found_changes) == _MAX_COMPARED_CHANGES:
-        found_changes.append(Difference("", "widening", "more changed than is looked at"))
+        found_changes.append(DefinitionChange("", "widening", "more changed than is looked at"))
     if not found_changes and encode_canonical(old_fields) != encode_canonical(
         new_fields
     ):  # too deep to be told, never silent
-        found_changes.append(Difference("", "widening", "changed, too deep to be shown"))
+        found_changes.append(DefinitionChange("", "widening", "changed, too deep to be shown"))
     known_strings = {*_iter_strings(old_fields)}
     graded_changes = [_regrade_by_text(change, known_strings, new_fields) for change in found_changes]
-    return sorted(graded_changes, key=lambda change: -_SEVERITY_ORDER[change.kind])[
+    return sorted(graded_changes, key=lambda change: -_SEVERITY_ORDER[change.severity])[
         :_MAX_REPORTED_CHANGES
     ]  # cut last, so that no crowd hides anything
 
 
-def _iter_changes(old_fields: Mapping[str, Any], new_fields: Mapping[str, Any]) -> Iterator[Difference]:
+def _iter_changes(old_fields: Mapping[str, Any], new_fields: Mapping[str, Any]) -> Iterator[DefinitionChange]:
     for name in _PINNED_FIELDS:
         old_value, new_value = old_fields.get(name), new_fields.get(name)
         if encode_canonical(old_value) != encode_canonical(new_value):
@@ -91,17 +91,17 @@ def _iter_changes(old_fields: Mapping[str, Any], new_fields: Mapping[str, Any]) 
 _SEVERITY_ORDER: Final = {"cosmetic": 0, "narrowing": 1, "widening": 2, "instruction": 3, "egress": 4}
 
 
-def _regrade_by_text(change: Difference, known_strings: set[str], new_definition: Any) -> Difference:
+def _regrade_by_text(change: DefinitionChange, known_strings: set[str], new_definition: Any) -> DefinitionChange:
     """What narrows and brings words with it is graded by them: a model reads them wherever they stand in a schema."""
     new_strings = (
         {*_iter_strings(_resolve_pointer(new_definition, change.path))} - known_strings - _SCHEMA_VOCABULARY
-        if change.kind == "narrowing"
+        if change.severity == "narrowing"
         else None
     )
     if not new_strings:
         return change
     severity: ChangeSeverity = "egress" if any(map(_ADDRESS_IN_TEXT.search, new_strings)) else "instruction"
-    return Difference(change.path, severity, _format_difference("", "\n".join(sorted(new_strings))))
+    return DefinitionChange(change.path, severity, _format_difference("", "\n".join(sorted(new_strings))))
 
 
 def _iter_strings(value: Any) -> Iterator[str]:
@@ -132,10 +132,11 @@ def _resolve_pointer(value: Any, pointer: str) -> Any:
     return value
 
 
-def describe(differences: Sequence[Difference]) -> str:
+def format_changes(changes: Sequence[DefinitionChange]) -> str:
     """The changes for a reader; whatever the server wrote is escaped."""
     return "\n".join(
-        f"{change.kind}: {escape_line(change.path, _MAX_SHOWN_CHARS)}\n{_indent(change.text)}" for change in differences
+        f"{change.severity}: {escape_line(change.path, _MAX_SHOWN_CHARS)}\n{_indent(change.message)}"
+        for change in changes
     )
 
 
@@ -143,7 +144,7 @@ def _indent(text: str) -> str:
     return "\n".join(f"    {text_line}" for text_line in text.split("\n"))
 
 
-def _compare_member(path: str, name: str, old: Any, new: Any) -> Iterator[Difference]:
+def _compare_member(path: str, name: str, old: Any, new: Any) -> Iterator[DefinitionChange]:
     match name:
         case "inputSchema" | "outputSchema":
             yield from _compare_schemas(path, old, new, 0)
@@ -153,18 +154,18 @@ def _compare_member(path: str, name: str, old: Any, new: Any) -> Iterator[Differ
             yield _compare_text(path, old, new)
 
 
-def _compare_text(path: str, old: Any, new: Any) -> Difference:
+def _compare_text(path: str, old: Any, new: Any) -> DefinitionChange:
     """A changed text, or anything else a model reads."""
     old_text, new_text = _to_text(old), _to_text(new)
     if isinstance(old, str) and isinstance(new, str) and old_text.split() == new_text.split():
-        return Difference(path, "cosmetic", "only blanks changed")
+        return DefinitionChange(path, "cosmetic", "only blanks changed")
     new_addresses = set(_ADDRESS_IN_TEXT.findall(new_text)) - set(_ADDRESS_IN_TEXT.findall(old_text))
-    return Difference(path, "egress" if new_addresses else "instruction", _format_difference(old_text, new_text))
+    return DefinitionChange(path, "egress" if new_addresses else "instruction", _format_difference(old_text, new_text))
 
 
-def _compare_annotations(path: str, old: Any, new: Any) -> Iterator[Difference]:
+def _compare_annotations(path: str, old: Any, new: Any) -> Iterator[DefinitionChange]:
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
-        yield Difference(path, "widening", _format_difference(_to_text(old), _to_text(new)))
+        yield DefinitionChange(path, "widening", _format_difference(_to_text(old), _to_text(new)))
         return
     for name in sorted({*old, *new}):
         old_value, new_value = old.get(name), new.get(name)
@@ -174,19 +175,19 @@ def _compare_annotations(path: str, old: Any, new: Any) -> Iterator[Difference]:
             yield _compare_text(f"{path}/title", old_value, new_value)
         else:
             is_open_world = name == "openWorldHint" and new_value is not False
-            yield Difference(
+            yield DefinitionChange(
                 f"{path}/{name}",
                 "egress" if is_open_world else "widening",
                 _format_difference(_to_text(old_value), _to_text(new_value)),
             )
 
 
-def _compare_schemas(path: str, old: Any, new: Any, depth: int) -> Iterator[Difference]:
+def _compare_schemas(path: str, old: Any, new: Any, depth: int) -> Iterator[DefinitionChange]:
     if encode_canonical(old) == encode_canonical(new):
         return
     if depth > _MAX_SCHEMA_DEPTH or not isinstance(old, Mapping) or not isinstance(new, Mapping):
         is_narrower = new is False or (old in (None, True) and isinstance(new, Mapping))
-        yield Difference(
+        yield DefinitionChange(
             path, "narrowing" if is_narrower else "widening", _format_difference(_to_text(old), _to_text(new))
         )
         return
@@ -195,14 +196,14 @@ def _compare_schemas(path: str, old: Any, new: Any, depth: int) -> Iterator[Diff
             yield from _compare_keyword(f"{path}/{_escape_pointer(name)}", name, old.get(name), new.get(name), depth)
 
 
-def _compare_keyword(path: str, name: str, old: Any, new: Any, depth: int) -> Iterator[Difference]:
+def _compare_keyword(path: str, name: str, old: Any, new: Any, depth: int) -> Iterator[DefinitionChange]:
     match name:
         case "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas":
             yield from _compare_properties(path, old or {}, new or {}, depth)
         case "required":
             yield from _compare_required(path, old or [], new or [])
         case "enum" | "type":
-            yield Difference(path, _grade_value_sets(old, new), _format_difference(_to_text(old), _to_text(new)))
+            yield DefinitionChange(path, _grade_value_sets(old, new), _format_difference(_to_text(old), _to_text(new)))
         case "anyOf" | "oneOf" | "allOf" | "prefixItems" if isinstance(old, list) and isinstance(new, list):
             yield from _compare_schema_lists(path, name, old, new, depth)
         case (
@@ -219,19 +220,21 @@ def _compare_keyword(path: str, name: str, old: Any, new: Any, depth: int) -> It
         case _ if name in _TEXT_KEYWORDS:
             yield _compare_text(path, old, new)
         case _:
-            yield Difference(path, _grade_bound(name, old, new), _format_difference(_to_text(old), _to_text(new)))
+            yield DefinitionChange(path, _grade_bound(name, old, new), _format_difference(_to_text(old), _to_text(new)))
 
 
-def _compare_properties(path: str, old: Any, new: Any, depth: int) -> Iterator[Difference]:
+def _compare_properties(path: str, old: Any, new: Any, depth: int) -> Iterator[DefinitionChange]:
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
-        yield Difference(path, "widening", _format_difference(_to_text(old), _to_text(new)))
+        yield DefinitionChange(path, "widening", _format_difference(_to_text(old), _to_text(new)))
         return
     for name in sorted({*old, *new}):
         property_path = f"{path}/{_escape_pointer(name)}"
         if name not in new:
-            yield Difference(property_path, "narrowing", f"gone: {escape_line(_to_text(old[name]), _MAX_SHOWN_CHARS)}")
+            yield DefinitionChange(
+                property_path, "narrowing", f"gone: {escape_line(_to_text(old[name]), _MAX_SHOWN_CHARS)}"
+            )
         elif name not in old:
-            yield Difference(
+            yield DefinitionChange(
                 property_path,
                 _grade_new_property(name, new[name]),
                 f"new: {escape_line(_to_text(new[name]), _MAX_SHOWN_CHARS)}",
@@ -247,27 +250,31 @@ def _grade_new_property(name: str, schema: Any) -> ChangeSeverity:
     return "egress" if is_address or _ADDRESS_IN_TEXT.search(_to_text(schema)) else "widening"
 
 
-def _compare_required(path: str, old: Any, new: Any) -> Iterator[Difference]:
+def _compare_required(path: str, old: Any, new: Any) -> Iterator[DefinitionChange]:
     old_names, new_names = _to_text_set(old), _to_text_set(new)
     if removed := old_names - new_names:
-        yield Difference(
+        yield DefinitionChange(
             path, "widening", f"no longer required: {escape_line(', '.join(sorted(removed)), _MAX_SHOWN_CHARS)}"
         )
     if added := new_names - old_names:
-        yield Difference(path, "narrowing", f"now required: {escape_line(', '.join(sorted(added)), _MAX_SHOWN_CHARS)}")
+        yield DefinitionChange(
+            path, "narrowing", f"now required: {escape_line(', '.join(sorted(added)), _MAX_SHOWN_CHARS)}"
+        )
     if not removed and not added:
-        yield Difference(path, "cosmetic", "only the order changed")
+        yield DefinitionChange(path, "cosmetic", "only the order changed")
 
 
-def _compare_schema_lists(path: str, name: str, old: list[Any], new: list[Any], depth: int) -> Iterator[Difference]:
+def _compare_schema_lists(
+    path: str, name: str, old: list[Any], new: list[Any], depth: int
+) -> Iterator[DefinitionChange]:
     for index in range(max(len(old), len(new))):
         item_path = f"{path}/{index}"
         if index >= len(new):
             severity: ChangeSeverity = "widening" if name == "allOf" else "narrowing"
-            yield Difference(item_path, severity, f"gone: {escape_line(_to_text(old[index]), _MAX_SHOWN_CHARS)}")
+            yield DefinitionChange(item_path, severity, f"gone: {escape_line(_to_text(old[index]), _MAX_SHOWN_CHARS)}")
         elif index >= len(old):
             severity = "narrowing" if name == "allOf" else "widening"
-            yield Difference(item_path, severity, f"new: {escape_line(_to_text(new[index]), _MAX_SHOWN_CHARS)}")
+            yield DefinitionChange(item_path, severity, f"new: {escape_line(_to_text(new[index]), _MAX_SHOWN_CHARS)}")
         else:
             yield from _compare_schemas(item_path, old[index], new[index], depth + 1)
 

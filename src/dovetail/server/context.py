@@ -8,15 +8,15 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from dovetail.errors import InsufficientScope, MissingCapability
+from dovetail.errors import InsufficientScope, MissingClientCapability
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.principal import Principal
-from dovetail.server.input_requests import Elicit, ElicitUrl, InputRequestBase, InputRequests, Roots, Sample
+from dovetail.server.input_requests import Elicit, ElicitURL, InputRequestBase, InputRequests, ListRoots, Sample
 from dovetail.wire.codec import convert, to_plain
 from dovetail.wire.content import SamplingContent
 from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation
-from dovetail.wire.logs import LoggingLevel, LoggingMessageParams, get_severity
+from dovetail.wire.logs import LoggingLevel, LoggingMessageNotificationParams, get_severity
 from dovetail.wire.progress import ProgressParams
 from dovetail.wire.revisions import DRAFT
 from dovetail.wire.roots import Root
@@ -72,9 +72,9 @@ class Context(Generic[State]):
         return self.exchange.extra
 
     @property
-    def revision(self) -> str:
+    def protocol_version(self) -> str:
         """The protocol revision the caller speaks."""
-        return self.exchange.caller.revision
+        return self.exchange.caller.protocol_version
 
     @property
     def principal(self) -> Principal | None:
@@ -82,14 +82,14 @@ class Context(Generic[State]):
         return self.exchange.caller.principal
 
     @property
-    def client(self) -> Implementation | None:
+    def client_info(self) -> Implementation | None:
         """What the client calls itself. Nobody checked it."""
-        return self.exchange.caller.client
+        return self.exchange.caller.client_info
 
     @property
-    def capabilities(self) -> ClientCapabilities:
+    def client_capabilities(self) -> ClientCapabilities:
         """What the client declared it can do."""
-        return self.exchange.caller.capabilities
+        return self.exchange.caller.client_capabilities
 
     @property
     def meta(self) -> Mapping[str, Any]:
@@ -137,7 +137,7 @@ class Context(Generic[State]):
         """Tell how far the work is. Goes nowhere if the caller did not ask; a value that does not rise is left out."""
         token = self.exchange.progress_token
         if token is None:
-            if self.revision != DRAFT:
+            if self.protocol_version != DRAFT:
                 return
             token = self.exchange.id
         # spec: progress#progress-flow
@@ -149,10 +149,10 @@ class Context(Generic[State]):
 
     async def log(self, level: LoggingLevel, data: Any, logger: str | None = None) -> None:
         """Send a log message, if the caller wants messages of this level."""
-        min_severity = self.exchange.caller.level
+        min_severity = self.exchange.caller.log_level
         if min_severity is None or get_severity(level) < min_severity:
             return
-        params = LoggingMessageParams(level=level, data=to_plain(data), logger=logger or self._logger)
+        params = LoggingMessageNotificationParams(level=level, data=to_plain(data), logger=logger or self._logger)
         await self.exchange.notify("notifications/message", params)
 
     async def debug(self, data: Any, logger: str | None = None) -> None:
@@ -181,13 +181,13 @@ class Context(Generic[State]):
         Raises:
             Declined: the user said no.
             Dismissed: the user closed the question.
-            MissingCapability: the client cannot ask users.
+            MissingClientCapability: the client cannot ask users.
         """
         return await self._request_input(Elicit(message, form), key)
 
     async def elicit_url(self, message: str, url: str, *, key: str | None = None) -> None:
         """Ask the user to visit a page; returns when they agreed to, which is not yet when they are done there."""
-        await self._request_input(ElicitUrl(message, url), key)
+        await self._request_input(ElicitURL(message, url), key)
 
     async def sample(
         self,
@@ -199,32 +199,32 @@ class Context(Generic[State]):
         """Have the client's model complete a message; options as for `Sample`."""
         return await self._request_input(Sample(messages, **options), key)
 
-    async def roots(self, *, key: str | None = None) -> list[Root]:
+    async def list_roots(self, *, key: str | None = None) -> list[Root]:
         """The directories and files the client lets the server work in."""
-        return await self._request_input(Roots(), key)
+        return await self._request_input(ListRoots(), key)
 
-    async def ask_all(self, **questions: InputRequestBase[Any]) -> dict[str, Any]:
+    async def request_inputs(self, **requests: InputRequestBase[Any]) -> dict[str, Any]:
         """Ask several questions at once, in one round; the answers come back under the same names."""
-        return await self._input_requests.ask(questions)
+        return await self._input_requests.ask(requests)
 
     async def _request_input(self, request: InputRequestBase[Any], key: str | None) -> Any:
         key = key or self._input_requests.next_key()
         return (await self._input_requests.ask({key: request}))[key]
 
     @overload
-    async def once(self, key: str, function: Callable[[], Any], type: type[T]) -> T: ...
+    async def once(self, key: str, function: Callable[[], Any], into: type[T]) -> T: ...
     @overload
-    async def once(self, key: str, function: Callable[[], Any], type: Any = None) -> Any: ...
-    async def once(self, key: str, function: Callable[[], Any], type: Any = None) -> Any:
+    async def once(self, key: str, function: Callable[[], Any], into: Any = None) -> Any: ...
+    async def once(self, key: str, function: Callable[[], Any], into: Any = None) -> Any:
         """Run a step with side effects once, even if the function it stands in runs again for more answers.
 
         The value must be JSON; it is remembered by the client, sealed, until the call is complete. It comes back as
         plain JSON, or as `type` if one is given.
         """
-        return await self._input_requests.once(key, function, type)
+        return await self._input_requests.once(key, function, into)
 
     @property
-    def answers(self) -> Mapping[str, Any]:
+    def input_responses(self) -> Mapping[str, Any]:
         """What came back for the questions of an InputRequired, as sent, by key."""
         return self._input_requests.round_state.input_responses
 
@@ -233,16 +233,16 @@ class Context(Generic[State]):
         """The state given with an InputRequired in the round before."""
         return self._input_requests.round_state.author_state
 
-    def require(self, **capabilities: Any) -> None:
+    def require_capabilities(self, **capabilities: Any) -> None:
         """Refuse the call unless the client declared these, e.g. `require(sampling={"tools": {}})`."""
         required = {name: {} if value is True else value for name, value in capabilities.items()}
-        declared = to_plain(self.capabilities)
+        declared = to_plain(self.client_capabilities)
         if declared.get("elicitation") == {}:
             declared["elicitation"] = {"form": {}}  # spec: elicitation#capabilities
         missing = {name: value for name, value in required.items() if not _covers(declared.get(name), value)}
         if missing:
             convert(missing, ClientCapabilities, label="capabilities")
-            raise MissingCapability(missing)
+            raise MissingClientCapability(missing)
 
     def require_scopes(self, *scopes: str) -> None:
         """Refuse the call unless the caller's token has these; over HTTP a client is asked to get them, all at once."""
@@ -250,7 +250,7 @@ class Context(Generic[State]):
         if not granted.issuperset(scopes):
             raise InsufficientScope(scopes)
 
-    async def close_stream(self, retry_ms: int = 1000) -> None:
+    async def close_sse_stream(self, retry_ms: int = 1000) -> None:
         """Let go of the HTTP connection; the client fetches the rest later. Does nothing where that is not possible."""
         if self.exchange.close_stream is not None:
             await self.exchange.close_stream(retry_ms)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from contextlib import AsyncExitStack
 from typing import Annotated, Any, NamedTuple
 
-from dovetail.errors import Busy
+from dovetail.errors import ServerBusy
 from dovetail.server.context import Context
 from dovetail.server.invocation import Runner
 from dovetail.server.parameters.annotations import is_subclass_of, list_alternatives
@@ -28,11 +28,11 @@ class Depends:
     call, however many need it, unless `shared` is False.
     """
 
-    __slots__ = ("function", "shared")
+    __slots__ = ("dependency", "use_cache")
 
     def __init__(self, function: Callable[..., Any], *, shared: bool = True) -> None:
-        self.function = function
-        self.shared = shared
+        self.dependency = function
+        self.use_cache = shared
 
 
 Overrides = Mapping[Callable[..., Any], Callable[..., Any]]
@@ -41,7 +41,7 @@ _OVERRIDES: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
 @contextlib.contextmanager
-def override(dependency: Any, by: Callable[..., Any]) -> Generator[None]:
+def override(dependency: Any, replacement: Callable[..., Any]) -> Generator[None]:
     """Have another function fill what depends on one, in every server of this process, as long as the context lasts.
 
     dependency: the function a Depends was given, the Depends, or `Annotated[T, Depends(function)]`. What stands in may
@@ -49,9 +49,9 @@ def override(dependency: Any, by: Callable[..., Any]) -> Generator[None]:
     on is replaced in vain: what will depend on what is not known here.
     """
     dependency = _get_overridden_function(dependency)
-    _check_callable(by, f"override takes a function that returns the value: write lambda: {by!r}")
+    _check_callable(replacement, f"override takes a function that returns the value: write lambda: {replacement!r}")
     previous = _OVERRIDES.get(dependency)
-    _OVERRIDES[dependency] = by
+    _OVERRIDES[dependency] = replacement
     try:
         yield
     finally:
@@ -67,7 +67,7 @@ def _get_overridden_function(target: Any) -> Callable[..., Any]:
     notes: tuple[Any, ...] = annotation.__metadata__ if typing.get_origin(annotation) is Annotated else (annotation,)
     for note in notes:
         if isinstance(note, Depends):
-            return note.function
+            return note.dependency
     _check_callable(annotation, f"override takes the function a Depends was given, not {target!r}")
     return annotation
 
@@ -124,8 +124,8 @@ class DependencyPlan:
         return plan
 
     def _add_step(self, depends: Depends) -> object:
-        function = self._overrides.get(depends.function, depends.function)
-        key: object = depends.function if depends.shared else depends
+        function = self._overrides.get(depends.dependency, depends.dependency)
+        key: object = depends.dependency if depends.use_cache else depends
         if function in self._resolving:
             raise TypeError(f"{self._where}: the dependency {describe_location(function)} depends on itself")
         if key in self._steps:
@@ -298,7 +298,7 @@ def _make_threaded_exit_callback(
     async def on_exit(*exc: Any) -> bool:
         try:
             await thread_pool.run(leave, exc, {}, origin)
-        except Busy:
+        except ServerBusy:
             leave(*exc)  # better late on the loop than never
         return False
 

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Final
 
-from dovetail.errors import Busy, Disconnected, InternalError, ProtocolError, clip
+from dovetail.errors import ConnectionLost, InternalError, ProtocolError, ServerBusy, clip
 from dovetail.protocol.exchange import Exchange
 
 log = logging.getLogger("dovetail")
@@ -18,7 +18,7 @@ _MAX_PART_CHARS: Final = 512
 _ERROR_BY_END_REASON: Final[dict[str, Callable[[], ProtocolError]]] = {
     "timeout": lambda: InternalError("The call took too long and was stopped"),
     "unanswered": lambda: InternalError("The question to the user was not answered in time and the call was stopped"),
-    "shutdown": lambda: Busy("The server is shutting down; the call was stopped, perhaps after it had an effect"),
+    "shutdown": lambda: ServerBusy("The server is shutting down; the call was stopped, perhaps after it had an effect"),
 }
 
 
@@ -35,7 +35,7 @@ def mask_exception(
             return _ERROR_BY_END_REASON[exchange.verdict]()
         if task is not None and task.cancelling():
             raise exc
-    if isinstance(exc, Disconnected):
+    if isinstance(exc, ConnectionLost):
         return InternalError("The client left before it answered")
     reference = os.urandom(4).hex()
     log.error("%s failed [%s]\n%s", clip(operation), reference, format_traceback(exc))

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from dovetail.errors import Declined, Dismissed, InvalidParams, MissingCapability, clip
+from dovetail.errors import ElicitationCancelled, ElicitationDeclined, InvalidParams, MissingClientCapability, clip
 from dovetail.protocol import downgrade
 from dovetail.protocol.exchange import Ask, Exchange
 from dovetail.protocol.request_state import RequestState, Sealer, compute_binding, create_empty_state, hash_request
@@ -25,7 +25,7 @@ from dovetail.wire.input_required import InputRequest, InputRequiredResult
 from dovetail.wire.lifecycle import ClientCapabilities
 from dovetail.wire.roots import ListRootsResult, Root
 from dovetail.wire.sampling import (
-    CreateMessageParams,
+    CreateMessageRequestParams,
     CreateMessageResult,
     ModelPreferences,
     SamplingMessage,
@@ -89,7 +89,7 @@ class Elicit(InputRequestBase[Any]):
             raise InvalidParams(f"Invalid params: the answer does not fit the form: {clip(str(exc), 512)}") from None
 
 
-class ElicitUrl(InputRequestBase[None]):
+class ElicitURL(InputRequestBase[None]):
     """A page the user is asked to visit, for what must not pass through the client."""
 
     method = "elicitation/create"
@@ -127,7 +127,7 @@ class Sample(InputRequestBase[CreateMessageResult]):
         tool_choice: ToolChoice | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> None:
-        self._message_params = CreateMessageParams(
+        self._message_params = CreateMessageRequestParams(
             messages=_to_sampling_messages(messages),
             max_tokens=max_tokens,
             system_prompt=system_prompt,
@@ -151,7 +151,7 @@ class Sample(InputRequestBase[CreateMessageResult]):
         return convert(raw, CreateMessageResult, label="sampling answer")
 
 
-class Roots(InputRequestBase[list[Root]]):
+class ListRoots(InputRequestBase[list[Root]]):
     """The directories and files the client lets the server work in."""
 
     method = "roots/list"
@@ -169,11 +169,13 @@ class Roots(InputRequestBase[list[Root]]):
 class InputRequired:
     """Returned by a function that drives the rounds itself: what it needs, and what it wants to be told again."""
 
-    def __init__(self, requests: Mapping[str, InputRequestBase[Any]] | None = None, state: str | None = None) -> None:
-        if not requests and state is None:
+    def __init__(
+        self, requests: Mapping[str, InputRequestBase[Any]] | None = None, request_state: str | None = None
+    ) -> None:
+        if not requests and request_state is None:
             raise ValueError("InputRequired needs requests, a state, or both")
         self.requests = dict(requests or {})
-        self.state = state
+        self.request_state = request_state
 
 
 class InputRequests:
@@ -194,7 +196,7 @@ class InputRequests:
     def _restore_state(self) -> RequestState:
         params = self._exchange.params
         sealed_state, responses = params.get("requestState"), params.get("inputResponses")
-        if not self._exchange.caller.stateless or (sealed_state is None and responses is None):
+        if not self._exchange.caller.is_stateless or (sealed_state is None and responses is None):
             return create_empty_state()
         if sealed_state is not None and type(sealed_state) is not str:
             raise InvalidParams("Invalid params: requestState must be a string")
@@ -234,7 +236,7 @@ class InputRequests:
         if self._exchange.ask is not None:
             raw_responses = await self._ask_directly(requests, self._exchange.ask)
             return {key: request.read(raw_responses[key]) for key, request in requests.items()}
-        if not self._exchange.caller.stateless:
+        if not self._exchange.caller.is_stateless:
             raise _make_unreachable_error(requests.values())
         answers: dict[str, Any] = {}
         for key, request in requests.items():
@@ -263,15 +265,15 @@ class InputRequests:
     def _check_capabilities(self, requests: Any) -> None:
         required: dict[str, Any] = {}
         for request in requests:
-            missing = request.missing(self._exchange.caller.capabilities)
+            missing = request.missing(self._exchange.caller.client_capabilities)
             for name, capability in (missing or {}).items():
                 required[name] = required.get(name, {}) | capability
         if required:
-            raise MissingCapability(required)
+            raise MissingClientCapability(required)
 
     async def _ask_directly(self, requests: Mapping[str, InputRequestBase[Any]], ask: Ask) -> dict[str, Any]:
         """What the client answers to each, unread; when one fails, the others are withdrawn."""
-        revision = self._exchange.caller.revision
+        revision = self._exchange.caller.protocol_version
         outgoing = [
             downgrade.downgrade_request(revision, request.method, request.params()) for request in requests.values()
         ]
@@ -312,7 +314,7 @@ class InputRequests:
     def build_explicit_result(self, input_required: InputRequired) -> InputRequiredResult:
         """The result of an author who drives the rounds."""
         self._check_capabilities(input_required.requests.values())
-        self.round_state.author_state = input_required.state
+        self.round_state.author_state = input_required.request_state
         requests = {
             key: InputRequest(method=request.method, params=request.params() or None)
             for key, request in input_required.requests.items()
@@ -328,7 +330,7 @@ class InputRequests:
     async def ask_explicit(self, input_required: InputRequired) -> None:
         """Handshake eras: ask what an author's InputRequired wants, so that the function can run again with it."""
         self._check_capabilities(input_required.requests.values())
-        self.round_state.author_state = input_required.state
+        self.round_state.author_state = input_required.request_state
         if input_required.requests:
             if self._exchange.ask is None:
                 raise _make_unreachable_error(input_required.requests.values())
@@ -344,10 +346,10 @@ class InputRequests:
         return [key for key in self.round_state.request_digests if key not in self._reached_keys]
 
 
-def _make_unreachable_error(requests: Iterable[InputRequestBase[Any]]) -> MissingCapability:
+def _make_unreachable_error(requests: Iterable[InputRequestBase[Any]]) -> MissingClientCapability:
     """A handshake client without a session, or that takes no event stream, cannot be sent a question."""
     required: dict[str, Any] = {request.method.partition("/")[0]: {} for request in requests}
-    return MissingCapability(
+    return MissingClientCapability(
         required, "This client cannot be asked: there is no session, or no event stream, to ask it on"
     )
 
@@ -355,9 +357,9 @@ def _make_unreachable_error(requests: Iterable[InputRequestBase[Any]]) -> Missin
 def _read_accepted(raw: Any) -> ElicitResult:
     result = convert(raw, ElicitResult, label="elicitation answer")
     if result.action == "decline":
-        raise Declined
+        raise ElicitationDeclined
     if result.action == "cancel":
-        raise Dismissed
+        raise ElicitationCancelled
     return result
 
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Gen
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from dovetail.errors import Busy, MCPError, ToolError
+from dovetail.errors import MCPError, ServerBusy, ToolError
 from dovetail.server.context import Context
 from dovetail.server.parameters import docstrings
 from dovetail.server.parameters.annotations import UNION_ORIGINS
@@ -218,7 +218,7 @@ async def _iterate_in_threads(
 async def _close_in_thread(source: Generator[Any], thread_pool: ThreadPool, origin: str | None) -> None:
     try:
         await thread_pool.run(source.close, (), {}, origin)
-    except Busy:
+    except ServerBusy:
         source.close()  # better late on the loop than never
 
 

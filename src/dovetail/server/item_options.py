@@ -17,7 +17,7 @@ TAGS_META_KEY: Final = "dovetail/tags"
 VERSION_META_KEY: Final = "dovetail/version"
 
 
-class Lifetime(Struct, frozen=True):
+class CacheHint(Struct, frozen=True):
     """How long a client may keep a result, and whether it may share it. spec: caching#cacheable-model"""
 
     ttl_ms: int = 0
@@ -41,11 +41,11 @@ class PromptOptions(TypedDict, total=False):
     version: str | None
     meta: dict[str, Any] | None
     timeout: float | timedelta | None
-    limit: int | None
+    max_concurrency: int | None
     inline: bool
-    reveal: type[Exception] | Collection[type[Exception]]
+    expose_errors: type[Exception] | Collection[type[Exception]]
     scopes: Collection[str]
-    visible: Callable[[Principal | None], bool] | None
+    visible_to: Callable[[Principal | None], bool] | None
     enabled: bool
 
 
@@ -67,7 +67,7 @@ class ResourceOptions(PromptOptions, total=False):
     mime_type: str | None
     size: int | None
     annotations: Annotations | None
-    cache: Lifetime | None
+    cache_hint: CacheHint | None
 
 
 _OPTIONS_BY_KIND: Final[dict[str, Any]] = {"tool": ToolOptions, "prompt": PromptOptions, "resource": ResourceOptions}
@@ -90,7 +90,7 @@ _EXPECTED_TYPES: Final[dict[str, tuple[Any, str]]] = {
     "timeout": ((int, float, timedelta), "a number of seconds"),
     "limit": (int, "a whole number"),
     "size": (int, "a whole number"),
-    "cache": (Lifetime, "a Lifetime(...), in milliseconds"),
+    "cache": (CacheHint, "a CacheHint(...), in milliseconds"),
     "inline": _FLAG_TYPE,
     "enabled": _FLAG_TYPE,
     "read_only": _FLAG_TYPE,

@@ -1,6 +1,6 @@
 """Offloading: what is too large for a conversation stays here, and the result links to it.
 
-Opt-in by `Server(offload=Offload())`. Kept in the memory of this process, for a while, under names nobody can guess,
+Opt-in by `Server(offload=LargeResults())`. Kept in the memory of this process, for a while, under names nobody can guess,
 for the principal whose call it came of and for no other.
 """
 
@@ -27,14 +27,14 @@ from dovetail.wire.tools import CallToolResult
 RESULT_URI_TEMPLATE: Final = "results://kept/{key}"
 
 
-class Offload(Struct, frozen=True, kw_only=True):
+class LargeResults(Struct, frozen=True, kw_only=True):
     """When a block of a tool's result is kept back, and for how long it can be fetched."""
 
-    text: int = 50_000  # characters that still travel
-    binary: int = 1_000_000  # characters of base64 that still travel
-    preview: int = 1_000  # characters of a text that is kept back that travel all the same
-    seconds: float = 900.0
-    memory: int = 64_000_000  # characters kept in all; beyond that the oldest go
+    max_text_chars: int = 50_000  # characters that still travel
+    max_base64_chars: int = 1_000_000  # characters of base64 that still travel
+    preview_chars: int = 1_000  # characters of a text that is kept back that travel all the same
+    ttl: float = 900.0
+    max_stored_chars: int = 64_000_000  # characters kept in all; beyond that the oldest go
 
 
 class StoredResult(Struct, frozen=True):
@@ -49,7 +49,7 @@ class StoredResult(Struct, frozen=True):
 class ResultStore:
     """What is kept."""
 
-    def __init__(self, settings: Offload) -> None:
+    def __init__(self, settings: LargeResults) -> None:
         self._settings = settings
         self._entries: OrderedDict[str, StoredResult] = OrderedDict()
         self._total_chars = 0
@@ -78,22 +78,20 @@ class ResultStore:
 
     def _shrink_block(self, block: ContentBlock, owner: Principal | None) -> list[ContentBlock]:
         match block:
-            case TextContent() if len(block.text) > self._settings.text:
+            case TextContent() if len(block.text) > self._settings.max_text_chars:
                 mime_type = "application/json" if block.text[:1] in "{[" else "text/plain"
                 link = self._store(
                     ResourceContents(uri="", mime_type=mime_type, text=block.text), len(block.text), owner
                 )
-                remaining_chars = len(block.text) - self._settings.preview
-                preview = (
-                    f"{block.text[: self._settings.preview]}…\n\n[{remaining_chars} more characters at {link.uri}]"
-                )
+                remaining_chars = len(block.text) - self._settings.preview_chars
+                preview = f"{block.text[: self._settings.preview_chars]}…\n\n[{remaining_chars} more characters at {link.uri}]"
                 return [replace(block, text=preview), link]
-            case ImageContent() | AudioContent() if len(block.data) > self._settings.binary:
+            case ImageContent() | AudioContent() if len(block.data) > self._settings.max_base64_chars:
                 contents = ResourceContents(uri="", mime_type=block.mime_type, blob=block.data)
                 return [self._store(contents, len(block.data), owner)]
             case EmbeddedResource(resource=resource):
                 size, is_text = len(resource.text or resource.blob or ""), resource.text is not None
-                is_large = size > (self._settings.text if is_text else self._settings.binary)
+                is_large = size > (self._settings.max_text_chars if is_text else self._settings.max_base64_chars)
                 return [self._store(resource, size, owner)] if is_large else [block]
             case _:
                 return [block]
@@ -101,7 +99,7 @@ class ResultStore:
     def _store(self, contents: ResourceContents, size: int, owner: Principal | None) -> ResourceLink:
         key = secrets.token_urlsafe(16)
         uri = RESULT_URI_TEMPLATE.replace("{key}", key)
-        expires_at = time.monotonic() + self._settings.seconds
+        expires_at = time.monotonic() + self._settings.ttl
         self._entries[key] = StoredResult(expires_at, size, owner, replace(contents, uri=uri))
         self._total_chars += size
         self._evict()
@@ -112,7 +110,7 @@ class ResultStore:
         now = time.monotonic()
         while self._entries:
             key, oldest = next(iter(self._entries.items()))
-            if oldest.expires_at > now and self._total_chars <= self._settings.memory:
+            if oldest.expires_at > now and self._total_chars <= self._settings.max_stored_chars:
                 return
             del self._entries[key]
             self._total_chars -= oldest.chars

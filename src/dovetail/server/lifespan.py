@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from dovetail.errors import Busy, InternalError
+from dovetail.errors import InternalError, ServerBusy
 from dovetail.server.exception_mask import format_traceback
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class LifespanRun:
         """Wait until it has started. Raise what the author's function raised if it could not."""
         await asyncio.shield(self._ready)
         if isinstance(self.failure, asyncio.CancelledError):
-            raise Busy("The server is shutting down")
+            raise ServerBusy("The server is shutting down")
         if self.failure is not None:
             raise _trim_traceback(self.failure)
 

@@ -21,36 +21,36 @@ log = logging.getLogger("dovetail")
 _BYTES_PER_TOKEN: Final = 4  # a rule of thumb for English and JSON; each maker counts in its own way
 
 
-class Finding(Struct, frozen=True):
+class LintIssue(Struct, frozen=True):
     """One thing somebody may stumble over: `about` is a rule set, or "words" for what a model is not told."""
 
-    about: str
-    text: str
+    rule: str
+    message: str
 
 
-class ToolReport(Struct, frozen=True):
+class LintReport(Struct, frozen=True):
     """What there is to say about one tool; `tokens` is an estimate of what its definition takes of a conversation."""
 
     name: str
     tokens: int
-    findings: list[Finding]
+    issues: list[LintIssue]
 
 
 def log_issues(tool: Tool) -> None:
     """Log what there is to say about a tool that is being registered, if there is anything."""
     tool_report = lint_tool(tool)
-    if tool_report.findings:
-        texts = "; ".join(f"{issue.about}: {issue.text}" for issue in tool_report.findings)
+    if tool_report.issues:
+        texts = "; ".join(f"{issue.rule}: {issue.message}" for issue in tool_report.issues)
         log.warning("%s, about %d tokens: %s", tool.signature.where, tool_report.tokens, texts)
 
 
-def lint_tool(tool: Tool, profiles: Sequence[str] = ()) -> ToolReport:
+def lint_tool(tool: Tool, profiles: Sequence[str] = ()) -> LintReport:
     """A tool held against some rule sets; if none is named, against those a published schema meets."""
     tool_report = lint_declaration(tool.declaration, profiles or UNMODIFIED_RULE_SETS)
-    return ToolReport(tool_report.name, tool_report.tokens, [*tool_report.findings, *_check_docstring(tool)])
+    return LintReport(tool_report.name, tool_report.tokens, [*tool_report.issues, *_check_docstring(tool)])
 
 
-def lint_declaration(declaration: tools.Tool, profiles: Sequence[str]) -> ToolReport:
+def lint_declaration(declaration: tools.Tool, profiles: Sequence[str]) -> LintReport:
     """A tool as it is published, of whatever server, held against some rule sets."""
     if unknown := [profile for profile in profiles if profile not in PROVIDER_RULES]:
         raise ValueError(f"no rule set is called {', '.join(unknown)}; there are {', '.join(PROVIDER_RULES)}")
@@ -60,26 +60,26 @@ def lint_declaration(declaration: tools.Tool, profiles: Sequence[str]) -> ToolRe
         "input_schema": declaration.input_schema,
     }
     findings = [
-        Finding(profile, text)
+        LintIssue(profile, text)
         for profile in profiles
         for text in find_violations(profile, declaration.name, declaration.description, declaration.input_schema)
     ]
-    return ToolReport(
+    return LintReport(
         declaration.name, -(-len(encode(published)) // _BYTES_PER_TOKEN), [*findings, *_check_descriptions(declaration)]
     )
 
 
-def _check_descriptions(declaration: tools.Tool) -> Iterator[Finding]:
+def _check_descriptions(declaration: tools.Tool) -> Iterator[LintIssue]:
     if not declaration.description:
-        yield Finding("words", "the tool has no description")
+        yield LintIssue("words", "the tool has no description")
     for name, raw_schema in get_mapping(declaration.input_schema).items():
         schema = as_object(raw_schema)
         if not schema.get("description") and "$ref" not in schema:
-            yield Finding("words", f"`{name}` has no description")
+            yield LintIssue("words", f"`{name}` has no description")
 
 
-def _check_docstring(tool: Tool) -> Iterator[Finding]:
+def _check_docstring(tool: Tool) -> Iterator[LintIssue]:
     properties = tool.declaration.input_schema.get("properties", {})
     for name in docstrings.parse(inspect.getdoc(tool.runner.function)).parameters:
         if name not in properties and name not in inspect.signature(tool.runner.function).parameters:
-            yield Finding("words", f"the docstring describes `{name}`, which is no parameter")
+            yield LintIssue("words", f"the docstring describes `{name}`, which is no parameter")

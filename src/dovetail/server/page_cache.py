@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dovetail.errors import InvalidParams
 from dovetail.protocol import downgrade
 from dovetail.protocol.exchange import Exchange
-from dovetail.server.item_options import Lifetime
+from dovetail.server.item_options import CacheHint
 from dovetail.wire.base import PaginatedParams, Result
 from dovetail.wire.codec import convert, encode
 
@@ -65,25 +65,30 @@ class PageCache:
         items: Mapping[str, Any],
         field: str,
         result_type: ResultFactory,
-        cache_hint: Lifetime,
+        cache_hint: CacheHint,
         variant: Hashable = None,
         hidden: Collection[str] = (),
     ) -> bytes:
         """The page an exchange asks for, in the words of its revision; `seen` tells apart from whom what is hidden."""
         cursor = convert(exchange.params, PaginatedParams).cursor
-        key = (exchange.method, cursor, exchange.caller.revision, variant)
+        key = (exchange.method, cursor, exchange.caller.protocol_version, variant)
         page = cached_pages.pages.get(key)
         if page is None:
             visible_items = {name: item for name, item in items.items() if name not in hidden} if hidden else items
             result = self._build_page(exchange.method, cursor, visible_items, field, result_type, cache_hint)
-            if not exchange.caller.stateless:
-                result = downgrade.downgrade_result(exchange.caller.revision, exchange.method, result)
+            if not exchange.caller.is_stateless:
+                result = downgrade.downgrade_result(exchange.caller.protocol_version, exchange.method, result)
             page = encode(result)
             cached_pages.put(key, page)
         return page
 
     def build_uncached_page(
-        self, exchange: Exchange, items: Mapping[str, Any], field: str, result_type: ResultFactory, cache_hint: Lifetime
+        self,
+        exchange: Exchange,
+        items: Mapping[str, Any],
+        field: str,
+        result_type: ResultFactory,
+        cache_hint: CacheHint,
     ) -> Result:
         """The page an exchange asks for of a list that is put together for it."""
         cursor = convert(exchange.params, PaginatedParams).cursor
@@ -96,7 +101,7 @@ class PageCache:
         items: Mapping[str, Any],
         field: str,
         result_type: ResultFactory,
-        cache_hint: Lifetime,
+        cache_hint: CacheHint,
     ) -> Result:
         names = list(items)
         start = self._find_start(method, cursor, names)

@@ -32,8 +32,8 @@ from dovetail.wire.meta import is_valid_key
 
 if TYPE_CHECKING:  # what few servers use is loaded by those who do
     from dovetail.server.access_rules import AccessRule, AccessRules, Predicate
-    from dovetail.server.large_results import Offload, ResultStore
-    from dovetail.server.lint import ToolReport
+    from dovetail.server.large_results import LargeResults, ResultStore
+    from dovetail.server.lint import LintReport
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,7 +51,7 @@ class Registry:
         always: Collection[str],
         experimental: dict[str, Any] | None,
         extensions: dict[str, Any] | None,
-        offload: "Offload | None",
+        offload: "LargeResults | None",
         profile: str | None,
         lint: bool,
         show_locked: bool,
@@ -165,12 +165,12 @@ class Registry:
         """Stop offering a prompt."""
         self._unregister("prompt", name)
 
-    def complete(self, of: str, argument: str) -> Callable[[F], F]:
+    def completion(self, ref: str, argument: str) -> Callable[[F], F]:
         """Suggest values for an argument of a prompt (by name) or of a template (by its URI), registered before."""
-        self._check_completable(of, argument)
+        self._check_completable(ref, argument)
 
         def register(function: F) -> F:
-            self._completers[of, argument] = Completer(function)
+            self._completers[ref, argument] = Completer(function)
             return function
 
         return register
@@ -187,7 +187,7 @@ class Registry:
         if argument not in names:
             raise ValueError(f"{ref} has no argument {format_names([argument], names)}")
 
-    def add(self, source: Any, *, prefix: str = "") -> None:
+    def include(self, source: Any, *, prefix: str = "") -> None:
         """Offer what a module, an object or a function has: what is marked with `tool`, `resource` or `prompt`, or,
         where nothing is, every public function as a tool. A prefix goes before the names of tools and prompts.
         """
@@ -219,7 +219,7 @@ class Registry:
         *names: str,
         tags: Collection[str] = (),
         scopes: Collection[str] = (),
-        visible: "Predicate | None" = None,
+        visible_to: "Predicate | None" = None,
     ) -> None:
         """Say who may see and use things: those of some names or URIs, or with one of the tags, now and later.
 
@@ -228,10 +228,10 @@ class Registry:
         """
         from dovetail.server.access_rules import build_access_rule
 
-        if not (names or tags) or not (scopes or visible):
+        if not (names or tags) or not (scopes or visible_to):
             raise ValueError("restrict takes names or tags=, and scopes= or visible=")
         _check_tags(tags)
-        rule = build_access_rule(scopes, visible)
+        rule = build_access_rule(scopes, visible_to)
         with self._lock:
             access_rules = self._ensure_access_rules()
             if tags:
@@ -283,10 +283,10 @@ class Registry:
                 if name in names or not item.tags.isdisjoint(tags):
                     yield kind, name, item
 
-    def _make_result_store(self, settings: "Offload") -> "ResultStore":
-        from dovetail.server.large_results import RESULT_URI_TEMPLATE, Offload, ResultStore
+    def _make_result_store(self, settings: "LargeResults") -> "ResultStore":
+        from dovetail.server.large_results import RESULT_URI_TEMPLATE, LargeResults, ResultStore
 
-        check_type("offload=", settings, Offload, "an Offload(...)")
+        check_type("offload=", settings, LargeResults, "an LargeResults(...)")
         store = ResultStore(settings)
         self.add_resource(
             store.fetch, RESULT_URI_TEMPLATE, name="result", description="A result too large to send.", inline=True
@@ -378,7 +378,7 @@ class Registry:
             self._page_cache.clear()
             self.changes.publish(subscription_filter.LIST_CHANGED_METHODS[name])
 
-    def updated(self, uri: str) -> None:
+    def notify_resource_updated(self, uri: str) -> None:
         """Say that a resource has new contents. From any task or thread."""
         self.changes.publish(subscription_filter.RESOURCE_UPDATED, uri)
 
@@ -391,14 +391,14 @@ class Registry:
         """Register for changes; call what is returned to stop."""
         return self.changes.subscribe(listener)
 
-    def lint(self, *rules: str) -> "list[ToolReport]":
+    def lint(self, *profiles: str) -> "list[LintReport]":
         """What hosts and models may stumble over in the tools, and an estimate of what each costs in tokens.
 
         Checked is what OpenAI, Gemini and Anthropic take, or the rule sets named.
         """
         from dovetail.server.lint import lint_tool
 
-        return [lint_tool(tool, rules) for tool in self._tools.values()]
+        return [lint_tool(tool, profiles) for tool in self._tools.values()]
 
     # What is there
 

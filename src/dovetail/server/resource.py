@@ -8,7 +8,7 @@ from typing import Any, Final
 from dovetail.protocol.uri_key import uri_key
 from dovetail.server.compiled_function import compile_function
 from dovetail.server.invocation import get_description, get_function_name
-from dovetail.server.item_options import Lifetime, build_meta
+from dovetail.server.item_options import CacheHint, build_meta
 from dovetail.wire import resources as wire
 from dovetail.wire.content import Annotations, Icon
 
@@ -37,7 +37,7 @@ class Resource:
         tags: Collection[str] = (),
         version: str | None = None,
         meta: dict[str, Any] | None = None,
-        cache: Lifetime | None = None,
+        cache: CacheHint | None = None,
         timeout: float | None = None,
         limit: int | None = None,
         inline: bool = False,
@@ -90,7 +90,7 @@ class ResourceTemplate:
         tags: Collection[str] = (),
         version: str | None = None,
         meta: dict[str, Any] | None = None,
-        cache: Lifetime | None = None,
+        cache: CacheHint | None = None,
         timeout: float | None = None,
         limit: int | None = None,
         inline: bool = False,

@@ -36,7 +36,7 @@ _RESPAWN_DELAY_S = 0.5
 _STARTUP_FAILED_EXIT_CODE = 3  # as uvicorn says it
 
 
-class RunOptions(TypedDict, total=False):
+class HTTPServerOptions(TypedDict, total=False):
     """What `run` takes, whatever the transport; those of another transport are refused."""
 
     host: str
@@ -44,18 +44,18 @@ class RunOptions(TypedDict, total=False):
     workers: int
     ssl_certfile: str | None
     ssl_keyfile: str | None
-    anonymous: bool
+    allow_anonymous: bool
     path: str
     public_url: str | None
     allowed_hosts: Collection[str]
     allowed_origins: Collection[str]
-    cors: Collection[str]
-    responses: Literal["auto", "json", "sse"]
+    cors_origins: Collection[str]
+    response_mode: Literal["auto", "json", "sse"]
     sessions: bool
     health: bool
-    old_sse: bool
+    http_sse: bool
     authenticate: Any
-    otherwise: Any
+    fallback: Any
 
 
 class Server(framework.Server):
@@ -69,7 +69,9 @@ class Server(framework.Server):
             create_guard(auth)
         return auth
 
-    def run(self, transport: Transport | str = "stdio", *, reload: bool = False, **options: Unpack[RunOptions]) -> None:
+    def run(
+        self, transport: Transport | str = "stdio", *, reload: bool = False, **options: Unpack[HTTPServerOptions]
+    ) -> None:
         """Serve until told to stop.
 
         "stdio": this process's standard streams. "http": options `host`, `port`, `workers`, `ssl_certfile`,
@@ -88,7 +90,7 @@ class Server(framework.Server):
         if not (reload and _run_reloader(transport, dict(options))):
             runners[transport](self, **options)
 
-    async def serve(self, transport: Transport | str = "stdio", **options: Unpack[RunOptions]) -> None:
+    async def serve(self, transport: Transport | str = "stdio", **options: Unpack[HTTPServerOptions]) -> None:
         """Serve in the running loop, until the client closes its end ("stdio"), a signal comes or this is cancelled.
 
         Transports and options as for `run`, but for `workers` and `reload`: the process is yours.
@@ -109,13 +111,13 @@ class Server(framework.Server):
         public_url: str | None = None,
         allowed_hosts: Collection[str] = (),
         allowed_origins: Collection[str] = (),
-        cors: Collection[str] = (),
-        responses: Literal["auto", "json", "sse"] = "auto",
+        cors_origins: Collection[str] = (),
+        response_mode: Literal["auto", "json", "sse"] = "auto",
         sessions: bool = True,
         health: bool = False,
-        old_sse: bool = True,
+        http_sse: bool = True,
         authenticate: Any = None,
-        otherwise: Any = None,
+        fallback: Any = None,
     ) -> Any:
         """The server as an ASGI application, for any ASGI server or mounted in another application.
 
@@ -134,11 +136,11 @@ class Server(framework.Server):
             public_url=public_url,
             allowed_hosts=allowed_hosts,
             allowed_origins=allowed_origins,
-            cors_origins=cors,
-            response_mode=responses,
+            cors_origins=cors_origins,
+            response_mode=response_mode,
             sessions=sessions,
             health=health,
-            http_sse=old_sse,
+            http_sse=http_sse,
             authenticate=authenticate,
             guard=guard,
             on_start=self.start,
@@ -146,10 +148,10 @@ class Server(framework.Server):
         )
         self._endpoints.add(endpoint)
         app: Any = endpoint
-        if otherwise is not None:
+        if fallback is not None:
             from dovetail.transports.http_server.asgi import FallbackRouter
 
-            app = FallbackRouter(endpoint, otherwise)
+            app = FallbackRouter(endpoint, fallback)
         if self.tap is not None:
             from dovetail.recording.trace import RecordedEndpoint
 
@@ -173,17 +175,17 @@ class Server(framework.Server):
         client: Any = None,
         *,
         name: str | None = None,
-        url: str | None = None,
+        base_url: str | None = None,
         headers: Any = None,
         include: Any = None,
-        names: Mapping[str, str] | None = None,
-        output_schemas: bool = True,
-        max_reply: int = 4 * 1024 * 1024,
+        tool_names: Mapping[str, str] | None = None,
+        validate_output: bool = True,
+        max_response_bytes: int = 4 * 1024 * 1024,
         **options: Any,
     ) -> Self:
         """A server whose tools are the operations of a web service, by its OpenAPI 3 document (a dict, or JSON).
 
-        client: whatever sends a `WebRequest` and returns a `WebReply`, or an httpx client; ours unless given. The
+        client: whatever sends a `HTTPRequest` and returns a `HTTPResponse`, or an httpx client; ours unless given. The
         service is at `url`, or at the client's `base_url`, or where the document says. `headers`
         go with every request: a mapping, or a function of the Context that makes one for each call. `include`: a
         pattern for "GET /path", or a function of the operation. `names` rename tools. `output_schemas=False` promises
@@ -194,23 +196,23 @@ class Server(framework.Server):
 
         title = (document.get("info") or {}).get("title") if isinstance(document, Mapping) else None
         app = cls(name or title or "service", **options)
-        send = create_sender(client, max_reply)
+        send = create_sender(client, max_response_bytes)
         add_operations(
             app,
             document,
             send,
-            service_url=url,
+            service_url=base_url,
             client_base_url=get_base_url(client),
             headers=headers or {},
             include=include,
-            tool_names=names,
-            validate_output=output_schemas,
-            max_response_bytes=max_reply,
+            tool_names=tool_names,
+            validate_output=validate_output,
+            max_response_bytes=max_response_bytes,
         )
         return app
 
     @classmethod
-    def from_asgi(cls, application: Any, document: Any = None, **options: Any) -> Self:
+    def from_asgi(cls, app: Any, document: Any = None, **options: Any) -> Self:
         """A server whose tools are the operations of an ASGI application of this process; no network is involved.
 
         The document is the application's own (FastAPI, Litestar) unless given; other options as for `from_openapi`.
@@ -219,15 +221,15 @@ class Server(framework.Server):
         from dovetail.server.openapi.senders import create_app_sender, get_openapi_document
         from dovetail.transports.http_server.asgi import run_lifespan
 
-        options = {"lifespan": lambda: run_lifespan(application), "url": "http://localhost"} | options
-        client = create_app_sender(application, options.get("max_reply", 4 * 1024 * 1024))
-        return cls.from_openapi(document or get_openapi_document(application), client=client, **options)
+        options = {"lifespan": lambda: run_lifespan(app), "url": "http://localhost"} | options
+        client = create_app_sender(app, options.get("max_reply", 4 * 1024 * 1024))
+        return cls.from_openapi(document or get_openapi_document(app), client=client, **options)
 
-    def link(self, write: Callable[[bytes], None], **options: Any) -> "DuplexServer":
+    def open_connection(self, send: Callable[[bytes], None], **options: Any) -> "DuplexServer":
         """One connection over a transport of your own: give whole messages to `receive`, and `close` it at the end."""
         from dovetail.transports.duplex_server import DuplexServer
 
-        return DuplexServer(self, write, **options)
+        return DuplexServer(self, send, **options)
 
 
 def _is_http_transport(transport: Any) -> bool:
@@ -507,7 +509,7 @@ def _run_worker(
     from dovetail.transports.http_server.uvicorn_server import UvicornServer, create_uvicorn_config
 
     def on_stop(times: int) -> None:
-        watchdog.exit_within(server.limits.hard_stop if times == 1 else _SECOND_SIGNAL_GRACE_S, _STUCK_EXIT_CODE)
+        watchdog.exit_within(server.limits.shutdown_timeout if times == 1 else _SECOND_SIGNAL_GRACE_S, _STUCK_EXIT_CODE)
 
     async def serve() -> None:
         watchdog.start()
@@ -596,7 +598,7 @@ def _supervise(
             processes[:] = [replace(process) for process in processes]
     stop()  # also one that was being started when the signal came
     for process in processes:
-        process.join(server.limits.hard_stop + 1)
+        process.join(server.limits.shutdown_timeout + 1)
     for descriptor in (parent_exit_fd, parent_alive_fd, ready_read_fd, ready_write_fd):
         os.close(descriptor)
     if any(process.exitcode == _STARTUP_FAILED_EXIT_CODE for process in processes):
@@ -661,7 +663,7 @@ async def _serve_socket(server: Server, watchdog: "LoopWatchdog | None", anonymo
 
     def on_signal() -> None:
         if watchdog is not None:
-            watchdog.exit_within(server.limits.hard_stop, _STUCK_EXIT_CODE)
+            watchdog.exit_within(server.limits.shutdown_timeout, _STUCK_EXIT_CODE)
 
     stop = asyncio.Event()
     if watchdog is not None:

@@ -13,14 +13,14 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from dovetail.errors import (
-    Busy,
     InsufficientScope,
     InvalidParams,
     MethodNotFound,
-    PeerError,
     PromptNotFound,
     ProtocolError,
+    RemoteError,
     ResourceNotFound,
+    ServerBusy,
     ToolError,
     ToolNotFound,
     clip,
@@ -28,8 +28,8 @@ from dovetail.errors import (
 from dovetail.protocol import subscription_filter as topics
 from dovetail.protocol.exchange import Exchange, convert_params
 from dovetail.protocol.headers import check_param_headers
-from dovetail.protocol.limits import Limits
-from dovetail.protocol.middleware import Call, Middleware, compose_middleware, reads_results, validate_middleware
+from dovetail.protocol.limits import ServerLimits
+from dovetail.protocol.middleware import CallNext, Middleware, compose_middleware, reads_results, validate_middleware
 from dovetail.protocol.mountable import NOT_FOUND_ERRORS
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.request_state import Sealer
@@ -39,7 +39,7 @@ from dovetail.server.context import Context
 from dovetail.server.exception_mask import mask_exception, unwrap_group
 from dovetail.server.input_requests import InputRequests, InputRequired, InputRoundEnded
 from dovetail.server.invocation import Runner
-from dovetail.server.item_options import Lifetime, check_icons, check_type
+from dovetail.server.item_options import CacheHint, check_icons, check_type
 from dovetail.server.lifespan import Lifespan, LifespanRun, LoopState, log_start_failure, normalize_lifespan
 from dovetail.server.page_cache import PageCache
 from dovetail.server.parameters.signature import InvalidArguments
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from dovetail.protocol.recording_format import Recorder
     from dovetail.protocol.stats import ServerStats
     from dovetail.server.access_rules import AccessRules, Predicate
-    from dovetail.server.large_results import Offload
+    from dovetail.server.large_results import LargeResults
     from dovetail.server.mounts.mounted_servers import MountedServers
     from dovetail.server.mounts.name_map import NameMap
     from dovetail.server.mounts.transforms import Transform
@@ -92,21 +92,21 @@ class Server(Visibility):
         website_url: str | None = None,
         icons: list[Icon] | None = None,
         instructions: str | None = None,
-        revisions: Sequence[str] = REVISIONS,
-        limits: Limits | None = None,
+        protocol_versions: Sequence[str] = REVISIONS,
+        limits: ServerLimits | None = None,
         lifespan: Lifespan | None = None,
-        secrets: Sequence[str | bytes] = (),
+        secret_keys: Sequence[str | bytes] = (),
         page_size: int | None = None,
-        cache: Lifetime | Mapping[str, Lifetime] | None = None,
+        cache_hints: CacheHint | Mapping[str, CacheHint] | None = None,
         offers: Collection[str] = (),
-        offload: "Offload | None" = None,
-        profile: str | None = None,
+        large_results: "LargeResults | None" = None,
+        schema_profile: str | None = None,
         lint: bool = False,
         experimental: dict[str, Any] | None = None,
         extensions: dict[str, Any] | None = None,
         middleware: Sequence[Middleware] = (),
         auth: Any = None,
-        trace: "str | Path | None" = None,
+        recording: "str | Path | None" = None,
         debug: bool = False,
     ) -> None:
         texts = {"name": name, "version": version, "title": title, "description": description}
@@ -117,23 +117,23 @@ class Server(Visibility):
         for option, value in {"experimental": experimental, "extensions": extensions}.items():
             check_type(f"{option}=", value, Mapping, "a dict")
         check_icons(icons)
-        check_type("limits=", limits, Limits, "Limits(...)")
+        check_type("limits=", limits, ServerLimits, "Limits(...)")
         check_type("page_size=", page_size, int, "a number")
-        check_type("trace=", trace, (str, os.PathLike), "the path of a file")
+        check_type("trace=", recording, (str, os.PathLike), "the path of a file")
         if callable(middleware):
             raise TypeError(f"middleware= must be a list of functions, not {middleware!r}")
-        if isinstance(secrets, str | bytes):
+        if isinstance(secret_keys, str | bytes):
             raise TypeError("secrets are several, the newest first: write secrets=[...]")
-        limits = limits or Limits()
-        page_cache = PageCache(page_size, limits.cursor)
+        limits = limits or ServerLimits()
+        page_cache = PageCache(page_size, limits.max_cursor_bytes)
         super().__init__(
             page_cache,
-            cache_hints=cache,
+            cache_hints=cache_hints,
             always=offers,
             experimental=experimental,
             extensions=extensions,
-            offload=offload,
-            profile=profile,
+            offload=large_results,
+            profile=schema_profile,
             lint=lint,
             show_locked=getattr(auth, "show_locked", False),
         )
@@ -142,21 +142,21 @@ class Server(Visibility):
             name=name, version=version, title=title, description=description, website_url=website_url, icons=icons
         )
         self.instructions = instructions
-        self.revisions = _check_protocol_versions(revisions)
+        self.protocol_versions = _check_protocol_versions(protocol_versions)
         self.limits = limits
         self.debug = debug
-        self.trace = trace
+        self.trace = recording
         self._open_recorder: Recorder | None = None
         self._endpoints: weakref.WeakSet[Any] = weakref.WeakSet()  # those that `asgi` made
-        self._sealer = Sealer(secrets)
-        self._has_secret_keys = bool(secrets)
+        self._sealer = Sealer(secret_keys)
+        self._has_secret_keys = bool(secret_keys)
         self._thread_pool = ThreadPool(self.limits)
         self._state_by_loop: dict[asyncio.AbstractEventLoop, LoopState] = {}
         self._last_state: LoopState | None = None  # one of them, the last that was looked up
         self._lifespan = normalize_lifespan(self, lifespan)
         self.mounts: MountedServers | None = None  # once something is mounted
         self._middleware: list[Middleware] = []
-        self._handlers: dict[str, Call] = {
+        self._handlers: dict[str, CallNext] = {
             "server/discover": self._discover,
             "tools/list": self._list_tools,
             "tools/call": self._call_tool if self._result_store is None else self._call_and_store,
@@ -168,7 +168,7 @@ class Server(Visibility):
             "completion/complete": self._complete,
             "subscriptions/listen": self._listen,
         }
-        self._wrapped_handlers: dict[str, Call] = self._handlers
+        self._wrapped_handlers: dict[str, CallNext] = self._handlers
         for function in middleware:
             self.middleware(function)
 
@@ -198,7 +198,7 @@ class Server(Visibility):
         return self._result_store is not None or any(reads_results(function) for function in self._middleware)
 
     def middleware(self, function: Middleware) -> Middleware:
-        """Put a function around every request: `async def around(exchange, proceed)`, awaiting `proceed(exchange)`.
+        """Put a function around every request: `async def around(exchange, call_next)`, awaiting `call_next(exchange)`.
 
         What a handshake session answers by itself (initialize, ping, levels, subscriptions) does not come by here. An
         object with a method `heard(method, uri)` is told of every change the server tells of.
@@ -213,13 +213,13 @@ class Server(Visibility):
 
     def mount(
         self,
-        target: Any,
+        server: Any,
         prefix: "str | NameMap" = "",
         *,
         transforms: "Mapping[str, Transform] | None" = None,
         tags: Collection[str] = (),
         scopes: Collection[str] = (),
-        visible: "Predicate | None" = None,
+        visible_to: "Predicate | None" = None,
     ) -> Callable[[], None]:
         """Offer what another server offers, now and later; call what is returned to stop.
 
@@ -233,26 +233,26 @@ class Server(Visibility):
         from dovetail.server.mounts.mounted_servers import MountedServers
         from dovetail.server.mounts.name_map import NameMap
 
-        if not hasattr(target, "mountable"):
-            raise TypeError(f"mount takes a Server, or a Client of one that is elsewhere, not {target!r}")
-        if isinstance(target, Server) and contains_server(target, self):
-            raise ValueError(f"{target.name} cannot be mounted on {self.name}, which is part of it")
+        if not hasattr(server, "mountable"):
+            raise TypeError(f"mount takes a Server, or a Client of one that is elsewhere, not {server!r}")
+        if isinstance(server, Server) and contains_server(server, self):
+            raise ValueError(f"{server.name} cannot be mounted on {self.name}, which is part of it")
         if self.mounts is None:
             self.mounts = MountedServers(self, self._handlers)
             self._handlers = self.mounts.handlers
             self._wrapped_handlers = {
                 method: compose_middleware(self._middleware, handler) for method, handler in self._handlers.items()
             }
-        if isinstance(target, Server) and not target._has_secret_keys:
-            target._sealer = self._sealer  # so that any worker of this server opens what another sealed
+        if isinstance(server, Server) and not server._has_secret_keys:
+            server._sealer = self._sealer  # so that any worker of this server opens what another sealed
         access_rule = None
-        if scopes or visible is not None:
+        if scopes or visible_to is not None:
             from dovetail.server.access_rules import build_access_rule
 
-            access_rule = build_access_rule(scopes, visible)
+            access_rule = build_access_rule(scopes, visible_to)
             self._ensure_access_rules()
         name_map = prefix if isinstance(prefix, NameMap) else NameMap(prefix, transforms or {}, tags)
-        return self.mounts.add(target.mountable(), name_map, access_rule)
+        return self.mounts.add(server.mountable(), name_map, access_rule)
 
     def _set_enabled(self, names: Collection[str], tags: Collection[str], *, enabled: bool) -> None:
         super()._set_enabled(names, tags, enabled=enabled)
@@ -389,7 +389,7 @@ class Server(Visibility):
         try:
             for queue in tuple(state.change_queues):
                 queue.close()
-            await _wait_for_calls(state, self.limits.drain)
+            await _wait_for_calls(state, self.limits.drain_timeout)
             for exchange in tuple(state.running_exchanges):
                 if exchange.task is not asyncio.current_task():
                     exchange.end("shutdown")
@@ -452,26 +452,26 @@ class Server(Visibility):
         if state is None or state.loop is not loop:
             state = self._find_or_create_state(loop)
         if state.is_closing:
-            raise Busy("The server is shutting down")
+            raise ServerBusy("The server is shutting down")
         if self._lifespan is not None and (state.lifespan_run is None or not state.lifespan_run.is_open):
             await self._open_lifespan_for_request(state, self._lifespan)  # what is mounted is started when it is used
             if state.is_closing:  # `stop` was called meanwhile, and does not wait for this request
-                raise Busy("The server is shutting down")
+                raise ServerBusy("The server is shutting down")
         if exchange.method == "subscriptions/listen":
             return await self._handle_subscription(exchange, handler, state)
         running_exchanges = state.running_exchanges
-        if (len(running_exchanges) >= self.limits.calls and self._is_full(running_exchanges)) or (
+        if (len(running_exchanges) >= self.limits.max_calls and self._is_full(running_exchanges)) or (
             exchange.size > _LARGE_MESSAGE_BYTES and self._is_overloaded(exchange, running_exchanges)
         ):
-            raise Busy("Too many calls are at work")
+            raise ServerBusy("Too many calls are at work")
         origin = exchange.origin
         if origin is not None:
-            if state.calls_by_origin[origin] >= self.limits.calls_per_principal:
+            if state.calls_by_origin[origin] >= self.limits.max_calls_per_principal:
                 self._check_share(origin, state)
             state.calls_by_origin[origin] += 1
         if exchange.task is None:
             exchange.task = asyncio.current_task(loop)
-        exchange.deadline = loop.time() + self.limits.run_time
+        exchange.deadline = loop.time() + self.limits.call_timeout
         if not state.is_sweeping:
             state.is_sweeping = True
             loop.call_later(self._get_sweep_interval(), self._sweep_overdue, state)
@@ -486,7 +486,7 @@ class Server(Visibility):
             error = unwrap_group(exc)
             if isinstance(error, ProtocolError):
                 raise error from None
-            if isinstance(error, (ToolError, PeerError)):
+            if isinstance(error, (ToolError, RemoteError)):
                 raise InvalidParams(str(error)) from None
             raise self._mask_exception(exchange, exc, exchange.method) from None
         finally:
@@ -495,11 +495,11 @@ class Server(Visibility):
             if origin is not None:
                 _release_share(state.calls_by_origin, origin)
 
-    async def _handle_subscription(self, exchange: Exchange, handler: Call, state: LoopState) -> Result:
+    async def _handle_subscription(self, exchange: Exchange, handler: CallNext, state: LoopState) -> Result:
         """A subscription lives as long as its listener: it is not a call at work, and has a share of its own."""
         if exchange.origin is not None:
-            if state.subscriptions_by_origin[exchange.origin] >= self.limits.listens:
-                raise _make_share_error(self.limits.listens)
+            if state.subscriptions_by_origin[exchange.origin] >= self.limits.max_subscriptions_per_principal:
+                raise _make_share_error(self.limits.max_subscriptions_per_principal)
             state.subscriptions_by_origin[exchange.origin] += 1
         try:
             return await handler(exchange)
@@ -514,11 +514,11 @@ class Server(Visibility):
     def _is_full(self, running_exchanges: set[Exchange]) -> bool:
         """Whether there is no room for one more call. Those that wait for a user have as much room as the others."""
         waiting_count = sum(1 for exchange in running_exchanges if exchange.questions)
-        return len(running_exchanges) - min(waiting_count, self.limits.calls) >= self.limits.calls
+        return len(running_exchanges) - min(waiting_count, self.limits.max_calls) >= self.limits.max_calls
 
     def _check_share(self, origin: str, state: LoopState) -> None:
         """Raise Busy if there is no room for one more call of this caller, those that wait for a user apart."""
-        limit = self.limits.calls_per_principal
+        limit = self.limits.max_calls_per_principal
         waiting_count = sum(
             1 for exchange in state.running_exchanges if exchange.questions and exchange.origin == origin
         )
@@ -532,7 +532,7 @@ class Server(Visibility):
             for running_exchange in running_exchanges
             if running_exchange.size > _LARGE_MESSAGE_BYTES
         )
-        return large_bytes > 0 and large_bytes + exchange.size > self.limits.calls_bytes
+        return large_bytes > 0 and large_bytes + exchange.size > self.limits.max_inflight_bytes
 
     # Tools
 
@@ -546,7 +546,7 @@ class Server(Visibility):
             arguments = {}
         elif type(arguments) is not dict:
             raise InvalidParams("Invalid params: arguments must be an object")
-        if tool.headers and exchange.headers is not None and exchange.caller.stateless:
+        if tool.headers and exchange.headers is not None and exchange.caller.is_stateless:
             check_param_headers(tool.headers, arguments, exchange.headers)
         exchange.wraps = tool.wraps
         try:
@@ -554,10 +554,10 @@ class Server(Visibility):
         except ProtocolError:
             raise
         except BaseException as exc:
-            exchange.fault = error = unwrap_group(exc)
+            exchange.exception = error = unwrap_group(exc)
             if isinstance(error, ProtocolError):
                 raise error from None
-            if isinstance(error, (ToolError, PeerError)):
+            if isinstance(error, (ToolError, RemoteError)):
                 return build_failure_result(error)
             return build_error_result(self._mask_exception(exchange, exc, f"tool {tool.name}").message)
 
@@ -595,7 +595,7 @@ class Server(Visibility):
         self, exchange: Exchange, runner: Runner, signature: Any, arguments: dict[str, Any]
     ) -> Any:
         """Bind, call, and turn a question without an answer into the result that asks it."""
-        input_requests = InputRequests(exchange, self._sealer, self.limits.state_time, self.debug)
+        input_requests = InputRequests(exchange, self._sealer, self.limits.request_state_ttl, self.debug)
         lifespan_run = self._get_state().lifespan_run if self._lifespan is not None else None
         context = Context(exchange, input_requests, self.name, None if lifespan_run is None else lifespan_run.value)
         while True:
@@ -623,7 +623,7 @@ class Server(Visibility):
             if not isinstance(value, InputRequired):
                 self._check_unreached_requests(input_requests)
                 return value
-            if exchange.caller.stateless:
+            if exchange.caller.is_stateless:
                 return input_requests.build_explicit_result(value)
             await input_requests.ask_explicit(value)
 
@@ -641,8 +641,8 @@ class Server(Visibility):
         uri = exchange.params.get("uri")
         if type(uri) is not str:
             raise InvalidParams("Invalid params: uri must be a string")
-        if len(uri) > self.limits.uri:
-            raise InvalidParams(f"Invalid params: uri is longer than {self.limits.uri} characters")
+        if len(uri) > self.limits.max_uri_bytes:
+            raise InvalidParams(f"Invalid params: uri is longer than {self.limits.max_uri_bytes} characters")
         resource, variables = self._find_resource(uri, exchange.caller.principal)
         try:
             value = await self._run_function(exchange, resource.runner, resource.signature, variables)
@@ -656,7 +656,7 @@ class Server(Visibility):
         if isinstance(result, ReadResourceResult) and result.ttl_ms is None:
             cache_hint = resource.cache_hint or self._get_cache_hint("resources/read")
             if self._access_rules is not None and self._is_restricted(self._access_rules, resource, uri, variables):
-                cache_hint = Lifetime(cache_hint.ttl_ms)  # what is not for everyone is not to be shared
+                cache_hint = CacheHint(cache_hint.ttl_ms)  # what is not for everyone is not to be shared
             result = replace(result, ttl_ms=cache_hint.ttl_ms, cache_scope=cache_hint.scope)
         return result
 
@@ -731,7 +731,7 @@ class Server(Visibility):
     async def _discover(self, exchange: Exchange) -> Result:
         cache_hint = self._get_cache_hint(exchange.method)
         return DiscoverResult(
-            supported_versions=[revision for revision in reversed(self.revisions) if revision != DRAFT],
+            supported_versions=[revision for revision in reversed(self.protocol_versions) if revision != DRAFT],
             capabilities=self.capabilities(),
             instructions=self.instructions,
             ttl_ms=cache_hint.ttl_ms,
@@ -742,8 +742,8 @@ class Server(Visibility):
 
     async def _listen(self, exchange: Exchange) -> Result:
         requested_filter = convert_params(exchange, ListenParams).notifications
-        if any(len(uri) > self.limits.uri for uri in requested_filter.resource_subscriptions or ()):
-            raise InvalidParams(f"Invalid params: uri is longer than {self.limits.uri} characters")
+        if any(len(uri) > self.limits.max_uri_bytes for uri in requested_filter.resource_subscriptions or ()):
+            raise InvalidParams(f"Invalid params: uri is longer than {self.limits.max_uri_bytes} characters")
         capabilities = self.capabilities()
         if capabilities.tools is None and capabilities.prompts is None and capabilities.resources is None:
             raise MethodNotFound(exchange.method)
@@ -785,7 +785,7 @@ class Server(Visibility):
     # Containment
 
     def _get_sweep_interval(self) -> float:
-        return min(_SWEEP_INTERVAL_S, self.limits.run_time / 4)
+        return min(_SWEEP_INTERVAL_S, self.limits.call_timeout / 4)
 
     def _sweep_overdue(self, state: LoopState) -> None:
         """Stop the calls whose time is up: one look at all of them is cheaper than a timer for each."""
@@ -793,7 +793,7 @@ class Server(Visibility):
         now = loop.time()
         for exchange in tuple(running_exchanges):
             if exchange.questions:
-                is_overdue, verdict = now > exchange.questions[0] + self.limits.state_time, "unanswered"
+                is_overdue, verdict = now > exchange.questions[0] + self.limits.request_state_ttl, "unanswered"
             else:
                 is_overdue, verdict = exchange.deadline is not None and now > exchange.deadline, "timeout"
             if is_overdue:
@@ -839,8 +839,8 @@ def _expire_exchange(exchange: Exchange, deadline: float) -> None:
         exchange.end("timeout")
 
 
-def _make_share_error(limit: int) -> Busy:
-    return Busy(f"More than {limit} of your requests are at work", own=True)
+def _make_share_error(limit: int) -> ServerBusy:
+    return ServerBusy(f"More than {limit} of your requests are at work", own=True)
 
 
 def _release_share(counter: Counter[str], origin: str) -> None:

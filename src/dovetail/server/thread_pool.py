@@ -15,8 +15,8 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
-from dovetail.errors import Busy
-from dovetail.protocol.limits import Limits
+from dovetail.errors import ServerBusy
+from dovetail.protocol.limits import ServerLimits
 
 _IDLE_TIMEOUT_S = 10.0  # how long a thread waits for more work before it ends
 _MAX_LENT_PER_THREAD = 4  # places lent at once, for each thread there may be: a waiting thread still takes memory
@@ -118,7 +118,7 @@ if hasattr(os, "register_at_fork"):
 class ThreadPool:
     """The crew. One per server, shared by all its synchronous functions."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
         self._reset()
         _pools.add(self)
@@ -144,15 +144,15 @@ class ThreadPool:
         """Call the function in a thread; Busy if none is free in time."""
         job = _Job(function, args, kwargs, ThreadSlot(self, origin))
         with self.lock:
-            if len(self._jobs) >= self._limits.waiting:
-                raise Busy("Too many calls wait for a thread")
-            if origin is not None and self._jobs_by_origin[origin] >= max(1, self._limits.threads // 2):
-                raise Busy("Too many calls of one caller are at work", own=True)
+            if len(self._jobs) >= self._limits.max_thread_queue:
+                raise ServerBusy("Too many calls wait for a thread")
+            if origin is not None and self._jobs_by_origin[origin] >= max(1, self._limits.max_threads // 2):
+                raise ServerBusy("Too many calls of one caller are at work", own=True)
             if origin is not None:
                 self._jobs_by_origin[origin] += 1  # those that wait count too, or a burst would take every thread
             self._jobs.append(job)
             self._ensure_thread()
-        timer = job.loop.call_later(self._limits.waiting_time, self._expire_job, job)
+        timer = job.loop.call_later(self._limits.thread_queue_timeout, self._expire_job, job)
         try:
             return await job.future
         finally:
@@ -161,7 +161,7 @@ class ThreadPool:
     def _ensure_thread(self) -> None:
         if self._idle_count >= len(self._jobs):
             self._job_available.notify()
-        elif self._thread_count < self._limits.threads:
+        elif self._thread_count < self._limits.max_threads:
             self._thread_count += 1
             try:
                 threading.Thread(target=self._run_jobs, name="dovetail-sync", daemon=True).start()
@@ -175,7 +175,7 @@ class ThreadPool:
             self._jobs.remove(job)
         job.slot.release()
         if not job.future.done():
-            job.future.set_exception(Busy("No thread became free in time", self._limits.waiting_time))
+            job.future.set_exception(ServerBusy("No thread became free in time", self._limits.thread_queue_timeout))
 
     def _run_jobs(self) -> None:
         while (job := self._take_job()) is not None:
@@ -185,7 +185,7 @@ class ThreadPool:
 
     def _take_job(self) -> _Job | None:
         with self.lock:
-            if self._thread_count > self._limits.threads:  # places were taken back meanwhile
+            if self._thread_count > self._limits.max_threads:  # places were taken back meanwhile
                 self._thread_count -= 1
                 return None
             self._idle_count += 1
@@ -210,7 +210,7 @@ class ThreadPool:
 
         Called with the lock held.
         """
-        limit = _MAX_LENT_PER_THREAD * self._limits.threads
+        limit = _MAX_LENT_PER_THREAD * self._limits.max_threads
         if self._lent_by_origin.total() >= limit or (origin is not None and self._lent_by_origin[origin] >= limit // 2):
             return False
         self._adjust_count(self._lent_by_origin, origin, 1)

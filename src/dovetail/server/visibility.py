@@ -11,7 +11,7 @@ from dovetail.errors import MethodNotFound, ResourceNotFound
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.uri_key import uri_key, uri_readings
-from dovetail.server.item_options import Lifetime, check_type
+from dovetail.server.item_options import CacheHint, check_type
 from dovetail.server.page_cache import CachedPages, PageCache
 from dovetail.server.registry import Registry
 from dovetail.server.resource import Resource, ResourceTemplate
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from dovetail.protocol.mountable import ItemKind
     from dovetail.server.access_rules import AccessRules, VisibilitySnapshot
 
-_EXPECTED_CACHE_HINTS: Final = "a Lifetime(...), in milliseconds, or a dict of them by method"
+_EXPECTED_CACHE_HINTS: Final = "a CacheHint(...), in milliseconds, or a dict of them by method"
 
 
 class Visibility(Registry):
     """The offers of one server, seen by its callers."""
 
     def __init__(
-        self, page_cache: PageCache, *, cache_hints: Lifetime | Mapping[str, Lifetime] | None, **registry_options: Any
+        self, page_cache: PageCache, *, cache_hints: CacheHint | Mapping[str, CacheHint] | None, **registry_options: Any
     ) -> None:
         super().__init__(page_cache, **registry_options)
         self._cache_hints = _check_cache_hints(cache_hints)
@@ -216,15 +216,15 @@ class Visibility(Registry):
             return self._page_cache.get_page(cached_pages, exchange, items, field, result_type, cache_hint)
         variant, hidden = snapshot.find_hidden(exchange.caller.principal)
         return self._page_cache.get_page(
-            cached_pages, exchange, items, field, result_type, Lifetime(cache_hint.ttl_ms), variant, hidden
+            cached_pages, exchange, items, field, result_type, CacheHint(cache_hint.ttl_ms), variant, hidden
         )
 
     def page_of(self, exchange: Exchange, items: Mapping[str, Any], field: str, result_type: type[Result]) -> Result:
         """One page of a list put together for one caller, and so not to be shared."""
-        cache_hint = Lifetime(self._get_cache_hint(exchange.method).ttl_ms)
+        cache_hint = CacheHint(self._get_cache_hint(exchange.method).ttl_ms)
         return self._page_cache.build_uncached_page(exchange, items, field, result_type, cache_hint)
 
-    def _get_cache_hint(self, method: str) -> Lifetime:
+    def _get_cache_hint(self, method: str) -> CacheHint:
         return self._cache_hints.get(method) or self._cache_hints[""]
 
     def _check_supported(self, exchange: Exchange, list_name: str, items: Mapping[str, Any]) -> None:
@@ -246,15 +246,15 @@ def _index_by_key(resources: Mapping[str, Resource]) -> dict[str, Resource | Non
     return index
 
 
-def _check_cache_hints(cache_hints: Lifetime | Mapping[str, Lifetime] | None) -> dict[str, Lifetime]:
-    if isinstance(cache_hints, Lifetime):
+def _check_cache_hints(cache_hints: CacheHint | Mapping[str, CacheHint] | None) -> dict[str, CacheHint]:
+    if isinstance(cache_hints, CacheHint):
         return {"": cache_hints}
     check_type("cache=", cache_hints, Mapping, _EXPECTED_CACHE_HINTS)
     for cache_hint in (cache_hints or {}).values():
-        check_type("cache=", cache_hint, Lifetime, _EXPECTED_CACHE_HINTS)
+        check_type("cache=", cache_hint, CacheHint, _EXPECTED_CACHE_HINTS)
     cacheable_methods = [name for name, row in METHODS.items() if row.is_cacheable]
     if unknown := [name for name in cache_hints or () if name and name not in cacheable_methods]:
         raise ValueError(
             f"nothing of {', '.join(unknown)} is kept; cache= has Lifetimes for some of {', '.join(cacheable_methods)}"
         )
-    return {"": Lifetime()} | dict(cache_hints or {})
+    return {"": CacheHint()} | dict(cache_hints or {})

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from dovetail.errors import Dismissed
+from dovetail.errors import ElicitationCancelled
 from dovetail.schemas.reader import NEVER_SCHEMA, as_object, get_list, get_types, resolve_schema
 from dovetail.terminal import output
 
@@ -109,7 +109,7 @@ def read_line(prompt: str) -> str:
     sys.stderr.flush()
     typed = sys.stdin.readline()
     if not typed:
-        raise Dismissed
+        raise ElicitationCancelled
     return typed.strip()
 
 

@@ -1,11 +1,11 @@
-"""For the tests of whoever writes a server or uses one: connected clients, faults on the way, recorded traffic.
+"""Test servers and clients: connected clients, faults on the connection, recorded traffic.
 
-Needs no test framework; `dovetail.testing.pytest_plugin` is what pytest loads. Each name is loaded when first used.
+You need no test framework. pytest loads `dovetail.testing.pytest_plugin`. Each name is loaded when first used.
 """
 
 from typing import TYPE_CHECKING
 
-from dovetail.lazy import create_lazy_loader
+from dovetail.lazy import create_lazy_loader as _create_lazy_loader
 
 if TYPE_CHECKING:
     from dovetail.server.dependencies import override as override
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from dovetail.testing.harness import connect as connect
     from dovetail.testing.harness import connect_sync as connect_sync
     from dovetail.testing.harness import serve as serve
-    from dovetail.testing.scripted_model import Scripted as Scripted
-    from dovetail.testing.scripted_model import use as use
+    from dovetail.testing.scripted_model import ScriptedModel as ScriptedModel
+    from dovetail.testing.scripted_model import tool_call as tool_call
     from dovetail.testing.traffic import Traffic as Traffic
-    from dovetail.testing.traffic import record as record
+    from dovetail.testing.traffic import record_traffic as record_traffic
 
-_HOMES = {
+_MODULE_BY_NAME = {
     "Fault": "dovetail.testing.faults",
     "Faults": "dovetail.testing.faults",
-    "Scripted": "dovetail.testing.scripted_model",
+    "ScriptedModel": "dovetail.testing.scripted_model",
     "Traffic": "dovetail.testing.traffic",
     "connect": "dovetail.testing.harness",
     "connect_sync": "dovetail.testing.harness",
     "override": "dovetail.server.dependencies",
-    "record": "dovetail.testing.traffic",
+    "record_traffic": "dovetail.testing.traffic",
     "serve": "dovetail.testing.harness",
-    "use": "dovetail.testing.scripted_model",
+    "tool_call": "dovetail.testing.scripted_model",
 }
 
-__all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [*_MODULE_BY_NAME]  # pyright: ignore[reportUnsupportedDunderAll]
 
-__getattr__, __dir__ = create_lazy_loader(__name__, _HOMES)
+__getattr__, __dir__ = _create_lazy_loader(__name__, _MODULE_BY_NAME)

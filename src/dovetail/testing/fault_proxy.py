@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 from dovetail.client.targets import ResolvedTarget
-from dovetail.errors import Disconnected
+from dovetail.errors import ConnectionLost
 from dovetail.protocol.recording_format import Receiver
 from dovetail.testing.faults import Fault, Faults, corrupt_message
 from dovetail.transports.memory import MemoryClient
@@ -465,7 +465,7 @@ class FaultyMemoryClient(MemoryClient):
             try:
                 receiver(await apply_faults(self._faults, to, Piece(data, data), self._kill))
             except ConnectionCut:
-                self.end(Disconnected("the connection was lost"))
+                self.end(ConnectionLost("the connection was lost"))
                 await self.disconnect()
                 return
 

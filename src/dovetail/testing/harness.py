@@ -53,7 +53,7 @@ async def connect(
     server: Any,
     *,
     transport: Transport = "memory",
-    revision: str | None = None,
+    protocol_version: str | None = None,
     faults: Faults | None = None,
     principal: str | None = None,
     **options: Any,
@@ -65,11 +65,11 @@ async def connect(
     """
     target_server = server if principal is None else _with_principal(resolve_server(server), transport, principal)
     async with serve(target_server, transport=transport, faults=faults) as target:
-        if revision is None and transport == "sse":
+        if protocol_version is None and transport == "sse":
             options.setdefault("era", "handshake")
         if isinstance(resolved := resolve_server(server), Server):
             options.setdefault("name", resolved.name)
-        async with Client(target, revision=revision, **options) as client:
+        async with Client(target, protocol_version=protocol_version, **options) as client:
             yield client
 
 
@@ -78,13 +78,15 @@ def connect_sync(
     server: Any,
     *,
     transport: Transport = "memory",
-    revision: str | None = None,
+    protocol_version: str | None = None,
     faults: Faults | None = None,
     principal: str | None = None,
     **options: Any,
 ) -> Generator[sync_client.SyncClient]:
     """As `connect`, for tests that do not await."""
-    context = connect(server, transport=transport, revision=revision, faults=faults, principal=principal, **options)
+    context = connect(
+        server, transport=transport, revision=protocol_version, faults=faults, principal=principal, **options
+    )
     client = sync_client.run_blocking(_enter(context))
     try:
         yield sync_client.SyncClient(client)
@@ -137,14 +139,14 @@ class ServerWithPrincipal:
 
     def link(self, write: Callable[[bytes], None]) -> Any:
         """The server's end of a connection."""
-        return self.server.link(write, principal=self._principal)
+        return self.server.open_connection(write, principal=self._principal)
 
 
 def _with_principal(server: Any, transport: str, principal: str) -> ServerWithPrincipal:
     if transport != "memory" or not isinstance(server, Server):
         raise ValueError(
-            "principal= is for a Server in memory: over HTTP give the server auth=StaticTokens(...), and the client "
-            "auth=Bearer(...)"
+            "principal= is for a Server in memory: over HTTP give the server auth=StaticTokenVerifier(...), and the client "
+            "auth=BearerAuth(...)"
         )
     return ServerWithPrincipal(server, principal)
 

@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from dovetail.errors import ModelError
-from dovetail.protocol.language_model import Reply, Usage
+from dovetail.protocol.language_model import ModelReply, Usage
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.content import TextContent, ToolUseContent
 from dovetail.wire.sampling import SamplingMessage
 from dovetail.wire.tools import Tool
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class ModelRequest(Struct, frozen=True, kw_only=True):
     """What a scripted model was asked."""
 
     messages: list[SamplingMessage]
@@ -19,50 +19,54 @@ class Asked(Struct, frozen=True, kw_only=True):
     options: dict[str, Any]
 
 
-ScriptedReply: TypeAlias = str | ToolUseContent | Reply | Sequence[str | ToolUseContent] | Callable[[Asked], Any]
+ScriptedReply: TypeAlias = (
+    str | ToolUseContent | ModelReply | Sequence[str | ToolUseContent] | Callable[[ModelRequest], Any]
+)
 
 
-def use(tool: str, **arguments: Any) -> ToolUseContent:
+def tool_call(tool: str, **arguments: Any) -> ToolUseContent:
     """A line that calls a tool, by "server.tool" or the name a model sees; its id is given when it is said."""
     return ToolUseContent(id="", name=tool, input=arguments)
 
 
-class Scripted:
+class ScriptedModel:
     """Says its lines one after another; what it was asked is in `asked`.
 
-    A line is a text, a call made by `use`, several of these, a whole `Reply`, or a function of what was asked that
+    A line is a text, a call made by `use`, several of these, a whole `ModelReply`, or a function of what was asked that
     returns one of them. usage: what each took. price: dollars for a million tokens, in and out; nothing, unless `usage`
     does not say what it cost.
     """
 
     def __init__(
         self,
-        *lines: ScriptedReply,
+        *replies: ScriptedReply,
         name: str = "scripted",
         usage: Usage | None = None,
         price: tuple[float, float] | None = None,
     ) -> None:
-        self.asked: list[Asked] = []
-        self._replies = [*lines]
+        self.requests: list[ModelRequest] = []
+        self._replies = [*replies]
         self._name = name
-        self._usage = usage or Usage(input=1, output=1, usd=0.0)
-        self.price = price or (None if self._usage.usd is None else (0.0, 0.0))
+        self._usage = usage or Usage(input_tokens=1, output_tokens=1, cost_usd=0.0)
+        self.price = price or (None if self._usage.cost_usd is None else (0.0, 0.0))
 
-    async def reply(self, messages: Sequence[SamplingMessage], tools: Sequence[Tool] = (), **options: Any) -> Reply:
+    async def create_message(
+        self, messages: Sequence[SamplingMessage], tools: Sequence[Tool] = (), **options: Any
+    ) -> ModelReply:
         """The next line."""
-        self.asked.append(Asked(messages=[*messages], tools=[*tools], options=options))
+        self.requests.append(ModelRequest(messages=[*messages], tools=[*tools], options=options))
         if not self._replies:
             raise ModelError("the scripted model has no line left")
         scripted_reply: Any = self._replies.pop(0)
-        return self._build_reply(scripted_reply(self.asked[-1]) if callable(scripted_reply) else scripted_reply)
+        return self._build_reply(scripted_reply(self.requests[-1]) if callable(scripted_reply) else scripted_reply)
 
-    def _build_reply(self, scripted_reply: Any) -> Reply:
-        if isinstance(scripted_reply, Reply):
+    def _build_reply(self, scripted_reply: Any) -> ModelReply:
+        if isinstance(scripted_reply, ModelReply):
             return scripted_reply
         parts = scripted_reply if isinstance(scripted_reply, list | tuple) else [scripted_reply]
         content = [self._build_block(part, index) for index, part in enumerate(parts)]
         has_calls = any(isinstance(block, ToolUseContent) for block in content)
-        return Reply(
+        return ModelReply(
             content=content, model=self._name, stop_reason="toolUse" if has_calls else "endTurn", usage=self._usage
         )
 
@@ -70,5 +74,5 @@ class Scripted:
         if isinstance(part, str):
             return TextContent(text=part)
         if isinstance(part, ToolUseContent) and not part.id:
-            return replace(part, id=f"call-{len(self.asked)}-{index}")
+            return replace(part, id=f"call-{len(self.requests)}-{index}")
         return part

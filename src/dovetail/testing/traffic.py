@@ -51,12 +51,12 @@ class RecordableClient(Protocol):
 
 
 @contextmanager
-def record(client: RecordableClient, *, states: bool = False) -> Generator["Traffic"]:
+def record_traffic(client: RecordableClient, *, include_request_state: bool = False) -> Generator["Traffic"]:
     """Record what a client says and hears while the context lasts; of one that is not open yet, the opening too.
 
     states: keep the `requestState` of servers, which is masked otherwise.
     """
-    traffic = Traffic(client.name, states=states)
+    traffic = Traffic(client.name, states=include_request_state)
     client.taps.append(traffic.note)
     try:
         yield traffic
@@ -95,7 +95,7 @@ class Traffic:
             message for message in self._messages("client") if "method" in message and _matches(message, method, params)
         ]
 
-    def answers(self, method: str, **params: Any) -> list[Message]:
+    def responses(self, method: str, **params: Any) -> list[Message]:
         """The server's responses to requests of a method, with at least these parameters."""
         request_ids = [message["id"] for message in self.sent(method, **params) if "id" in message]
         return [
@@ -145,14 +145,14 @@ class Traffic:
 
     # Cassettes
 
-    def assert_equal(self, path: str | Path, *, volatile: Collection[str] = ()) -> None:
+    def assert_matches(self, path: str | Path, *, ignore: Collection[str] = ()) -> None:
         """Fail unless the cassette holds the same messages; with DOVETAIL_RECORD=1 or --mcp-record it is written.
 
         volatile: names of members whose values are not compared, besides ids, times and versions.
         """
         __tracebackhide__ = True
         cassette = Path(path)
-        frames = self._normalize_frames(frozenset(volatile))
+        frames = self._normalize_frames(frozenset(ignore))
         if os.environ.get(RECORD_ENV_VAR):
             cassette.parent.mkdir(parents=True, exist_ok=True)
             heading = RecordingHeader(recording=FORMAT_VERSION, server=self.heading.server)

@@ -6,7 +6,7 @@ What carries the messages is a subclass's business: `connect`, `write` and `disc
 import asyncio
 from typing import Any
 
-from dovetail.errors import Disconnected, InvalidRequest, ParseError, ResultError, TransportError, clip
+from dovetail.errors import ConnectionLost, InvalidRequest, InvalidResult, ParseError, TransportError, clip
 from dovetail.protocol.client_transport import ClientTransport, EncodedRequest, Headers, MessageReceiver
 from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.raw_message import RawMessage, find_answered_ids, read_messages
@@ -108,7 +108,7 @@ class DuplexClient:
         """End the connection; the server need not finish what nobody waits for."""
         for _, request in tuple(self._pending.values()):
             self.cancel(request, "the client is leaving")
-        self.end(Disconnected("the client was closed"))
+        self.end(ConnectionLost("the client was closed"))
         await self.disconnect()
 
     # What comes in
@@ -160,14 +160,14 @@ class DuplexClient:
         """Something came that was too large to be taken in."""
         if self._receiver is not None:
             self._receiver.record_invalid_message(description)
-        error = ResultError(f"the answer is too large: {description}").at(hint="raise ClientLimits(answer=...)")
+        error = InvalidResult(f"the answer is too large: {description}").at(hint="raise ClientLimits(answer=...)")
         self._fail_requests(find_answered_ids(prefix), error)
 
-    def _fail_requests(self, ids: list[int], error: ResultError) -> None:
+    def _fail_requests(self, ids: list[int], error: InvalidResult) -> None:
         for id in ids:
             pending = self._pending.get(id)
             if pending is not None and not pending[0].done():
-                pending[0].set_exception(ResultError(*error.args).at(hint=error.hint))
+                pending[0].set_exception(InvalidResult(*error.args).at(hint=error.hint))
 
     def end(self, error: TransportError) -> None:
         """The connection is over: whoever waits is told."""
@@ -186,14 +186,14 @@ def _get_message_bytes(message: RawMessage, data: bytes, messages: list[RawMessa
     return data if len(messages) == 1 else message.encode()
 
 
-def build_response_error(data: bytes, reason: str) -> ResultError:
+def build_response_error(data: bytes, reason: str) -> InvalidResult:
     """What to tell whoever waits for an answer that came, but not as the protocol has it."""
     excerpt = clip(data[:_MAX_EXCERPT_BYTES].decode("utf-8", "replace"), _MAX_EXCERPT_BYTES)
-    return ResultError(f"the server broke the protocol: what it answered is no response ({reason}): {excerpt}")
+    return InvalidResult(f"the server broke the protocol: what it answered is no response ({reason}): {excerpt}")
 
 
-def _copy_error(error: TransportError, *, sent: bool) -> Disconnected:
+def _copy_error(error: TransportError, *, sent: bool) -> ConnectionLost:
     """The same news for one more caller: an exception carries where it was raised, so each gets its own."""
-    copy = Disconnected(*error.args).at(exit_code=error.exit_code, stderr=error.stderr, hint=error.hint)
-    copy.sent = sent
+    copy = ConnectionLost(*error.args).at(exit_code=error.exit_code, stderr=error.stderr, hint=error.hint)
+    copy.maybe_sent = sent
     return copy

@@ -11,7 +11,15 @@ import os
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from dovetail.errors import Busy, Disconnected, InternalError, InvalidRequest, ParseError, PeerError, ProtocolError
+from dovetail.errors import (
+    ConnectionLost,
+    InternalError,
+    InvalidRequest,
+    ParseError,
+    ProtocolError,
+    RemoteError,
+    ServerBusy,
+)
 from dovetail.protocol import downgrade, handshake, stateless
 from dovetail.protocol.exchange import Exchange, Service, check_meta_size
 from dovetail.protocol.handshake import PendingRequests
@@ -68,7 +76,7 @@ class DuplexServer:
         self.origin = principal  # whose share of the server its calls are
         self._on_shutdown = on_shutdown
         self._stateless_protocol = stateless.StatelessProtocol(
-            service.implementation, service.revisions, service.limits.result
+            service.implementation, service.protocol_versions, service.limits.max_result_bytes
         )
         self._session: handshake.HandshakeState | None = None
         self._session_mark = os.urandom(8).hex()
@@ -129,7 +137,7 @@ class DuplexServer:
             self._notify_task.cancel()
         for future in self._client_requests.drain():
             if not future.done():
-                future.set_exception(Disconnected("The client closed the connection"))
+                future.set_exception(ConnectionLost("The client closed the connection"))
         for exchange, _ in tuple(self._running.values()):
             if exchange.method == "subscriptions/listen":
                 exchange.end("gone")  # it would only end with its listener
@@ -162,7 +170,7 @@ class DuplexServer:
     def _handle_request(self, message: dict[str, Any], reply: Write, size: int) -> bool:
         if self._stateless_protocol.is_served and stateless.is_stateless_message(message):
             exchange = self._stateless_protocol.admit(message, None, self._principal)
-            exchange.caller.session = self._session_mark
+            exchange.caller.session_id = self._session_mark
         elif message["method"] == handshake.INITIALIZE and self._session is None:
             self._initialize(message, reply)
             return False
@@ -172,14 +180,14 @@ class DuplexServer:
             exchange.ask = self._ask_client
             session_result = session.handle_session_request(exchange, self._service)
             if session_result is not None:
-                reply(handshake.seal(exchange, session_result, self._limits.result))
+                reply(handshake.seal(exchange, session_result, self._limits.max_result_bytes))
                 if exchange.method == "shutdown" and self._on_shutdown is not None:
                     self._on_shutdown()
                 return False
         exchange.origin = self.origin
         exchange.size = size
-        if size > self._limits.meta:
-            check_meta_size(exchange, self._limits.meta)
+        if size > self._limits.max_meta_bytes:
+            check_meta_size(exchange, self._limits.max_meta_bytes)
         self._start(exchange, reply)
         return True
 
@@ -193,9 +201,9 @@ class DuplexServer:
             reply(jsonrpc.encode_error(exchange.id, code, "Invalid request: this id is in use by a request in flight"))
             self._settle_batch(reply)
             return
-        if len(self._running) >= self._limits.calls_per_connection:
-            raise Busy(
-                f"More than {self._limits.calls_per_connection} requests are in flight on this connection", own=True
+        if len(self._running) >= self._limits.max_calls_per_connection:
+            raise ServerBusy(
+                f"More than {self._limits.max_calls_per_connection} requests are in flight on this connection", own=True
             )
         exchange.emit = self._emit
         self._running[exchange.id] = (exchange, reply)
@@ -226,22 +234,22 @@ class DuplexServer:
             self._settle_batch(reply)
 
     def _seal(self, exchange: Exchange, result: Any) -> bytes:
-        if exchange.caller.stateless:
+        if exchange.caller.is_stateless:
             return self._stateless_protocol.seal(exchange, result)
-        return handshake.seal(exchange, result, self._limits.result)
+        return handshake.seal(exchange, result, self._limits.max_result_bytes)
 
     def _refuse(self, exchange: Exchange, exc: ProtocolError) -> bytes:
-        if exchange.caller.stateless:
+        if exchange.caller.is_stateless:
             return self._stateless_protocol.refuse(exchange.id, exc)
-        return handshake.refuse(exchange.caller.revision, exchange.id, exc)
+        return handshake.refuse(exchange.caller.protocol_version, exchange.id, exc)
 
     def _refuse_unadmitted(self, id: RequestId | None, exc: ProtocolError) -> bytes:
         if self._session is None:
             return jsonrpc.encode_protocol_error(id, exc)
-        return handshake.refuse(self._session.caller.revision, id, exc)
+        return handshake.refuse(self._session.caller.protocol_version, id, exc)
 
     def _is_draft(self, exchange: Exchange) -> bool:
-        return exchange.caller.revision == DRAFT
+        return exchange.caller.protocol_version == DRAFT
 
     async def _emit(self, data: bytes) -> None:
         self._write(data)
@@ -280,14 +288,14 @@ class DuplexServer:
         future, answer = answered
         if future.done():
             return
-        if isinstance(answer, PeerError):
+        if isinstance(answer, RemoteError):
             future.set_exception(answer)
         else:
             future.set_result(answer)
 
     async def _ask_client(self, method: str, params: dict[str, Any]) -> Any:
         if self._is_input_closed:
-            raise Disconnected("The client closed the connection")
+            raise ConnectionLost("The client closed the connection")
         future: asyncio.Future[Any] = self._loop.create_future()
         id, data = self._client_requests.create_request(future, method, params)
         try:
@@ -326,7 +334,7 @@ class DuplexServer:
                 self._refuse_unadmitted(None, InvalidRequest("Invalid request: batches are not part of this revision"))
             )
             return
-        if len(messages) > self._limits.calls_per_connection:
+        if len(messages) > self._limits.max_calls_per_connection:
             self._write(
                 self._refuse_unadmitted(None, InvalidRequest("Invalid request: too many messages in one batch"))
             )

@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from typing import Any, Protocol
 
-from dovetail.errors import Disconnected, InvalidRequest
+from dovetail.errors import ConnectionLost, InvalidRequest
 from dovetail.protocol.exchange import Service
 from dovetail.transports.duplex_client import DuplexClient
 from dovetail.transports.duplex_server import DuplexServer
@@ -86,7 +86,7 @@ class LineProtocol(asyncio.Protocol):
 
     def __init__(self, service: Service, *, principal: str | None = None, budget: MemoryBudget | None = None) -> None:
         self._service = service
-        self._splitter = LineSplitter(service.limits.line)
+        self._splitter = LineSplitter(service.limits.max_message_bytes)
         self._loop = asyncio.get_running_loop()
         self._pending_lines: deque[bytes | None] = deque()  # not yet taken, because the peer does not read
         self._is_input_complete = False  # no more of them will come
@@ -98,7 +98,7 @@ class LineProtocol(asyncio.Protocol):
         self._reader: Any = None
         self._writer: Any = None
         self._stall_timer: asyncio.TimerHandle | None = None
-        self._budget = budget or MemoryBudget(service.limits.waiting_bytes)
+        self._budget = budget or MemoryBudget(service.limits.max_buffered_bytes)
         self._spool: Spool | None = None
         self._spool_offset = 0
         self.is_lost = False  # nobody reads what is written any more
@@ -165,7 +165,7 @@ class LineProtocol(asyncio.Protocol):
             self._reader.pause_reading()
         if self._stall_timer is not None:
             self._stall_timer.cancel()
-        self._stall_timer = self._loop.call_later(self._service.limits.write_stall, self._abort)
+        self._stall_timer = self._loop.call_later(self._service.limits.write_timeout, self._abort)
 
     def resume_writing(self) -> None:
         """The peer reads again."""
@@ -296,12 +296,12 @@ class LineClient(DuplexClient, asyncio.Protocol):
     def eof_received(self) -> bool:
         """The server says no more; a last line may lack its newline."""
         self.data_received(b"\n")
-        self.end(Disconnected("the server closed the connection"))
+        self.end(ConnectionLost("the server closed the connection"))
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
-        self.end(Disconnected("the connection was lost"))
+        self.end(ConnectionLost("the connection was lost"))
         self._writable.set()
 
     def pause_writing(self) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from dovetail.errors import CannotStart, MCPError
+from dovetail.errors import MCPError, ProcessStartError
 from dovetail.transports.duplex_client import DuplexClient
 
 
@@ -37,7 +37,7 @@ class MemoryClient(DuplexClient):
             except MCPError:
                 raise
             except Exception as exc:
-                raise CannotStart(f"The server could not start: {type(exc).__name__}: {exc}") from exc
+                raise ProcessStartError(f"The server could not start: {type(exc).__name__}: {exc}") from exc
         self._server = self._open_connection(self.receive_message)
 
     def write(self, data: bytes) -> None:

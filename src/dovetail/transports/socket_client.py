@@ -6,7 +6,7 @@ Framing and flow only; what the lines mean is `talking`'s business. Time is line
 import asyncio
 import os
 
-from dovetail.errors import CannotConnect
+from dovetail.errors import ConnectError
 from dovetail.transports.line_protocol import LineClient
 
 _CONNECT_HINT = "is the server running, and is that its address?"
@@ -42,11 +42,11 @@ class SocketClient(LineClient):
                 await self._open_socket()
         except OSError as exc:
             if timeout.expired():
-                raise CannotConnect(f"no connection in {self._connect_timeout:g} s to {address}").at(
+                raise ConnectError(f"no connection in {self._connect_timeout:g} s to {address}").at(
                     hint=_CONNECT_HINT
                 ) from None
             reason = os.strerror(exc.errno) if exc.errno and exc.errno > 0 else str(exc) or type(exc).__name__
-            raise CannotConnect(f"nothing listens at {address}: {reason}").at(hint=_CONNECT_HINT) from None
+            raise ConnectError(f"nothing listens at {address}: {reason}").at(hint=_CONNECT_HINT) from None
 
     async def _open_socket(self) -> None:
         if self._path is not None:

@@ -22,11 +22,11 @@ class _ConnectionFactory:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._tasks: set[asyncio.Task[None]] = set()
-        self._budget = MemoryBudget(service.limits.waiting_bytes)
+        self._budget = MemoryBudget(service.limits.max_buffered_bytes)
 
     def __call__(self) -> LineProtocol:
         connection = _SocketConnection(self._service, self._budget, is_full=len(self._tasks) >= MAX_CONNECTIONS)
-        task = asyncio.get_running_loop().create_task(serve_connection(connection, self._service.limits.drain))
+        task = asyncio.get_running_loop().create_task(serve_connection(connection, self._service.limits.drain_timeout))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return connection

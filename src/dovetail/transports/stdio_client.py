@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dovetail.errors import Disconnected
+from dovetail.errors import ConnectionLost
 from dovetail.transports.line_protocol import LineClient
 from dovetail.transports.process.child_process import ChildProcess
 from dovetail.transports.process.command import build_environment, suggest_fix
@@ -57,13 +57,13 @@ class StdioClient(LineClient):
     def connection_lost(self, exc: Exception | None) -> None:
         """Its output is over; a process that lives on without it is no server any more."""
         if self._end_error is None:
-            self._loop.call_later(_EXIT_WAIT_S, self.end, Disconnected("the server closed its output"))
+            self._loop.call_later(_EXIT_WAIT_S, self.end, ConnectionLost("the server closed its output"))
         self._writable.set()
 
     async def _watch(self, child: ChildProcess) -> None:
         code = await child.wait_exited()
         self.end(
-            Disconnected(f"the server's process ended {_describe_exit(code)}").at(
+            ConnectionLost(f"the server's process ended {_describe_exit(code)}").at(
                 exit_code=code, stderr=child.stderr_tail()
             )
         )

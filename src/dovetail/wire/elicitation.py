@@ -8,7 +8,7 @@ from typing import Any, Literal
 from dovetail.wire.base import Params, Result
 
 
-class ElicitParams(Params):
+class ElicitRequestParams(Params):
     """What a person is asked."""
 
     message: str

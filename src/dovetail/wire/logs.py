@@ -34,7 +34,7 @@ class SetLevelParams(Params):
     level: LoggingLevel
 
 
-class LoggingMessageParams(Params):
+class LoggingMessageNotificationParams(Params):
     """One log entry; `data` is any JSON value, null included."""
 
     level: LoggingLevel

@@ -7,9 +7,9 @@ from typing import Final, Literal
 
 from dovetail.wire.base import EmptyResult, PaginatedParams, Params, Result, WireStruct
 from dovetail.wire.completion import CompleteParams, CompleteResult
-from dovetail.wire.elicitation import ElicitationCompleteParams, ElicitParams, ElicitResult
+from dovetail.wire.elicitation import ElicitationCompleteParams, ElicitRequestParams, ElicitResult
 from dovetail.wire.lifecycle import DiscoverResult, InitializeParams, InitializeResult
-from dovetail.wire.logs import LoggingMessageParams, SetLevelParams
+from dovetail.wire.logs import LoggingMessageNotificationParams, SetLevelParams
 from dovetail.wire.progress import CancelledParams, ProgressParams
 from dovetail.wire.prompts import GetPromptParams, GetPromptResult, ListPromptsResult
 from dovetail.wire.resources import (
@@ -29,7 +29,7 @@ from dovetail.wire.revisions import (
     is_within,
 )
 from dovetail.wire.roots import ListRootsResult
-from dovetail.wire.sampling import CreateMessageParams, CreateMessageResult
+from dovetail.wire.sampling import CreateMessageRequestParams, CreateMessageResult
 from dovetail.wire.subscriptions import (
     AcknowledgedParams,
     ListenParams,
@@ -97,15 +97,23 @@ _METHOD_ROWS: Final = (
     Method(name="logging/setLevel", params=SetLevelParams, result=EmptyResult, until=R_2026_07_28),
     Method(name="subscriptions/listen", params=ListenParams, result=ListenResult, since=R_2026_07_28),
     Method(name="roots/list", params=Params, result=ListRootsResult, sender="server"),
-    Method(name="sampling/createMessage", params=CreateMessageParams, result=CreateMessageResult, sender="server"),
-    Method(name="elicitation/create", params=ElicitParams, result=ElicitResult, sender="server", since=R_2025_06_18),
     Method(
-        name="elicitation/createDialog", params=ElicitParams, result=ElicitResult, sender="server", only_revision=DRAFT
+        name="sampling/createMessage", params=CreateMessageRequestParams, result=CreateMessageResult, sender="server"
+    ),
+    Method(
+        name="elicitation/create", params=ElicitRequestParams, result=ElicitResult, sender="server", since=R_2025_06_18
+    ),
+    Method(
+        name="elicitation/createDialog",
+        params=ElicitRequestParams,
+        result=ElicitResult,
+        sender="server",
+        only_revision=DRAFT,
     ),
     Method(name="notifications/initialized", params=Params, until=R_2026_07_28),
     Method(name="notifications/cancelled", params=CancelledParams, sender="both"),
     Method(name="notifications/progress", params=ProgressParams, sender="both"),
-    Method(name="notifications/message", params=LoggingMessageParams, sender="server"),
+    Method(name="notifications/message", params=LoggingMessageNotificationParams, sender="server"),
     Method(name="notifications/tools/list_changed", params=Params, sender="server"),
     Method(name="notifications/prompts/list_changed", params=Params, sender="server"),
     Method(name="notifications/resources/list_changed", params=Params, sender="server"),

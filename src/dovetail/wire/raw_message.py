@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from dovetail.errors import ParseError, ResultError, clip
+from dovetail.errors import InvalidResult, ParseError, clip
 from dovetail.wire.base import UNSET, Struct, UnsetType
 from dovetail.wire.jsonrpc import RequestId
 
@@ -145,7 +145,7 @@ def _exceeds_members(data: bytes) -> bool:
 
 
 def decode_body(raw: Any, target_type: type[T], label: str) -> T:
-    """A result or parameters as their type; ResultError names the place that does not fit."""
+    """A result or parameters as their type; InvalidResult names the place that does not fit."""
     if raw is UNSET:
         raw = b"{}"
     try:
@@ -154,7 +154,7 @@ def decode_body(raw: Any, target_type: type[T], label: str) -> T:
         try:
             return msgspec.convert(to_plain(raw), target_type)  # broken UTF-8 is mended there
         except (msgspec.MsgspecError, RecursionError):
-            raise ResultError(f"{label} is not what the protocol promises: {clip(str(exc), 300)}") from None
+            raise InvalidResult(f"{label} is not what the protocol promises: {clip(str(exc), 300)}") from None
 
 
 def copy_value(value: T) -> T:
@@ -171,11 +171,11 @@ def to_plain(raw: Any) -> Any:
     except UnicodeDecodeError:
         return _json_decoder.decode(bytes(raw).decode("utf-8", "replace"))
     except (msgspec.MsgspecError, RecursionError) as exc:
-        raise ResultError(f"not JSON: {clip(str(exc), 300)}") from None
+        raise InvalidResult(f"not JSON: {clip(str(exc), 300)}") from None
 
 
 def decode_text(text: str) -> Any:
-    """JSON within a text; ResultError if it is none."""
+    """JSON within a text; InvalidResult if it is none."""
     return to_plain(text.encode("utf-8", "replace"))
 
 

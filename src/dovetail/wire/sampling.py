@@ -39,7 +39,7 @@ class SamplingMessage(WireStruct):
     meta: dict[str, Any] | None = field(name="_meta", default=None)  # since 2025-11
 
 
-class CreateMessageParams(Params):
+class CreateMessageRequestParams(Params):
     """The conversation, and how the model should go on."""
 
     messages: list[SamplingMessage]

@@ -3,7 +3,7 @@
 import pytest
 
 from dovetail.agent.models.anthropic_model import AnthropicModel
-from dovetail.agent.models.factory import named
+from dovetail.agent.models.factory import load_model
 from dovetail.agent.models.openai_model import OpenAIModel
 
 
@@ -17,7 +17,7 @@ from dovetail.agent.models.openai_model import OpenAIModel
     ],
 )
 def test_words(word: str, kind: type, name: str) -> None:
-    model = named(word, api_key="k")
+    model = load_model(word, api_key="k")
     assert isinstance(model, kind)
     assert model.models[0].name == name  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -25,4 +25,4 @@ def test_words(word: str, kind: type, name: str) -> None:
 @pytest.mark.parametrize("word", ["gpt-5", "openai:", "http://127.0.0.1/v1", "other:m", ""])
 def test_no_model(word: str) -> None:
     with pytest.raises(ValueError, match=f"{word!r}.*openai:NAME"):
-        named(word)
+        load_model(word)

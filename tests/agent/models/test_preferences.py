@@ -2,11 +2,11 @@
 
 import pytest
 
-from dovetail.agent.models.preferences import Variant, as_model_infos, choose_model
+from dovetail.agent.models.preferences import ModelInfo, as_model_infos, choose_model
 from dovetail.wire.sampling import ModelHint, ModelPreferences
 
-BIG = Variant("opus-5", clever=1.0, cheap=0.1, fast=0.2, stands_for=("gpt-5",))
-QUICK = Variant("haiku-5", clever=0.4, cheap=0.9, fast=0.9)
+BIG = ModelInfo("opus-5", intelligence=1.0, cost=0.1, speed=0.2, aliases=("gpt-5",))
+QUICK = ModelInfo("haiku-5", intelligence=0.4, cost=0.9, speed=0.9)
 ALL = (BIG, QUICK)
 
 
@@ -31,12 +31,12 @@ def hints(*names: str | None, **priorities: float) -> ModelPreferences:
         (ModelPreferences(speed_priority=0.1, intelligence_priority=0.9), BIG),
     ],
 )
-def test_the_model_that_suits(preferences: ModelPreferences | None, chosen: Variant) -> None:
+def test_the_model_that_suits(preferences: ModelPreferences | None, chosen: ModelInfo) -> None:
     assert choose_model(ALL, preferences) is chosen
 
 
 def test_without_a_price_no_money_is_counted() -> None:
-    assert QUICK.usage(10, 10).usd is None
+    assert QUICK.usage(10, 10).cost_usd is None
 
 
 def test_no_model_is_refused() -> None:

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from agent.models.provider_server import ProviderServer, ScriptedReply
-from dovetail import Allow, ConsentRequest, Context, Policy, Server, rule
-from dovetail.agent.agent import Agent, Done
+from dovetail import Context, Policy, Server, rule
+from dovetail.agent.agent import Agent, FinishedEvent
 from dovetail.agent.models.anthropic_model import AnthropicModel
 from dovetail.agent.models.openai_model import OpenAIModel
-from dovetail.agent.models.preferences import Variant
+from dovetail.agent.models.preferences import ModelInfo
 from dovetail.agent.models.provider_messages import ToolAliases
-from dovetail.errors import AnswerError, ModelError
+from dovetail.errors import InputRequestError, ModelError
+from dovetail.host import Allow, ConsentRequest
 from dovetail.host.host import Host
 from dovetail.protocol.language_model import Model
 from dovetail.wire.content import (
@@ -47,7 +48,7 @@ def model(request: pytest.FixtureRequest, maker: ProviderServer) -> Model:
 
 
 def made(kind: str, maker: ProviderServer, *more: Any) -> Model:
-    models = (Variant("large-1", PRICE), *more)
+    models = (ModelInfo("large-1", PRICE), *more)
     if kind == "openai":
         return OpenAIModel(*models, base_url=f"{maker.url}/v1", api_key="key-1", max_retries=0)
     return AnthropicModel(*models, base_url=maker.url, api_key="key-1", max_retries=0)
@@ -63,11 +64,11 @@ def asks(text: str = "hi") -> list[SamplingMessage]:
 
 async def test_a_reply_with_its_usage(maker: ProviderServer, model: Model) -> None:
     maker.replies = [ScriptedReply("hello")]
-    reply = await model.reply(asks(), max_tokens=50, system="Be brief.", stop=["END"])
+    reply = await model.create_message(asks(), max_tokens=50, system_prompt="Be brief.", stop_sequences=["END"])
     assert reply.content == [TextContent(text="hello")]
     assert (reply.model, reply.stop_reason) == ("large-1", "endTurn")
-    assert (reply.usage.input, reply.usage.output) == (100, 10)
-    assert reply.usage.usd == pytest.approx((100 * 3 + 10 * 15) / 1e6)
+    assert (reply.usage.input_tokens, reply.usage.output_tokens) == (100, 10)
+    assert reply.usage.cost_usd == pytest.approx((100 * 3 + 10 * 15) / 1e6)
     told = maker.requests[0]
     assert told["max_tokens"] == 50
     assert told.get("stop") or told["stop_sequences"] == ["END"]
@@ -81,7 +82,7 @@ async def test_a_reply_with_its_usage(maker: ProviderServer, model: Model) -> No
 )
 async def test_why_openai_stopped(maker: ProviderServer, said: str, means: str) -> None:
     maker.replies = [ScriptedReply("he", stop=said)]
-    assert (await made("openai", maker).reply(asks())).stop_reason == means
+    assert (await made("openai", maker).create_message(asks())).stop_reason == means
 
 
 @pytest.mark.parametrize(
@@ -90,25 +91,25 @@ async def test_why_openai_stopped(maker: ProviderServer, said: str, means: str) 
 )
 async def test_why_anthropic_stopped(maker: ProviderServer, said: str, means: str) -> None:
     maker.replies = [ScriptedReply("he", stop=said)]
-    assert (await made("anthropic", maker).reply(asks())).stop_reason == means
+    assert (await made("anthropic", maker).create_message(asks())).stop_reason == means
 
 
 async def test_tools_under_names_the_maker_takes(maker: ProviderServer, model: Model) -> None:
     """A server may call its tools what it likes; the model's call comes back under that name."""
     odd = Tool(name="files/read.all", description="Reads.", input_schema={"type": "object"})
     maker.replies = [ScriptedReply("ok")]
-    await model.reply(asks(), [odd], choice=ToolChoice(mode="required"))
+    await model.create_message(asks(), [odd], tool_choice=ToolChoice(mode="required"))
     told = maker.requests[0]["tools"][0]
     alias = told.get("name") or told["function"]["name"]
     assert maker.requests[0]["tool_choice"] in ("required", {"type": "any"})
     maker.replies = [ScriptedReply(None, (("c1", alias, {"path": "/x"}),))]
-    reply = await model.reply(asks(), [odd])
+    reply = await model.create_message(asks(), [odd])
     assert reply.content == [ToolUseContent(id="c1", name="files/read.all", input={"path": "/x"})]
     assert reply.stop_reason == "toolUse"
     said = SamplingMessage(role="assistant", content=[TextContent(text="wait"), *reply.content])
     answer = ToolResultContent(tool_use_id="c1", content=[TextContent(text="text of x")], is_error=True)
     maker.replies = [ScriptedReply("done")]
-    await model.reply([*asks(), said, user(answer)], [odd])
+    await model.create_message([*asks(), said, user(answer)], [odd])
     sent = json.dumps(maker.requests[-1]["messages"])
     assert alias in sent
     assert "text of x" in sent
@@ -132,7 +133,7 @@ async def test_pictures_and_what_else_a_tool_answers(maker: ProviderServer, mode
     )
     maker.replies = [ScriptedReply("a cat")]
     picture = ImageContent(data="aW1nMg==", mime_type="image/jpeg")
-    await model.reply([*asks(), call, user(answer), user(TextContent(text="and"), picture)])
+    await model.create_message([*asks(), call, user(answer), user(TextContent(text="and"), picture)])
     sent = json.dumps(maker.requests[0]["messages"])
     for part in ("UElD", "aW1nMg==", "file:///a", "inside b", "file:///c", "audio/wav"):
         assert part in sent
@@ -142,46 +143,46 @@ async def test_a_structured_value_without_words(maker: ProviderServer, model: Mo
     call = SamplingMessage(role="assistant", content=ToolUseContent(id="c1", name="look", input={}))
     answer = ToolResultContent(tool_use_id="c1", content=[], structured_content={"degrees": 21})
     maker.replies = [ScriptedReply("warm")]
-    await model.reply([*asks(), call, user(answer)])
+    await model.create_message([*asks(), call, user(answer)])
     assert "degrees" in json.dumps(maker.requests[0]["messages"])
 
 
 async def test_sounds_go_where_they_are_taken(maker: ProviderServer) -> None:
     maker.replies = [ScriptedReply("a song")]
     sound = AudioContent(data="AA==", mime_type="audio/mpeg")
-    await made("openai", maker).reply([user(sound)])
+    await made("openai", maker).create_message([user(sound)])
     assert maker.requests[0]["messages"][0]["content"][0]["input_audio"] == {"data": "AA==", "format": "mp3"}
     with pytest.raises(ModelError, match="audio"):
-        await made("anthropic", maker).reply([user(sound)])
+        await made("anthropic", maker).create_message([user(sound)])
 
 
 @pytest.mark.parametrize("kind", MAKERS)
 async def test_a_model_the_server_prefers(maker: ProviderServer, kind: str) -> None:
-    model = made(kind, maker, Variant("small-1", fast=0.9, clever=0.2))
+    model = made(kind, maker, ModelInfo("small-1", speed=0.9, intelligence=0.2))
     maker.replies = [ScriptedReply("1"), ScriptedReply("2"), ScriptedReply("3")]
-    await model.reply(asks(), preferences=ModelPreferences(hints=[ModelHint(name="small")]))
-    await model.reply(asks(), preferences=ModelPreferences(speed_priority=1.0))
-    await model.reply(asks(), preferences=ModelPreferences(intelligence_priority=1.0))
+    await model.create_message(asks(), model_preferences=ModelPreferences(hints=[ModelHint(name="small")]))
+    await model.create_message(asks(), model_preferences=ModelPreferences(speed_priority=1.0))
+    await model.create_message(asks(), model_preferences=ModelPreferences(intelligence_priority=1.0))
     assert [one["model"] for one in maker.requests] == ["small-1", "small-1", "large-1"]
 
 
 async def test_arguments_that_are_no_json(maker: ProviderServer) -> None:
     maker.replies = [ScriptedReply(None, (("c1", "look", '{"at": '), ("c2", "look", '{"at": 1}')))]
     tool = Tool(name="look", input_schema={"type": "object"})
-    reply = await made("openai", maker).reply(asks(), [tool])
+    reply = await made("openai", maker).create_message(asks(), [tool])
     assert [one.id for one in reply.content if isinstance(one, ToolUseContent)] == ["c1", "c2"]
-    assert list(reply.unread) == ["c1"]
+    assert list(reply.invalid_calls) == ["c1"]
 
 
 async def test_what_the_maker_refuses_says_which_model(maker: ProviderServer, model: Model) -> None:
     with pytest.raises(ModelError, match="large-1"):
-        await model.reply(asks(), max_tokens=0)
+        await model.create_message(asks(), max_tokens=0)
 
 
 async def test_no_key_of_openai_goes_elsewhere(maker: ProviderServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     maker.replies = [ScriptedReply("hello")]
-    await OpenAIModel("local", base_url=f"{maker.url}/v1").reply(asks())
+    await OpenAIModel("local", base_url=f"{maker.url}/v1").create_message(asks())
     assert "sk-secret" not in json.dumps(maker.headers)
 
 
@@ -190,7 +191,7 @@ async def test_openai_itself_is_told_the_limit_in_its_newer_word(
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", f"{maker.url}/v1")
     maker.replies = [ScriptedReply("hello")]
-    await OpenAIModel("gpt", api_key="k").reply(asks(), max_tokens=7, temperature=0.5)
+    await OpenAIModel("gpt", api_key="k").create_message(asks(), max_tokens=7, temperature=0.5)
     assert maker.requests[0]["max_completion_tokens"] == 7
     assert maker.requests[0]["temperature"] == 0.5
 
@@ -203,7 +204,7 @@ def test_a_client_that_is_not_installed(kind: str) -> None:
 import asyncio, sys
 sys.modules[{kind!r}] = None
 from dovetail.agent import {name}
-from dovetail.errors import AnswerError, ModelError
+from dovetail.errors import InputRequestError, ModelError
 try:
     asyncio.run({name}("m").reply([]))
 except ModelError as exc:
@@ -258,7 +259,7 @@ async def test_an_agent_on_a_maker(maker: ProviderServer, kind: str) -> None:
         asked.append(request)
         return Allow()
 
-    model = made(kind, maker, Variant("small-1", (0.1, 0.2), cheap=0.9))
+    model = made(kind, maker, ModelInfo("small-1", (0.1, 0.2), cost=0.9))
     maker.replies = [
         ScriptedReply("I look.", (("c1", "clock__now", {"city": "Rome"}), ("c2", "clock__poem", {}))),
         ScriptedReply("roses are red"),
@@ -271,10 +272,10 @@ async def test_an_agent_on_a_maker(maker: ProviderServer, kind: str) -> None:
     assert [one.type for one in events] == ["text", "call", "result", "call", "result", "text", "done"]
     assert [(one.kind, one.tool) for one in asked] == [("tool.call", "now"), ("tool.call", "poem")]
     done = events[-1]
-    assert isinstance(done, Done)
+    assert isinstance(done, FinishedEvent)
     assert (done.text, done.reason) == ("It is noon.", "finished")
-    assert done.usage.calls == {"clock.now": 1, "clock.poem": 1}
-    assert done.usage.usd == pytest.approx(2 * (100 * 3 + 10 * 15) / 1e6)
+    assert done.usage.tool_calls == {"clock.now": 1, "clock.poem": 1}
+    assert done.usage.cost_usd == pytest.approx(2 * (100 * 3 + 10 * 15) / 1e6)
     assert [one["model"] for one in maker.requests] == ["large-1", "small-1", "large-1"]
     last = json.dumps(maker.requests[-1]["messages"])
     assert "noon in Rome" in last
@@ -300,7 +301,7 @@ async def test_a_call_that_cannot_be_read_is_no_answer_to_a_server(maker: Provid
     async with Host(policy=Policy("ask", [rule("allow", kind="*")]), model=made("openai", maker)) as host:
         host.add("clock", clock(), revision="2025-11-25")
         maker.replies = [ScriptedReply(None, (("c1", alias_of("look.up"), '{"what": '),))]
-        with pytest.raises(AnswerError, match=r"ModelError.*JSON"):
+        with pytest.raises(InputRequestError, match=r"ModelError.*JSON"):
             await host.call("clock.plan")
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from dovetail.agent.models.preferences import Variant, as_model_infos, choose_model
+from dovetail.agent.models.preferences import ModelInfo, as_model_infos, choose_model
 from dovetail.agent.models.provider_messages import ToolAliases, describe_failure, format_result, get_blocks, get_images
 from dovetail.errors import ModelError
 from dovetail.host.tool_formats import parse_anthropic_call, to_anthropic_tools
-from dovetail.protocol.language_model import Reply
+from dovetail.protocol.language_model import ModelReply
 from dovetail.wire.content import ImageContent, SamplingContent, TextContent, ToolResultContent, ToolUseContent
 from dovetail.wire.sampling import ModelPreferences, SamplingMessage, ToolChoice
 from dovetail.wire.tools import Tool
@@ -28,35 +28,37 @@ class AnthropicModel:
     temperature is not passed on: the newer models refuse one.
     """
 
-    def __init__(self, *models: str | Variant, **options: Any) -> None:
+    def __init__(self, *models: str | ModelInfo, **options: Any) -> None:
         self.models = as_model_infos(models)
         self.price = self.models[0].price  # of the one that answers, unless another is preferred
         self._options = options
         self._client: Any = None
 
-    async def reply(
+    async def create_message(
         self,
         messages: Sequence[SamplingMessage],
         tools: Sequence[Tool] = (),
         *,
         max_tokens: int = 1024,
-        system: str | None = None,
+        system_prompt: str | None = None,
         temperature: float | None = None,
-        stop: Sequence[str] = (),
-        choice: ToolChoice | None = None,
-        preferences: ModelPreferences | None = None,
-    ) -> Reply:
+        stop_sequences: Sequence[str] = (),
+        tool_choice: ToolChoice | None = None,
+        model_preferences: ModelPreferences | None = None,
+    ) -> ModelReply:
         """The next message of the conversation."""
-        aliases, model = ToolAliases(), choose_model(self.models, preferences)
+        aliases, model = ToolAliases(), choose_model(self.models, model_preferences)
         request: dict[str, Any] = {"model": model.name, "max_tokens": max_tokens}
         request["messages"] = [_to_message(message, aliases) for message in messages]
         if tools:
             request["tools"] = to_anthropic_tools(aliases.to_entries(tools))
-            request["tool_choice"] = {"type": _TOOL_CHOICE_TYPES[choice.mode if choice is not None else "auto"]}
-        if system is not None:
-            request["system"] = system
-        if stop:
-            request["stop_sequences"] = [*stop]
+            request["tool_choice"] = {
+                "type": _TOOL_CHOICE_TYPES[tool_choice.mode if tool_choice is not None else "auto"]
+            }
+        if system_prompt is not None:
+            request["system"] = system_prompt
+        if stop_sequences:
+            request["stop_sequences"] = [*stop_sequences]
         return _parse_response(await self._send_request(request), aliases, model)
 
     async def _send_request(self, request: dict[str, Any]) -> Any:
@@ -96,7 +98,7 @@ def _to_block(block: Any, aliases: ToolAliases) -> dict[str, Any]:
             raise ModelError(f"Anthropic's models take no {block.type}")
 
 
-def _parse_response(response: Any, aliases: ToolAliases, model: Variant) -> Reply:
+def _parse_response(response: Any, aliases: ToolAliases, model: ModelInfo) -> ModelReply:
     content: list[SamplingContent] = []
     invalid_calls: dict[str, str] = {}
     for block in response.content or ():
@@ -111,10 +113,10 @@ def _parse_response(response: Any, aliases: ToolAliases, model: Variant) -> Repl
             content.append(ToolUseContent(id=block.id, name=aliases.to_name(name), input=arguments))
     usage = response.usage
     input_tokens = usage.input_tokens + (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
-    return Reply(
+    return ModelReply(
         content=content,
         model=response.model,
         stop_reason=_STOP_REASONS.get(response.stop_reason, response.stop_reason),
         usage=model.usage(input_tokens, usage.output_tokens),
-        unread=invalid_calls,
+        invalid_calls=invalid_calls,
     )

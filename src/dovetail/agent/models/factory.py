@@ -13,13 +13,13 @@ _LOCAL_URLS: Final = {
 MODEL_NAME_HELP: Final = "openai:NAME, anthropic:NAME, ollama:NAME, or URL#NAME of anything that speaks as OpenAI does"
 
 
-def named(word: str, **options: Any) -> Model:
+def load_model(name: str, **options: Any) -> Model:
     """The model a word means; ValueError if it means none. Options are those of the maker's client."""
-    if word.startswith(("http://", "https://")):
-        url, _, name = word.partition("#")
+    if name.startswith(("http://", "https://")):
+        url, _, name = name.partition("#")
         if name:
             return _create_openai_model(name, base_url=url, **options)
-    provider, _, name = word.partition(":")
+    provider, _, name = name.partition(":")
     if name and provider == "openai":
         return _create_openai_model(name, **options)
     if name and provider == "anthropic":
@@ -28,7 +28,7 @@ def named(word: str, **options: Any) -> Model:
         return AnthropicModel(name, **options)
     if name and provider in _LOCAL_URLS:
         return _create_openai_model(name, **({"base_url": _LOCAL_URLS[provider]} | options))
-    raise ValueError(f"{word!r} names no model: it is {MODEL_NAME_HELP}")
+    raise ValueError(f"{name!r} names no model: it is {MODEL_NAME_HELP}")
 
 
 def _create_openai_model(name: str, **options: Any) -> Model:

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from dovetail.agent.models.preferences import Variant, as_model_infos, choose_model
+from dovetail.agent.models.preferences import ModelInfo, as_model_infos, choose_model
 from dovetail.agent.models.provider_messages import ToolAliases, describe_failure, format_result, get_blocks, get_images
 from dovetail.errors import ModelError
 from dovetail.host.tool_formats import parse_openai_call, to_openai_tools
-from dovetail.protocol.language_model import Reply
+from dovetail.protocol.language_model import ModelReply
 from dovetail.wire.codec import encode
 from dovetail.wire.content import (
     AudioContent,
@@ -30,7 +30,7 @@ class OpenAIModel:
     `api_key` the client looks for OPENAI_API_KEY.
     """
 
-    def __init__(self, *models: str | Variant, base_url: str | None = None, **options: Any) -> None:
+    def __init__(self, *models: str | ModelInfo, base_url: str | None = None, **options: Any) -> None:
         self.models = as_model_infos(models)
         self.price = self.models[0].price  # of the one that answers, unless another is preferred
         if base_url is not None:
@@ -39,30 +39,30 @@ class OpenAIModel:
         self._options = options
         self._client: Any = None
 
-    async def reply(
+    async def create_message(
         self,
         messages: Sequence[SamplingMessage],
         tools: Sequence[Tool] = (),
         *,
         max_tokens: int = 1024,
-        system: str | None = None,
+        system_prompt: str | None = None,
         temperature: float | None = None,
-        stop: Sequence[str] = (),
-        choice: ToolChoice | None = None,
-        preferences: ModelPreferences | None = None,
-    ) -> Reply:
+        stop_sequences: Sequence[str] = (),
+        tool_choice: ToolChoice | None = None,
+        model_preferences: ModelPreferences | None = None,
+    ) -> ModelReply:
         """The next message of the conversation."""
-        aliases, model = ToolAliases(), choose_model(self.models, preferences)
-        request: dict[str, Any] = {"model": model.name, "messages": _to_messages(messages, system, aliases)}
+        aliases, model = ToolAliases(), choose_model(self.models, model_preferences)
+        request: dict[str, Any] = {"model": model.name, "messages": _to_messages(messages, system_prompt, aliases)}
         # What OpenAI calls it now is unknown to most of those who speak as it did.
         request["max_tokens" if self._is_compatible_server else "max_completion_tokens"] = max_tokens
         if tools:
             request["tools"] = to_openai_tools(aliases.to_entries(tools))
-            request["tool_choice"] = choice.mode if choice is not None else "auto"
+            request["tool_choice"] = tool_choice.mode if tool_choice is not None else "auto"
         if temperature is not None:
             request["temperature"] = temperature
-        if stop:
-            request["stop"] = [*stop]
+        if stop_sequences:
+            request["stop"] = [*stop_sequences]
         return _parse_response(await self._send_request(request), aliases, model)
 
     async def _send_request(self, request: dict[str, Any]) -> Any:
@@ -134,7 +134,7 @@ def _to_content_part(block: Any) -> dict[str, Any]:
             raise ModelError(f"a user says no {type(block).__name__}")
 
 
-def _parse_response(response: Any, aliases: ToolAliases, model: Variant) -> Reply:
+def _parse_response(response: Any, aliases: ToolAliases, model: ModelInfo) -> ModelReply:
     if not getattr(response, "choices", None):
         raise ModelError(f"{model.name}: the answer holds no message")
     choice = response.choices[0]
@@ -150,10 +150,10 @@ def _parse_response(response: Any, aliases: ToolAliases, model: Variant) -> Repl
             invalid_calls[call.id] = str(exc)
         content.append(ToolUseContent(id=call.id, name=aliases.to_name(name), input=arguments))
     usage = response.usage
-    return Reply(
+    return ModelReply(
         content=content,
         model=response.model or model.name,
         stop_reason=_STOP_REASONS.get(choice.finish_reason, choice.finish_reason),
         usage=model.usage(usage.prompt_tokens, usage.completion_tokens) if usage is not None else model.usage(0, 0),
-        unread=invalid_calls,
+        invalid_calls=invalid_calls,
     )

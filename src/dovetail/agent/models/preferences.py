@@ -7,32 +7,32 @@ from dovetail.wire.base import Struct
 from dovetail.wire.sampling import ModelPreferences
 
 
-class Variant(Struct, frozen=True):
+class ModelInfo(Struct, frozen=True):
     """One model of a maker. Grades run from 0 to 1; the price is dollars for a million tokens, in and out."""
 
     name: str
     price: tuple[float, float] | None = None
-    cheap: float = 0.5
-    fast: float = 0.5
-    clever: float = 0.5
-    stands_for: tuple[str, ...] = ()  # hints it answers to beside its own name
+    cost: float = 0.5
+    speed: float = 0.5
+    intelligence: float = 0.5
+    aliases: tuple[str, ...] = ()  # hints it answers to beside its own name
 
     def usage(self, input_tokens: int, output_tokens: int) -> Usage:
         """What a reply took."""
         cost_usd = (
             None if self.price is None else (input_tokens * self.price[0] + output_tokens * self.price[1]) / 1_000_000
         )
-        return Usage(input=input_tokens, output=output_tokens, usd=cost_usd)
+        return Usage(input_tokens=input_tokens, output_tokens=output_tokens, cost_usd=cost_usd)
 
 
-def as_model_infos(models: Sequence[str | Variant]) -> tuple[Variant, ...]:
+def as_model_infos(models: Sequence[str | ModelInfo]) -> tuple[ModelInfo, ...]:
     """Models by name, or with all that is known of them; ValueError if there is none."""
     if not models:
         raise ValueError("which model? Give the name of one, or several of which the first answers")
-    return tuple(Variant(model) if isinstance(model, str) else model for model in models)
+    return tuple(ModelInfo(model) if isinstance(model, str) else model for model in models)
 
 
-def choose_model(models: Sequence[Variant], model_preferences: ModelPreferences | None) -> Variant:
+def choose_model(models: Sequence[ModelInfo], model_preferences: ModelPreferences | None) -> ModelInfo:
     """The model that suits best: a hint counts before the priorities, an earlier hint before a later one.
 
     A hint is part of a name. spec: sampling#model-preferences
@@ -42,7 +42,7 @@ def choose_model(models: Sequence[Variant], model_preferences: ModelPreferences 
     for hint in model_preferences.hints or ():
         hint_name = (hint.name or "").lower()
         for model in models:
-            if hint_name and any(hint_name in name.lower() for name in (model.name, *model.stands_for)):
+            if hint_name and any(hint_name in name.lower() for name in (model.name, *model.aliases)):
                 return model
     cost, speed, intelligence = (
         priority or 0.0
@@ -53,5 +53,5 @@ def choose_model(models: Sequence[Variant], model_preferences: ModelPreferences 
         )
     )
     return max(
-        models, key=lambda model: cost * model.cheap + speed * model.fast + intelligence * model.clever
+        models, key=lambda model: cost * model.cost + speed * model.speed + intelligence * model.intelligence
     )  # the first of equals

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from dovetail.host.catalog_item import Offered
+from dovetail.host.catalog_item import CatalogEntry
 from dovetail.host.qualified_names import make_model_name
 from dovetail.wire.base import UNSET
 from dovetail.wire.codec import to_plain
@@ -40,10 +40,12 @@ class ToolAliases:
         """What a model meant."""
         return self._name_by_alias.get(alias, alias)
 
-    def to_entries(self, tools: Iterable[Tool]) -> list[Offered]:
+    def to_entries(self, tools: Iterable[Tool]) -> list[CatalogEntry]:
         """Tools under the names that are told."""
         return [
-            Offered(server="", name=tool.name, full=tool.name, exposed=self.to_alias(tool.name), declaration=tool)
+            CatalogEntry(
+                server="", name=tool.name, full_name=tool.name, model_name=self.to_alias(tool.name), definition=tool
+            )
             for tool in tools
         ]
 

@@ -13,7 +13,7 @@ from dovetail.cli.command_runner import CommandRun, run_command
 from dovetail.cli.target_argument import read_target_options, target_options
 from dovetail.cli.tool_arguments import read_arguments, suggest_names
 from dovetail.client.result_values import extract_value
-from dovetail.errors import PeerError, ResultError, ToolError
+from dovetail.errors import InvalidResult, RemoteError, ToolError
 from dovetail.terminal import output as text
 from dovetail.wire.base import UNSET
 from dovetail.wire.content import EmbeddedResource, ResourceLink, TextContent
@@ -53,8 +53,8 @@ def command(ctx: click.Context, input_json: str | None, output: str | None, forc
         tools = {tool.name: tool for tool in await command_run.client.list_tools()}
         arguments = read_arguments(args, tools[name].input_schema if name in tools else {}, input_json)
         try:
-            result = await command_run.client.call_tool(name, arguments, progress=command_run.progress_bar.draw)
-        except PeerError as exc:
+            result = await command_run.client.call_tool(name, arguments, progress_handler=command_run.progress_bar.draw)
+        except RemoteError as exc:
             # What a list leaves out may be there for a token with more scopes, so the server is asked.
             if name in tools or exc.code not in _UNKNOWN_TOOL_CODES:
                 raise
@@ -98,7 +98,7 @@ def _decode_block(block: Any) -> bytes | None:
     try:
         return base64.b64decode(data, validate=True) if data is not None else None
     except ValueError:
-        raise ResultError("the result holds bytes that are not written as base64") from None
+        raise InvalidResult("the result holds bytes that are not written as base64") from None
 
 
 async def find_tool(command_run: CommandRun, name: str) -> Tool:

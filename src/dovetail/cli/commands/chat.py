@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from dovetail.agent.agent import Agent, AgentEvent, Answered, Called, Done, Said
-from dovetail.agent.models.factory import MODEL_NAME_HELP, named
+from dovetail.agent.agent import Agent, AgentEvent, FinishedEvent, TextEvent, ToolCallEvent, ToolResultEvent
+from dovetail.agent.models.factory import MODEL_NAME_HELP, load_model
 from dovetail.cli import error_report
 from dovetail.cli.command_runner import LogPrinter, run_to_exit_code
 from dovetail.cli.host_setup import create_consent, create_host, host_options, report_failures
 from dovetail.errors import MCPError
-from dovetail.host.policy.policy import Question
+from dovetail.host.policy.policy import PolicyRequest
 from dovetail.terminal import output
 from dovetail.terminal.line_reader import LineReader
 from dovetail.wire.codec import to_plain
@@ -64,12 +64,12 @@ def command(
     keyboard = LineReader()
     initial_prompt = _read_prompt(prompt)
     try:
-        language_model = named(model)
+        language_model = load_model(model)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from None
     host = create_host(files, policy, journal, servers, consent=create_consent(keyboard), model=language_model)
     report_failures(host)
-    agent = Agent(host, language_model, system=system, max_turns=max_turns, budget_tokens=budget_tokens)
+    agent = Agent(host, language_model, system_prompt=system, max_turns=max_turns, budget_tokens=budget_tokens)
 
     async def run() -> int:
         with keyboard:
@@ -116,7 +116,7 @@ async def _run_prompt(agent: Agent, prompt: str, as_json: bool) -> int:
                 click.echo(output.format_json_line({"type": event.type, **to_plain(event)}))
             else:
                 _print_event(event)
-            if isinstance(event, Done) and event.reason != "finished":
+            if isinstance(event, FinishedEvent) and event.reason != "finished":
                 output.print_note(f"stopped: {event.reason}")
                 code = error_report.EXIT_TOOL_ERROR
     return code
@@ -124,13 +124,13 @@ async def _run_prompt(agent: Agent, prompt: str, as_json: bool) -> int:
 
 def _print_event(event: AgentEvent) -> None:
     match event:
-        case Said():
+        case TextEvent():
             click.echo(output.escape_text(event.text))
-        case Called():
+        case ToolCallEvent():
             output.print_note(f"→ {event.tool} {_shorten(json.dumps(to_plain(event.arguments), ensure_ascii=False))}")
-        case Answered():
-            prefix = "refused: " if event.denied else "failed: " if event.result.is_error else ""
-            summary = event.denied or " ".join(_iter_texts(event.result.content))
+        case ToolResultEvent():
+            prefix = "refused: " if event.denied_reason else "failed: " if event.result.is_error else ""
+            summary = event.denied_reason or " ".join(_iter_texts(event.result.content))
             output.print_note(f"← {prefix}{_shorten(summary)}")
         case _:
             pass
@@ -154,22 +154,22 @@ async def _run_slash_command(agent: Agent, message: str) -> str:
         case "/tools":
             catalog = await host.catalog()
             rows = [
-                (tool_entry.full, str(tool_entry.tokens), tool_entry.declaration.description or "")
+                (tool_entry.full_name, str(tool_entry.tokens), tool_entry.definition.description or "")
                 for tool_entry in catalog.tools
             ]
             return output.format_table(rows, ("tool", "tokens", "description")) or "no tools"
         case "/servers":
             rows = [
-                (managed_server.name, managed_server.state, str(managed_server.reason or managed_server.source))
+                (managed_server.name, managed_server.state, str(managed_server.last_error or managed_server.source))
                 for managed_server in host.servers
             ]
             return output.format_table(rows, ("server", "state", "from, or what is wrong")) or "no servers"
         case "/policy":
             server, _, tool = argument.strip().partition(".")
-            return output.escape_text(host.policy.explain(Question(server=server, tool=tool) if server else None))
+            return output.escape_text(host.policy.explain(PolicyRequest(server=server, tool=tool) if server else None))
         case "/usage":
-            usage = agent.spent
-            cost = "" if not usage.usd else f", {usage.usd:.4f} USD"
-            return f"{usage.turns} replies, {usage.input} tokens in, {usage.output} out{cost}"
+            usage = agent.usage
+            cost = "" if not usage.cost_usd else f", {usage.cost_usd:.4f} USD"
+            return f"{usage.turns} replies, {usage.input_tokens} tokens in, {usage.output_tokens} out{cost}"
         case _:
             return _HELP_TEXT

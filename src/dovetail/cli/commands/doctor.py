@@ -112,11 +112,11 @@ def _create_failure(name: str, exc: MCPError) -> CheckResult:
 
 
 _SUGGESTIONS = {
-    "CannotStart": "run the command by hand: it must wait for input and print nothing of its own on stdout",
-    "CannotConnect": "is it running, and is the port right? `dovetail run` serves a file over HTTP",
+    "ProcessStartError": "run the command by hand: it must wait for input and print nothing of its own on stdout",
+    "ConnectError": "is it running, and is the port right? `dovetail run` serves a file over HTTP",
     "NeedsLogin": "dovetail auth login, with the same target; or --auth TOKEN",
-    "NotMCP": "most servers are at /mcp or /sse; is the path right?",
-    "NoCommonRevision": "a newer version of the server, or of dovetail",
+    "NotMCPServer": "most servers are at /mcp or /sse; is the path right?",
+    "VersionNegotiationError": "a newer version of the server, or of dovetail",
     "RequestTimeout": "does it write its answers to stdout, one a line, and flush them? --timeout waits longer",
 }
 
@@ -155,15 +155,15 @@ def _check_start_time(seconds: float) -> CheckResult:
 
 
 def _check_server_info(client: Client) -> Iterator[CheckResult]:
-    server = client.server
+    server = client.server_info
     display_name = (
         f"{output.escape_line(server.name)} {output.escape_line(server.version)}" if server else "no name given"
     )
     yield CheckResult("server", "good" if server else "doubtful", display_name)
-    if client.revision == NEWEST_REVISION:
-        yield CheckResult("revision", "good", f"{client.revision}, the newest")
+    if client.protocol_version == NEWEST_REVISION:
+        yield CheckResult("revision", "good", f"{client.protocol_version}, the newest")
     else:
-        yield CheckResult("revision", "good", f"{client.revision}, by a handshake")
+        yield CheckResult("revision", "good", f"{client.protocol_version}, by a handshake")
     if client.instructions is None:
         yield CheckResult(
             "instructions", "doubtful", "none", "say in a sentence what the server is for; models read it"
@@ -180,7 +180,7 @@ async def _check_items(client: Client, add_result: Any) -> int:
             "lists", "good" if any(items_by_kind.values()) else "doubtful", f"{counts}, in {duration_ms:.0f} ms"
         )
     )
-    skipped = client.left_out
+    skipped = client.skipped_items
     if skipped:
         add_result(
             CheckResult(
@@ -188,10 +188,10 @@ async def _check_items(client: Client, add_result: Any) -> int:
             )
         )
     reports = lint_tools(items_by_kind["tools"])
-    schema_issues = [issue for report in reports for issue in report.findings if issue.about != "words"]
-    undescribed_count = sum(any(issue.about == "words" for issue in report.findings) for report in reports)
+    schema_issues = [issue for report in reports for issue in report.issues if issue.rule != "words"]
+    undescribed_count = sum(any(issue.rule == "words" for issue in report.issues) for report in reports)
     if schema_issues:
-        providers = ", ".join(sorted({issue.about for issue in schema_issues}))
+        providers = ", ".join(sorted({issue.rule for issue in schema_issues}))
         add_result(
             CheckResult(
                 "schemas", "bad", f"findings about {providers}: {len(schema_issues)}", "dovetail lint names them"
@@ -226,8 +226,8 @@ async def _check_items(client: Client, add_result: Any) -> int:
             f"a request takes {await _measure_latency_ms(client):.1f} ms, in the median of {_PING_COUNT}",
         )
     )
-    if client.noise:
-        message = f"written to stdout, and no message: {_format_count(client.noise, 'lines')}"
+    if client.invalid_message_count:
+        message = f"written to stdout, and no message: {_format_count(client.invalid_message_count, 'lines')}"
         add_result(
             CheckResult("noise", "bad", message, "print to stderr: on stdout some hosts give up at the first such line")
         )

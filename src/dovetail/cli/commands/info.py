@@ -23,13 +23,13 @@ def command(ctx: click.Context, **params: Any) -> int:
     async def execute(command_run: CommandRun) -> None:
         client = command_run.client
         discovery = await client.discover()
-        server = client.server
+        server = client.server_info
         info = {
             "name": server.name if server else None,
             "version": server.version if server else None,
-            "revision": client.revision,
+            "revision": client.protocol_version,
             "supported": discovery.supported_versions,
-            "capabilities": to_plain(client.capabilities),
+            "capabilities": to_plain(client.server_capabilities),
             "instructions": client.instructions,
         }
         command_run.print_result(info, lambda: _format_info(info))

@@ -10,7 +10,7 @@ from dovetail.cli.commands.list import list_items
 from dovetail.cli.target_argument import read_target_options, target_options
 from dovetail.client.validator import UnusableSchema, compile_schema
 from dovetail.schemas.provider_rules import PROVIDER_RULES, UNMODIFIED_RULE_SETS
-from dovetail.server.lint import Finding, ToolReport, lint_declaration
+from dovetail.server.lint import LintIssue, LintReport, lint_declaration
 from dovetail.terminal import output
 from dovetail.wire.tools import Tool
 
@@ -34,38 +34,38 @@ def command(ctx: click.Context, rules: tuple[str, ...], strict: bool, **params: 
 
     async def execute(command_run: CommandRun) -> int:
         reports = lint_tools(await list_items(command_run.client, "tools"), rules)
-        token_count, skipped = sum(lint_report.tokens for lint_report in reports), command_run.client.left_out
+        token_count, skipped = sum(lint_report.tokens for lint_report in reports), command_run.client.skipped_items
         summary = {"tokens": token_count, "tools": reports, "left_out": skipped}
         command_run.print_result(summary, lambda: _format_reports(reports, token_count, skipped))
         if skipped:
             return error_report.EXIT_VALIDATION
-        issues = [issue for lint_report in reports for issue in lint_report.findings]
+        issues = [issue for lint_report in reports for issue in lint_report.issues]
         return (
             error_report.EXIT_VALIDATION
-            if any(strict or issue.about != "words" for issue in issues)
+            if any(strict or issue.rule != "words" for issue in issues)
             else error_report.EXIT_OK
         )
 
     return run_command(read_target_options(ctx, **params), execute)
 
 
-def lint_tools(tools: list[Tool], rules: tuple[str, ...] = ()) -> list[ToolReport]:
+def lint_tools(tools: list[Tool], rules: tuple[str, ...] = ()) -> list[LintReport]:
     """What there is to say about each tool."""
     names = [tool.name for tool in tools]
     return [_add_protocol_issues(lint_declaration(tool, rules or UNMODIFIED_RULE_SETS), tool, names) for tool in tools]
 
 
-def _add_protocol_issues(report: ToolReport, tool: Tool, names: list[str]) -> ToolReport:
-    issues: list[Finding] = []
+def _add_protocol_issues(report: LintReport, tool: Tool, names: list[str]) -> LintReport:
+    issues: list[LintIssue] = []
     if names.count(tool.name) > 1:
-        issues.append(Finding("protocol", "another tool has the same name"))
+        issues.append(LintIssue("protocol", "another tool has the same name"))
     for field, value in (("name", tool.name), ("description", tool.description or ""), ("title", tool.title or "")):
         if output.escape_text(value) != value.replace("\r\n", "\n"):
-            issues.append(Finding("protocol", f"the {field} hides characters: {output.escape_line(value)}"))
+            issues.append(LintIssue("protocol", f"the {field} hides characters: {output.escape_line(value)}"))
     for field, schema in (("input", tool.input_schema), ("output", tool.output_schema)):
         if schema is not None and (problem := _find_schema_error(schema)):
-            issues.append(Finding("protocol", f"the {field} schema: {problem}"))
-    return ToolReport(report.name, report.tokens, [*report.findings, *issues])
+            issues.append(LintIssue("protocol", f"the {field} schema: {problem}"))
+    return LintReport(report.name, report.tokens, [*report.issues, *issues])
 
 
 def _find_schema_error(schema: Any) -> str | None:
@@ -77,23 +77,21 @@ def _find_schema_error(schema: Any) -> str | None:
     return None
 
 
-def _format_reports(reports: list[ToolReport], token_count: int, skipped: list[str]) -> str:
-    rows = [
-        (lint_report.name, str(lint_report.tokens), str(len(lint_report.findings) or "")) for lint_report in reports
-    ]
+def _format_reports(reports: list[LintReport], token_count: int, skipped: list[str]) -> str:
+    rows = [(lint_report.name, str(lint_report.tokens), str(len(lint_report.issues) or "")) for lint_report in reports]
     parts = [output.format_table(rows, ("tool", "tokens", "findings")) or "no tools"]
     for lint_report in reports:
         parts += [
-            f"{output.escape_line(lint_report.name)}: {output.escape_line(issue.text)} ({issue.about})"
-            for issue in _merge_issues(lint_report.findings)
+            f"{output.escape_line(lint_report.name)}: {output.escape_line(issue.message)} ({issue.rule})"
+            for issue in _merge_issues(lint_report.issues)
         ]
     parts += [f"{output.escape_line(item)} (protocol)" for item in skipped]
     return "\n".join([*parts, f"about {token_count} tokens in all"])
 
 
-def _merge_issues(issues: list[Finding]) -> list[Finding]:
+def _merge_issues(issues: list[LintIssue]) -> list[LintIssue]:
     """Each thing once, with all who mind it."""
     by_text: dict[str, list[str]] = {}
     for issue in issues:
-        by_text.setdefault(issue.text, []).append(issue.about)
-    return [Finding(", ".join(rules), message) for message, rules in by_text.items()]
+        by_text.setdefault(issue.message, []).append(issue.rule)
+    return [LintIssue(", ".join(rules), message) for message, rules in by_text.items()]

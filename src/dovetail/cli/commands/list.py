@@ -47,7 +47,7 @@ def command(ctx: click.Context, **params: Any) -> int:
 
 async def list_items(client: Client, kind: str) -> list[Any]:
     """Everything of one kind; nothing where the server does not know the kind."""
-    capabilities = client.capabilities
+    capabilities = client.server_capabilities
     match kind:
         case "tools" if capabilities.tools is not None:
             return await client.list_tools()
@@ -108,9 +108,9 @@ def _get_first_line(description: str | None) -> str:
 
 
 def _print_configured_servers(options: TargetOptions) -> int:
-    from dovetail.host.config.config_files import read_known
+    from dovetail.host.config.config_files import discover_configs
 
-    entries, problems = read_known()
+    entries, problems = discover_configs()
     servers = [
         {
             "name": entry.name,
@@ -127,5 +127,5 @@ def _print_configured_servers(options: TargetOptions) -> int:
         rows = [(str(server["name"]), str(server["source"]), str(server["target"])) for server in servers]
         click.echo(output.format_table(rows, ("server", "configured in", "target")) or "no server is configured")
     for problem in problems:
-        output.print_note(f"{problem.path}: {problem.text}")
+        output.print_note(f"{problem.path}: {problem.message}")
     return 0

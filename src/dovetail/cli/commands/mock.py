@@ -51,5 +51,5 @@ def create_mock_server(frames: list[Any], name: str, *, any_arguments: bool = Fa
         instructions=playback.instructions,
     )
     target = ResolvedTarget(name, None, lambda: MemoryClient(playback.link))
-    app.mount(Client(target, revision=playback.revision, cache=False, check_results=False))
+    app.mount(Client(target, protocol_version=playback.revision, cache=False, validate_results=False))
     return app

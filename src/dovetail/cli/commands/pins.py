@@ -9,10 +9,10 @@ import click
 from dovetail.cli import error_report
 from dovetail.cli.command_runner import LogPrinter, run_to_exit_code
 from dovetail.cli.host_setup import create_consent, create_host, get_data_file, host_options, print_start_hint
-from dovetail.host.consent.pins import Comparison, Pins
+from dovetail.host.consent.pins import PinComparison, PinStore
 from dovetail.host.host import Host
-from dovetail.host.managed_server import Member
-from dovetail.schemas.definition_changes import describe
+from dovetail.host.managed_server import ManagedServer
+from dovetail.schemas.definition_changes import format_changes
 from dovetail.terminal import output
 from dovetail.terminal.line_reader import LineReader
 
@@ -32,12 +32,13 @@ def command() -> None:
 @_JSON_OPTION
 def list_pins(as_json: bool) -> int:
     """List the definitions that were agreed to."""
-    pins = Pins(get_data_file("pins.json")).list()
+    pins = PinStore(get_data_file("pins.json")).list()
     if as_json:
         click.echo(output.format_json(pins))
         return error_report.EXIT_OK
     rows = [
-        (pin.server, pin.name, time.strftime("%Y-%m-%d", time.localtime(pin.seen)), pin.fingerprint) for pin in pins
+        (pin.server, pin.name, time.strftime("%Y-%m-%d", time.localtime(pin.pinned_at)), pin.fingerprint)
+        for pin in pins
     ]
     click.echo(output.format_table(rows, ("server", "tool", "since", "fingerprint")) or "nothing was agreed to yet")
     return error_report.EXIT_OK
@@ -54,7 +55,7 @@ def check_pins(files: tuple[str, ...], policy: str | None, journal: str | None, 
     dovetail pins check mcp.json
     """
 
-    def report_changes(host: Host, checked_servers: dict[str, Member], as_json: bool) -> int:
+    def report_changes(host: Host, checked_servers: dict[str, ManagedServer], as_json: bool) -> int:
         pins = host.desk.pins
         comparisons = {
             name: pins.compare(managed_server.identity, managed_server.known["tool"].values())
@@ -86,9 +87,9 @@ def accept_definitions(files: tuple[str, ...], policy: str | None, journal: str 
     dovetail pins keep mcp.json --server github
     """
 
-    def accept(host: Host, checked_servers: dict[str, Member], as_json: bool) -> int:
+    def accept(host: Host, checked_servers: dict[str, ManagedServer], as_json: bool) -> int:
         for name, managed_server in checked_servers.items():
-            host.desk.pins.keep(name, managed_server.identity, managed_server.known["tool"].values(), time.time())
+            host.desk.pins.accept(name, managed_server.identity, managed_server.known["tool"].values(), time.time())
         counts = {name: len(managed_server.known["tool"]) for name, managed_server in checked_servers.items()}
         rows = [f"{name}: {count} agreed to" for name, count in counts.items()]
         click.echo(output.format_json(counts) if as_json else "\n".join(rows) or _NO_SERVER_MESSAGE)
@@ -102,7 +103,7 @@ def accept_definitions(files: tuple[str, ...], policy: str | None, journal: str 
 @click.argument("tool", required=False)
 def remove_pins(server: str, tool: str | None) -> int:
     """Forget what was agreed to, of a server or of one of its tools."""
-    count = Pins(get_data_file("pins.json")).forget(server=server, name=tool)
+    count = PinStore(get_data_file("pins.json")).remove(server=server, name=tool)
     click.echo(f"{count} forgotten")
     return error_report.EXIT_OK if count else error_report.EXIT_USAGE
 
@@ -111,7 +112,7 @@ def _run_with_servers(
     files: tuple[str, ...],
     policy: str | None,
     journal: str | None,
-    action: Callable[[Host, dict[str, Member], bool], int],
+    action: Callable[[Host, dict[str, ManagedServer], bool], int],
     *,
     servers: tuple[str, ...],
     timeout: float,
@@ -125,7 +126,7 @@ def _run_with_servers(
     async def run() -> int:
         with keyboard:
             async with host:
-                await host.tools()
+                await host.list_tools()
                 managed_servers = [
                     managed_server for managed_server in host.servers if managed_server.state != "disabled"
                 ]
@@ -139,9 +140,9 @@ def _run_with_servers(
                 ]
                 for managed_server in unavailable:
                     output.print_note(
-                        f"{managed_server.name} could not be looked at: {managed_server.reason or managed_server.state}"
+                        f"{managed_server.name} could not be looked at: {managed_server.last_error or managed_server.state}"
                     )
-                    print_start_hint(managed_server.reason)
+                    print_start_hint(managed_server.last_error)
                 return action(host, checked_servers, as_json) or (
                     error_report.EXIT_CONNECT if unavailable else error_report.EXIT_OK
                 )
@@ -150,7 +151,7 @@ def _run_with_servers(
         return run_to_exit_code(run, as_json)
 
 
-def _summarize_comparison(comparison: Comparison) -> dict[str, Any]:
+def _summarize_comparison(comparison: PinComparison) -> dict[str, Any]:
     return {
         "new": [definition.name for definition in comparison.new],
         "gone": [pin.name for pin in comparison.gone],
@@ -158,12 +159,12 @@ def _summarize_comparison(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _format_comparisons(comparisons: dict[str, Comparison]) -> list[str]:
+def _format_comparisons(comparisons: dict[str, PinComparison]) -> list[str]:
     rows: list[str] = []
     for name, comparison in comparisons.items():
         rows += [f"{name}: as agreed to"] if comparison.same else []
         rows += [f"{name}.{output.escape_line(definition.name)}: new, never agreed to" for definition in comparison.new]
         rows += [f"{name}.{output.escape_line(pin.name)}: gone" for pin in comparison.gone]
         for change in comparison.changed:
-            rows += [f"{name}.{output.escape_line(change.pin.name)}: changed", describe(change.differences)]
+            rows += [f"{name}.{output.escape_line(change.pin.name)}: changed", format_changes(change.differences)]
     return rows or [_NO_SERVER_MESSAGE]

@@ -4,7 +4,7 @@ import click
 
 from dovetail.cli import error_report
 from dovetail.cli.tool_arguments import read_arguments
-from dovetail.host.policy.policy import Policy, Question
+from dovetail.host.policy.policy import Policy, PolicyRequest
 from dovetail.host.policy.rules import check_consent_kind
 from dovetail.host.qualified_names import split_full_name
 from dovetail.terminal import output
@@ -66,15 +66,15 @@ def explain(
         return error_report.EXIT_OK
     decision = loaded_policy.decide(request)
     result = {
-        "verdict": decision.verdict,
+        "verdict": decision.action,
         "reason": decision.reason,
-        "tier": decision.tier,
-        "unattended": loaded_policy.unattended(decision).verdict,
+        "tier": decision.level,
+        "unattended": loaded_policy.unattended(decision).action,
         "explained": loaded_policy.explain(request),
     }
     click.echo(output.format_json(result) if as_json else output.escape_text(loaded_policy.explain(request)))
     return {"allow": error_report.EXIT_OK, "ask": error_report.EXIT_INPUT_NEEDED}.get(
-        decision.verdict, error_report.EXIT_DENIED
+        decision.action, error_report.EXIT_DENIED
     )
 
 
@@ -82,7 +82,7 @@ def _load_policy(file: str, admin: str | None, project: str | None) -> Policy:
     user_policy = Policy.load(file)
     if admin is None and project is None:
         return user_policy
-    return Policy.tiered(
+    return Policy.combine(
         admin=Policy.load(admin) if admin is not None else None,
         user=user_policy,
         project=Policy.load(project) if project is not None else None,
@@ -91,7 +91,7 @@ def _load_policy(file: str, admin: str | None, project: str | None) -> Policy:
 
 def _create_request(
     args: tuple[str, ...], kind: str, trust: bool, read_only: bool, destructive: bool | None
-) -> Question | None:
+) -> PolicyRequest | None:
     if not args:
         return None
     check_consent_kind(kind)
@@ -99,7 +99,7 @@ def _create_request(
         raise ValueError(f"{kind} is about something of a server: write SERVER.TOOL, not {args[0]!r}")
     server, tool = split_full_name(args[0]) if "." in args[0] else (args[0], "")
     tool_annotations = ToolAnnotations(read_only_hint=read_only or None, destructive_hint=destructive)
-    return Question(
+    return PolicyRequest(
         server=server,
         tool=tool,
         kind=kind,

@@ -10,7 +10,7 @@ import click
 from dovetail.cli import error_report
 from dovetail.cli.command_runner import CommandRun, run_command
 from dovetail.cli.target_argument import read_recording, read_target_options, target_options
-from dovetail.errors import Declined, PeerError
+from dovetail.errors import ElicitationDeclined, RemoteError
 from dovetail.protocol.recording_format import mask_secrets
 from dovetail.recording.playback import (
     IGNORED_METHODS,
@@ -24,7 +24,7 @@ from dovetail.recording.playback import (
 )
 from dovetail.terminal import output
 from dovetail.wire.base import replace
-from dovetail.wire.elicitation import ElicitParams
+from dovetail.wire.elicitation import ElicitRequestParams
 
 # What differs from one run to the next, or from one revision to another, and means nothing.
 _VOLATILE_MEMBERS = frozenset({"_meta", "resultType", "ttlMs", "cacheScope", "requestState", "nextCursor"})
@@ -56,10 +56,10 @@ def command(ctx: click.Context, ignore: tuple[str, ...], **params: Any) -> int:
         raise click.UsageError(f"{options.args[-1]}: nothing was asked there")
     recorded_answers = iter(read_client_results(frames, "elicitation/create"))
 
-    def answer(_: ElicitParams) -> Any:
+    def answer(_: ElicitRequestParams) -> Any:
         recorded_answer: dict[str, Any] = next(recorded_answers, None) or {}
         if recorded_answer.get("action") != "accept":
-            raise Declined
+            raise ElicitationDeclined
         return recorded_answer.get("content") or {}
 
     async def execute(command_run: CommandRun) -> int:
@@ -90,7 +90,7 @@ async def _iter_differences(
             result = await command_run.client.request(exchange.method, params)
             request_state = result.get("requestState") if isinstance(result, dict) else None
             current: Any = {"result": _drop_ignored(result, ignored)}
-        except PeerError as exc:
+        except RemoteError as exc:
             current = {"error": {"code": exc.code, "message": exc.message}}
         recorded, current = _get_recorded_outcome(exchange, ignored), mask_secrets(current)
         if not matches_recording(recorded, current):

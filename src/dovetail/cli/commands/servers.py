@@ -55,15 +55,15 @@ def command(
                 rows = [row for row in _build_rows(host) if not servers or row["name"] in servers]
                 policy_error = next(
                     (
-                        managed_server.reason
+                        managed_server.last_error
                         for managed_server in host.servers
-                        if isinstance(managed_server.reason, PolicyError)
+                        if isinstance(managed_server.last_error, PolicyError)
                     ),
                     None,
                 )
         click.echo(output.format_json(rows) if as_json else _format_rows(rows))
         print_start_hint(policy_error)
-        has_errors = any(problem.severe for problem in host.config_problems)
+        has_errors = any(problem.is_error for problem in host.config_problems)
         return (error_report.EXIT_OK if no_start else _get_exit_code(rows)) or (
             error_report.EXIT_VALIDATION if has_errors else error_report.EXIT_OK
         )
@@ -84,7 +84,9 @@ def _build_rows(host: Host) -> list[dict[str, Any]]:
             "state": managed_server.state,
             "tools": tools[managed_server.name],
             "tokens": tokens[managed_server.name],
-            "resources": sum(item.server == managed_server.name for item in (*catalog.resources, *catalog.templates)),
+            "resources": sum(
+                item.server == managed_server.name for item in (*catalog.resources, *catalog.resource_templates)
+            ),
             "prompts": sum(item.server == managed_server.name for item in catalog.prompts),
             "source": managed_server.source,
             "reason": _get_reason(managed_server),

@@ -14,17 +14,17 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from dovetail.host.config.secret_lookup import ConfigLevel, Secrets
-from dovetail.host.config.server_entry import Entry, Problem, Settings, parse_entry
+from dovetail.host.config.secret_lookup import ConfigLevel, SecretResolver
+from dovetail.host.config.server_entry import ConfigProblem, ServerConfig, Settings, parse_entry
 
 __all__ = [
-    "Entry",
-    "Problem",
+    "ServerConfig",
+    "ConfigProblem",
     "Settings",
     "find_config_files",
     "parse_config",
-    "read_file",
-    "read_known",
+    "load_config",
+    "discover_configs",
     "resolve_references",
 ]
 
@@ -48,7 +48,7 @@ _HOST_FOLDERS: Final = frozenset((".vscode", ".cursor", ".gemini", ".codex", ".z
 
 def resolve_references(text: str, env: Mapping[str, str]) -> str:
     """A text with `${NAME}`, `${NAME:-default}` and `${env:NAME}` replaced."""
-    return Secrets(env).resolve(text, "")
+    return SecretResolver(env).resolve(text, "")
 
 
 def find_config_files(home: Path | None = None, cwd: Path | None = None) -> Iterator[tuple[str, Path, ConfigLevel]]:
@@ -93,20 +93,22 @@ def _iter_candidate_files(home: Path | None, cwd: Path | None) -> Iterator[tuple
         yield "vscode", base / "Code" / "User" / "mcp.json", "user"
 
 
-def read_known(home: Path | None = None, here: Path | None = None) -> tuple[list[Entry], list[Problem]]:
+def discover_configs(
+    home: Path | None = None, cwd: Path | None = None
+) -> tuple[list[ServerConfig], list[ConfigProblem]]:
     """Every server of every known file, and what could not be read."""
-    entries: list[Entry] = []
-    problems: list[Problem] = []
-    for source, path, level in find_config_files(home, here):
-        file_entries, file_problems = read_file(path, source, level=level, here=here)
+    entries: list[ServerConfig] = []
+    problems: list[ConfigProblem] = []
+    for source, path, level in find_config_files(home, cwd):
+        file_entries, file_problems = load_config(path, source, level=level, cwd=cwd)
         entries += file_entries
         problems += file_problems
     return entries, problems
 
 
-def read_file(
-    path: Path, source: str | None = None, *, level: ConfigLevel | None = None, here: Path | None = None
-) -> tuple[list[Entry], list[Problem]]:
+def load_config(
+    path: Path, source: str | None = None, *, level: ConfigLevel | None = None, cwd: Path | None = None
+) -> tuple[list[ServerConfig], list[ConfigProblem]]:
     """The servers of one file, whatever its dialect.
 
     `source` is the host whose file it is, and `level` whose: a "project" may not run commands for secrets, nor call its
@@ -119,21 +121,21 @@ def read_file(
     try:
         document = parse_config(path.read_text(encoding="utf-8-sig"), path.suffix, duplicates)
     except (OSError, ValueError) as exc:
-        return [], [Problem(source, path, f"cannot be read: {exc}", unread=True)]
-    entries: list[Entry] = []
-    problems = [Problem(source, path, f"{name!r} stands there twice: the last one counts") for name in duplicates]
-    problems += [Problem(source, path, text) for text in _find_section_problems(document, is_explicit)]
+        return [], [ConfigProblem(source, path, f"cannot be read: {exc}", is_unreadable=True)]
+    entries: list[ServerConfig] = []
+    problems = [ConfigProblem(source, path, f"{name!r} stands there twice: the last one counts") for name in duplicates]
+    problems += [ConfigProblem(source, path, text) for text in _find_section_problems(document, is_explicit)]
     original_names: dict[str, str] = {}
     project_dir = _find_project_dir(path)
-    for original_name, raw_entry in _iter_servers(document, here or Path.cwd()):
+    for original_name, raw_entry in _iter_servers(document, cwd or Path.cwd()):
         try:
             entry, notices = parse_entry(original_name, raw_entry, source, path, level=level, project_dir=project_dir)
             if (first_name := original_names.setdefault(entry.name, original_name)) != original_name:
                 raise ValueError(f"would be called {entry.name}, as {first_name!r} is")
         except ValueError as exc:
-            problems.append(Problem(source, path, f"{original_name}: {exc}"))
+            problems.append(ConfigProblem(source, path, f"{original_name}: {exc}"))
             continue
-        problems += [Problem(source, path, f"{original_name}: {text}", severe=False) for text in notices]
+        problems += [ConfigProblem(source, path, f"{original_name}: {text}", is_error=False) for text in notices]
         if entry.spelled():
             entries.append(entry)
     inputs = _read_inputs(document)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, cast
 
-from dovetail.host.config.config_files import Entry, parse_config
+from dovetail.host.config.config_files import ServerConfig, parse_config
 from dovetail.storage import replace_file
 
 Scope = Literal["user", "project"]
@@ -87,7 +87,7 @@ def _get_settings_dir(home: Path) -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
 
 
-def format_entry(host: str, entry: Entry) -> dict[str, Any]:
+def format_entry(host: str, entry: ServerConfig) -> dict[str, Any]:
     """An entry as a host spells it."""
     host_format = HOST_FORMATS[host]
     if entry.url is not None and host_format.url_key is None:
@@ -122,12 +122,12 @@ def _drop_empty(members: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value}
 
 
-def format_document(host: str, entry: Entry) -> str:
+def format_document(host: str, entry: ServerConfig) -> str:
     """A file that holds nothing but this entry."""
     return insert_entry(host, "", entry.name, format_entry(host, entry))
 
 
-def add_entry(host: str, path: Path, entry: Entry, *, replace: bool = False) -> None:
+def add_entry(host: str, path: Path, entry: ServerConfig, *, replace: bool = False) -> None:
     """Write an entry into a host's file, which is made if it is not there; ValueError says why not."""
     old = path.read_bytes() if path.exists() else b""
     bom = codecs.BOM_UTF8 if old.startswith(codecs.BOM_UTF8) else b""

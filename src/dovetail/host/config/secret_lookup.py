@@ -48,16 +48,16 @@ class Reference(Struct, frozen=True):
         return self.name if self.kind in ("env", "unknown") else f"{self.kind}:{self.name}"
 
 
-class Unresolved(KeyError):
+class SecretNotFound(KeyError):
     """A reference whose value is not there; `setting` is where it stands."""
 
-    def __init__(self, name: str, setting: str, why: str) -> None:
+    def __init__(self, name: str, setting: str, reason: str) -> None:
         super().__init__(name)
         self.setting = setting
-        self.why = why
+        self.reason = reason
 
     def __str__(self) -> str:
-        return f"{self.setting}: {self.why}"
+        return f"{self.setting}: {self.reason}"
 
 
 class ReferenceContext(Struct, frozen=True, kw_only=True):
@@ -95,7 +95,7 @@ def _parse_reference(body: str) -> Reference:
     return Reference("unknown", body)
 
 
-class Secrets:
+class SecretResolver:
     """Looks references up, and masks what it found wherever it is shown again.
 
     `inputs` are the answers to what a file says its user must be asked for.
@@ -103,12 +103,12 @@ class Secrets:
 
     def __init__(
         self,
-        environ: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
         inputs: Mapping[str, str] | None = None,
         *,
         keyring: Callable[[str, str], str | None] | None = None,
     ) -> None:
-        self._env = os.environ if environ is None else environ
+        self._env = os.environ if env is None else env
         self._inputs = dict(inputs or {})
         self._keyring = keyring or _get_keyring_password
         self._values: set[str] = set()
@@ -165,8 +165,8 @@ class Secrets:
         return value
 
     def _look_up(self, reference: Reference, setting: str, context: ReferenceContext) -> str:
-        def create_error(reason: str) -> Unresolved:
-            return Unresolved(reference.name, setting, reason)
+        def create_error(reason: str) -> SecretNotFound:
+            return SecretNotFound(reference.name, setting, reason)
 
         name = reference.name
         match reference.kind:
@@ -197,7 +197,7 @@ class Secrets:
         self.remember(value)
         return value
 
-    def _read_keyring(self, name: str, context: ReferenceContext, create_error: Callable[[str], Unresolved]) -> str:
+    def _read_keyring(self, name: str, context: ReferenceContext, create_error: Callable[[str], SecretNotFound]) -> str:
         if context.level == "project":  # anything else is the user's, who did not write this file
             service = f"{_KEYRING_SERVICE}:{context.project_dir}"
             value = self._keyring(service, name)
@@ -239,7 +239,7 @@ def _resolve_path_variable(name: str, context: ReferenceContext) -> str:
             return os.sep
 
 
-def _read_secret_file(name: str, context: ReferenceContext, create_error: Callable[[str], Unresolved]) -> str:
+def _read_secret_file(name: str, context: ReferenceContext, create_error: Callable[[str], SecretNotFound]) -> str:
     path = Path(os.path.realpath(context.project_dir / Path(name).expanduser()))
     if context.level == "project" and not path.is_relative_to(os.path.realpath(context.project_dir)):
         raise create_error(f"a project's file may not read {clip(name)}, which is outside of the project")
@@ -251,7 +251,7 @@ def _read_secret_file(name: str, context: ReferenceContext, create_error: Callab
         raise create_error(f"the file {clip(name)} cannot be read: {reason}") from None
 
 
-def _run_secret_command(command: str, context: ReferenceContext, create_error: Callable[[str], Unresolved]) -> str:
+def _run_secret_command(command: str, context: ReferenceContext, create_error: Callable[[str], SecretNotFound]) -> str:
     if context.level == "project":
         raise create_error("a project's file may not run a command to get a secret; put it into a file of your own")
     try:

@@ -10,8 +10,14 @@ from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from dovetail.errors import InvalidParams, clip
-from dovetail.host.config.secret_lookup import ConfigLevel, Reference, ReferenceContext, Secrets, split_references
-from dovetail.host.managed_server import identity_of
+from dovetail.host.config.secret_lookup import (
+    ConfigLevel,
+    Reference,
+    ReferenceContext,
+    SecretResolver,
+    split_references,
+)
+from dovetail.host.managed_server import identify_server
 from dovetail.host.policy.quotas import parse_limits
 from dovetail.host.qualified_names import make_server_name
 from dovetail.protocol.limits import Timeouts
@@ -31,32 +37,32 @@ class ToolFilter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What only this host knows of a server."""
 
-    trust: bool = False  # whether its annotations may loosen a policy
+    trusted: bool = False  # whether its annotations may loosen a policy
     roots: list[str] = field(default_factory=list[str])
     tools: ToolFilter = field(default_factory=ToolFilter)
     timeouts: dict[str, float] = field(default_factory=dict[str, float])
     start: Literal["lazy", "eager"] | None = None
-    start_time: float | None = None  # seconds to become ready
+    start_timeout: float | None = None  # seconds to become ready
     limits: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
         Timeouts(**self.timeouts)
         parse_limits(self.limits)
-        if self.start_time is not None and self.start_time <= 0:
+        if self.start_timeout is not None and self.start_timeout <= 0:
             raise ValueError("start_time must be more than 0")
 
 
-class Problem(Struct, frozen=True):
+class ConfigProblem(Struct, frozen=True):
     """A file or an entry that cannot be read, and why; one that is not severe costs nothing but a word."""
 
     source: str
     path: Path
-    text: str
-    severe: bool = True
-    unread: bool = False  # whether nothing of the file could be used
+    message: str
+    is_error: bool = True
+    is_unreadable: bool = False  # whether nothing of the file could be used
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class ServerConfig(Struct, frozen=True, kw_only=True):
     """One server of one file."""
 
     name: str
@@ -65,18 +71,18 @@ class Entry(Struct, frozen=True, kw_only=True):
     command: str | None = None
     args: list[str] = field(default_factory=list[str])
     env: dict[str, str] = field(default_factory=dict[str, str])
-    passed: list[str] = field(default_factory=list[str])  # variables handed on if they are set
+    env_passthrough: list[str] = field(default_factory=list[str])  # variables handed on if they are set
     env_file: str | None = None
     cwd: str | None = None
     url: str | None = None
     headers: dict[str, str] = field(default_factory=dict[str, str])
     enabled: bool = True
     settings: Settings = field(default_factory=Settings)
-    unknown: dict[str, Any] = field(default_factory=dict[str, Any])  # what nobody here understands
+    unknown_keys: dict[str, Any] = field(default_factory=dict[str, Any])  # what nobody here understands
     inputs: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
-    written: str = ""  # its name as the file has it
+    original_name: str = ""  # its name as the file has it
     level: ConfigLevel = "user"
-    folder: Path = Path()
+    project_dir: Path = Path()
 
     def spelled(self) -> str:
         """Its command or address, as the file has it: references stay what they are."""
@@ -87,10 +93,10 @@ class Entry(Struct, frozen=True, kw_only=True):
         details: dict[str, Any] = {
             "command" if self.url is None else "address": self.spelled(),
             "folder": self.cwd,
-            "variables": sorted({*self.env, *self.passed}),
+            "variables": sorted({*self.env, *self.env_passthrough}),
             "file of variables": self.env_file,
             "headers": sorted(self.headers),
-            "given": [str(reference) for reference in self.needs() if reference.kind != "place"] + self.passed,
+            "given": [str(reference) for reference in self.needs() if reference.kind != "place"] + self.env_passthrough,
             "from": str(self.path),
         }
         return {name: value for name, value in details.items() if value}
@@ -99,15 +105,15 @@ class Entry(Struct, frozen=True, kw_only=True):
     def identity(self) -> str:
         """What is started or reached, as a digest; of a project's file, the file too, and what it sends along."""
         if self.level != "project":
-            return identity_of(self._identity_target())
+            return identify_server(self._identity_target())
         header_lines = [f"{name}: {value}" for name, value in sorted(self.headers.items())]
-        return identity_of(self._identity_target(), origin="\n".join([str(self.path), *header_lines]))
+        return identify_server(self._identity_target(), origin="\n".join([str(self.path), *header_lines]))
 
     def _identity_target(self) -> dict[str, Any]:
         return {"url": self.url} if self.url is not None else self._process_target()
 
     def _process_target(self) -> dict[str, Any]:
-        passthrough = {name: f"${{{name}}}" for name in self.passed}
+        passthrough = {name: f"${{{name}}}" for name in self.env_passthrough}
         process_target = {"command": self.command, "args": self.args, "env": passthrough | self.env, "cwd": self.cwd}
         return process_target | ({"args": [*self.args, f"envFile={self.env_file}"]} if self.env_file else {})
 
@@ -129,19 +135,21 @@ class Entry(Struct, frozen=True, kw_only=True):
             if reference.kind == "input"
         ]
 
-    def with_inputs(self, inputs: Mapping[str, dict[str, Any]]) -> "Entry":
+    def with_inputs(self, inputs: Mapping[str, dict[str, Any]]) -> "ServerConfig":
         """The same, with those of the file's inputs that it refers to."""
         used_names = {reference.name for reference in self.needs() if reference.kind == "input"}
         return replace(self, inputs={name: definition for name, definition in inputs.items() if name in used_names})
 
-    def target(self, environ: Mapping[str, str] | None = None, *, secrets: Secrets | None = None) -> dict[str, Any]:
+    def to_target(
+        self, env: Mapping[str, str] | None = None, *, secrets: SecretResolver | None = None
+    ) -> dict[str, Any]:
         """As a client takes it, with its references resolved; KeyError names a variable that is not set."""
-        resolver = secrets or Secrets(environ)
+        resolver = secrets or SecretResolver(env)
         context = self._reference_context()
         resolved = {setting: resolver.resolve(text, setting, context) for setting, text in self._iter_texts()}
         if self.url is not None:
             return {"url": resolved["url"], "headers": {name: resolved[f"headers.{name}"] for name in self.headers}}
-        env = resolver.passed(self.passed) | {name: resolved[f"env.{name}"] for name in self.env}
+        env = resolver.passed(self.env_passthrough) | {name: resolved[f"env.{name}"] for name in self.env}
         if self.env_file is not None:
             file_variables = _parse_env_file(resolver.resolve(f"${{file:{resolved['envFile']}}}", "envFile", context))
             resolver.remember_all(file_variables.values())
@@ -154,7 +162,7 @@ class Entry(Struct, frozen=True, kw_only=True):
         }
 
     def _reference_context(self) -> ReferenceContext:
-        return ReferenceContext(level=self.level, project_dir=self.folder, allows_bare=self.source == "gemini")
+        return ReferenceContext(level=self.level, project_dir=self.project_dir, allows_bare=self.source == "gemini")
 
     def _iter_texts(self) -> Iterator[tuple[str, str]]:
         if self.url is not None:
@@ -215,13 +223,13 @@ _BUILT_IN_TYPES: Final = frozenset(("builtin", "platform", "frontend", "inline_p
 
 def parse_entry(
     original_name: str, raw_entry: Any, source: str, path: Path, *, level: ConfigLevel, project_dir: Path
-) -> tuple[Entry, list[str]]:
+) -> tuple[ServerConfig, list[str]]:
     """An entry of a file, and what is to be told about it; ValueError if it is none."""
     if not isinstance(raw_entry, dict):
         raise ValueError("must be an object")
     entry: dict[str, Any] = raw_entry
     if entry.get("type") in _BUILT_IN_TYPES:
-        return Entry(name=make_server_name(original_name), source=source, path=path), [
+        return ServerConfig(name=make_server_name(original_name), source=source, path=path), [
             f"is built into {source}, and left out"
         ]
     command, args, env = _parse_command(entry)
@@ -238,24 +246,24 @@ def parse_entry(
         notices.append(f"not understood: {', '.join(sorted(unknown_keys))}")
     if (name := make_server_name(original_name)) != original_name:
         notices.append(f"is called {name} here")
-    config = Entry(
+    config = ServerConfig(
         name=name,
         source=source,
         path=path,
         command=command if isinstance(command, str) else None,
         args=args,
         env=env | {key: f"${{{key}}}" for key in _filter_strings(entry.get("env_keys")) if key not in env},
-        passed=env_passthrough,
+        env_passthrough=env_passthrough,
         env_file=_check_string("envFile", entry.get("envFile")),
         cwd=_check_string("cwd", entry.get("cwd")),
         url=url if isinstance(url, str) and not isinstance(command, str) else None,
         headers=_parse_headers(entry),
         enabled=not entry.get("disabled", False) and entry.get("enabled", True) is not False,
         settings=settings,
-        unknown=unknown_keys,
-        written=original_name,
+        unknown_keys=unknown_keys,
+        original_name=original_name,
         level=level,
-        folder=project_dir,
+        project_dir=project_dir,
     )
     return config, notices
 

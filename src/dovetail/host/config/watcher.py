@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from dovetail.host.config.config_files import find_config_files, read_file
-from dovetail.host.config.secret_lookup import ConfigLevel, Secrets
-from dovetail.host.config.server_entry import Entry, Problem, Settings
+from dovetail.host.config.config_files import find_config_files, load_config
+from dovetail.host.config.secret_lookup import ConfigLevel, SecretResolver
+from dovetail.host.config.server_entry import ConfigProblem, ServerConfig, Settings
 from dovetail.host.policy.quotas import parse_limits
 from dovetail.protocol.limits import Timeouts
 
@@ -25,32 +25,32 @@ class ConfigWatcher:
     """The configuration of one host."""
 
     def __init__(
-        self, paths: Sequence[str | Path], level: ConfigLevel, secrets: Secrets, *, should_watch: bool
+        self, paths: Sequence[str | Path], level: ConfigLevel, secrets: SecretResolver, *, should_watch: bool
     ) -> None:
         self._paths = [Path(path) for path in paths]
         self._level: ConfigLevel = level
         self._secrets = secrets
         self.should_watch = should_watch
-        self.applied_entries: dict[str, Entry] = {}  # as the host has them
+        self.applied_entries: dict[str, ServerConfig] = {}  # as the host has them
         self._seen_stats: list[Any] = []
-        self._last_valid_entries: dict[Path, list[Entry]] = {}  # as each file said when it could be read
+        self._last_valid_entries: dict[Path, list[ServerConfig]] = {}  # as each file said when it could be read
 
-    def read(self) -> tuple[dict[str, Entry], list[Problem]]:
+    def read(self) -> tuple[dict[str, ServerConfig], list[ConfigProblem]]:
         """The servers by name, of several with one name the first; and what is wrong."""
         self._seen_stats = self._stat_files()
-        entries: list[Entry] = []
-        problems: list[Problem] = []
+        entries: list[ServerConfig] = []
+        problems: list[ConfigProblem] = []
         for source, path, level in self._list_files():
-            file_entries, file_problems = read_file(path, source, level=level)
-            if not any(problem.unread for problem in file_problems):
+            file_entries, file_problems = load_config(path, source, level=level)
+            if not any(problem.is_unreadable for problem in file_problems):
                 self._last_valid_entries[path] = file_entries
             entries += self._last_valid_entries.get(path, [])
             problems += file_problems
-        entries_by_name: dict[str, Entry] = {}
+        entries_by_name: dict[str, ServerConfig] = {}
         for entry in entries:
             if entries_by_name.setdefault(entry.name, entry) is not entry:
                 text = f"{entry.name}: there is one of this name in {entries_by_name[entry.name].path}"
-                problems.append(Problem(entry.source, entry.path, text, severe=False))
+                problems.append(ConfigProblem(entry.source, entry.path, text, is_error=False))
         return entries_by_name, problems
 
     def _list_files(self) -> list[tuple[str | None, Path, ConfigLevel]]:
@@ -58,18 +58,18 @@ class ConfigWatcher:
             return [(None, path, self._level) for path in self._paths]
         return [*find_config_files()]
 
-    def forget_changed(self, entries: Mapping[str, Entry]) -> list[str]:
+    def forget_changed(self, entries: Mapping[str, ServerConfig]) -> list[str]:
         """The servers that are no longer what they were; they are forgotten here."""
         names = [name for name, entry in self.applied_entries.items() if entries.get(name) != entry]
         for name in names:
             del self.applied_entries[name]
         return names
 
-    def create_target(self, entry: Entry) -> Callable[[], dict[str, Any]]:
+    def create_target(self, entry: ServerConfig) -> Callable[[], dict[str, Any]]:
         """How it is reached, found out when it is started: what it refers to is looked up then."""
-        return lambda: entry.target(secrets=self._secrets)
+        return lambda: entry.to_target(secrets=self._secrets)
 
-    def build_options(self, entry: Entry) -> dict[str, Any]:
+    def build_options(self, entry: ServerConfig) -> dict[str, Any]:
         """What a host is told of it."""
         return {
             "identity": entry.identity,
@@ -110,10 +110,10 @@ def check_files_exist(paths: Sequence[Any]) -> None:
 
 def _settings_options(settings: Settings) -> dict[str, Any]:
     """What the file says of how it is treated; about all else the host's own options speak."""
-    start_time = settings.start_time or settings.timeouts.get("initialize")
+    start_time = settings.start_timeout or settings.timeouts.get("initialize")
     timeouts = settings.timeouts if start_time is None else {"initialize": start_time} | settings.timeouts
     options: dict[str, Any] = {
-        "trust": settings.trust or None,
+        "trust": settings.trusted or None,
         "start": settings.start,
         "start_time": start_time,
         "allow": None if settings.tools.allow is None else tuple(settings.tools.allow),

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
 
-from dovetail.host.policy.rules import Kind
+from dovetail.host.policy.rules import ConsentKind
 from dovetail.protocol.safe_text import escape_line, escape_text
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import to_plain
@@ -42,7 +42,7 @@ _MAX_SHOWN_MEMBERS: Final = 40  # members of one value that are shown
 class ConsentRequest(Struct, frozen=True, kw_only=True):
     """What a person is asked. `details` are plain values, some of them the server's: show them with `shown`."""
 
-    kind: Kind
+    kind: ConsentKind
     server: str
     tool: str = ""  # or the URI of a resource, or the name of a prompt
     arguments: Mapping[str, Any] | None = None
@@ -79,8 +79,8 @@ class Allow(Struct, frozen=True):
     """Yes: this once, or for longer. `expires` in seconds, `exact` for these arguments only."""
 
     scope: Scope = "once"
-    expires: float | None = None
-    exact: bool = False
+    expires_in: float | None = None
+    exact_arguments: bool = False
 
     def __post_init__(self) -> None:
         if self.scope not in get_args(Scope):
@@ -91,7 +91,7 @@ class Deny(Struct, frozen=True):
     """No. `dismissed`: nobody decided, the question was only closed."""
 
     reason: str = ""
-    dismissed: bool = False
+    cancelled: bool = False
 
 
 class Edit(Struct, frozen=True):
@@ -100,24 +100,24 @@ class Edit(Struct, frozen=True):
     value: Any
 
 
-class Later(Struct, frozen=True):
+class Defer(Struct, frozen=True):
     """Not now: it is remembered under a ticket."""
 
     ticket: str
 
 
-Answer: TypeAlias = Allow | Deny | Edit | Later
+ConsentAnswer: TypeAlias = Allow | Deny | Edit | Defer
 
 
-class Broker(Protocol):
+class ConsentHandler(Protocol):
     """Whoever can ask the person in charge. One with a false `attended` has nobody to ask."""
 
-    async def ask(self, request: ConsentRequest) -> Answer:
+    async def ask(self, request: ConsentRequest) -> ConsentAnswer:
         """The person's answer."""
         ...
 
 
-def attended(consent_handler: Broker) -> bool:
+def attended(consent_handler: ConsentHandler) -> bool:
     """Whether somebody is there to be asked."""
     return bool(getattr(consent_handler, "attended", True))
 
@@ -125,9 +125,9 @@ def attended(consent_handler: Broker) -> bool:
 class DenyAll:
     """Nobody is there."""
 
-    attended = False
+    is_interactive = False
 
-    async def ask(self, request: ConsentRequest) -> Answer:
+    async def ask(self, request: ConsentRequest) -> ConsentAnswer:
         """No."""
         return Deny("nobody is there to be asked")
 
@@ -135,10 +135,10 @@ class DenyAll:
 class CallbackConsent:
     """Asks a function; a plain one may wait for the person, so it has a thread of its own."""
 
-    def __init__(self, function: Callable[[ConsentRequest], Any]) -> None:
-        self._callback = function
+    def __init__(self, callback: Callable[[ConsentRequest], Any]) -> None:
+        self._callback = callback
 
-    async def ask(self, request: ConsentRequest) -> Answer:
+    async def ask(self, request: ConsentRequest) -> ConsentAnswer:
         """What the function says; True and False will do."""
         if inspect.iscoroutinefunction(self._callback):
             answer = await self._callback(request)
@@ -148,7 +148,7 @@ class CallbackConsent:
         return as_consent_answer(answer)
 
 
-def as_consent_handler(consent: Any) -> Broker:
+def as_consent_handler(consent: Any) -> ConsentHandler:
     """A broker as it may be given: a function will do; nothing is nobody."""
     if consent is None:
         return DenyAll()
@@ -159,10 +159,10 @@ def as_consent_handler(consent: Any) -> Broker:
     return CallbackConsent(consent)
 
 
-def as_consent_answer(answer: Any) -> Answer:
+def as_consent_answer(answer: Any) -> ConsentAnswer:
     """An answer as a function may put it."""
     match answer:
-        case Allow() | Deny() | Edit() | Later():
+        case Allow() | Deny() | Edit() | Defer():
             return answer
         case True:
             return Allow()

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from dovetail.errors import InvalidParams
 from dovetail.host.consent.consent import Scope
-from dovetail.host.policy.policy import Question
+from dovetail.host.policy.policy import PolicyRequest
 from dovetail.storage import Document, SharedDocument
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.codec import convert, encode_canonical, to_plain
@@ -30,30 +30,30 @@ class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: str = "tool.call"
     caller: str = ""
     fingerprint: str = ""
-    shape: dict[str, Any] | None = None  # None: whatever the arguments
+    arguments: dict[str, Any] | None = None  # None: whatever the arguments
     project: str = ""
-    granted: float = 0.0
-    expires: float | None = None  # None: never
+    granted_at: float = 0.0
+    expires_at: float | None = None  # None: never
 
-    def covers(self, request: Question, fingerprint: str, now: float) -> bool:
+    def covers(self, request: PolicyRequest, fingerprint: str, now: float) -> bool:
         """Whether the user agreed to this."""
         return (
             bool(self.identity)
-            and (self.identity, self.tool, self.kind) == (request.identity, request.tool, request.kind)
+            and (self.identity, self.tool, self.kind) == (request.server_identity, request.tool, request.kind)
             and self.caller == request.caller
             and self.fingerprint == fingerprint
-            and not self.over(now)
+            and not self.is_expired(now)
             and (self.scope != "project" or (bool(self.project) and self.project == request.project))
-            and (self.shape is None or matches_shape(self.shape, request.arguments or {}))
+            and (self.arguments is None or matches_shape(self.arguments, request.arguments or {}))
         )
 
-    def over(self, now: float) -> bool:
+    def is_expired(self, now: float) -> bool:
         """Whether its time has passed."""
-        return self.expires is not None and now >= self.expires
+        return self.expires_at is not None and now >= self.expires_at
 
 
 def grant(
-    request: Question,
+    request: PolicyRequest,
     fingerprint: str,
     now: float,
     *,
@@ -65,15 +65,15 @@ def grant(
     return Grant(
         scope=scope,
         server=request.server,
-        identity=request.identity,
+        identity=request.server_identity,
         tool=request.tool,
         kind=request.kind,
         caller=request.caller,
         fingerprint=fingerprint,
-        shape=None if exact_names is None else build_argument_shape(request.arguments or {}, exact_names),
+        arguments=None if exact_names is None else build_argument_shape(request.arguments or {}, exact_names),
         project=request.project if scope == "project" else "",
-        granted=now,
-        expires=None if ttl is None else now + ttl,
+        granted_at=now,
+        expires_at=None if ttl is None else now + ttl,
     )
 
 
@@ -105,7 +105,7 @@ def _get_type_name(value: Any) -> str:
     return _TYPE_NAMES.get(type(value), "null")
 
 
-class Grants:
+class GrantStore:
     """All grants of a user: those of this run in memory, all others in a file, if there is one."""
 
     def __init__(self, path: str | Path | None = None) -> None:
@@ -125,11 +125,11 @@ class Grants:
         self._document_for(added).change(lambda document: document.setdefault("grants", []).append(to_plain(added)))
         return added
 
-    def find(self, question: Question, fingerprint: str, now: float) -> Grant | None:
+    def find(self, request: PolicyRequest, fingerprint: str, now: float) -> Grant | None:
         """The grant that covers a question. One given for once is gone with that; of several processes one gets it."""
         for store in (self._session_document, self._stored_document):
             for candidate in _parse_grants(store.read()):
-                if candidate.covers(question, fingerprint, now) and (
+                if candidate.covers(request, fingerprint, now) and (
                     candidate.scope != "once" or _use_once(store, candidate)
                 ):
                     return candidate
@@ -158,16 +158,16 @@ class Grants:
             candidate
             for store in (self._session_document, self._stored_document)
             for candidate in _parse_grants(store.read())
-            if not candidate.over(now)
+            if not candidate.is_expired(now)
         ]
-        return sorted(active, key=lambda candidate: (candidate.granted, candidate.id))
+        return sorted(active, key=lambda candidate: (candidate.granted_at, candidate.id))
 
     def prune(self, now: float) -> None:
         """Forget those whose time has passed."""
 
         def edit(document: Document) -> None:
             document["grants"] = [
-                to_plain(candidate) for candidate in _parse_grants(document) if not candidate.over(now)
+                to_plain(candidate) for candidate in _parse_grants(document) if not candidate.is_expired(now)
             ]
 
         self._session_document.change(edit)

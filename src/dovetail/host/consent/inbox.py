@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from dovetail.errors import AnswerError, clip
-from dovetail.host.consent.consent import Allow, Answer, ConsentRequest, Deny, Edit, Later
+from dovetail.errors import InputRequestError, clip
+from dovetail.host.consent.consent import Allow, ConsentAnswer, ConsentRequest, Defer, Deny, Edit
 from dovetail.wire.base import Struct, field
 from dovetail.wire.codec import convert, encode, to_plain
 
@@ -46,29 +46,29 @@ class DeferredCall(Struct, frozen=True, kw_only=True):
     answers: dict[str, Any] = field(default_factory=dict[str, Any])  # those the host gave by itself
 
 
-class Item(Struct, frozen=True, kw_only=True):
+class PendingConsent(Struct, frozen=True, kw_only=True):
     """One open question. If the process that asked is gone, it can still be answered only if it `survives`."""
 
     ticket: str
     request: ConsentRequest
-    asked: float
-    until: float
-    survives: bool
+    created_at: float
+    expires_at: float
+    is_durable: bool
 
 
-class Waiting(Struct, frozen=True, kw_only=True):
+class PendingCall(Struct, frozen=True, kw_only=True):
     """Instead of a result: the call waits for an answer, under a ticket."""
 
     ticket: str
-    questions: tuple[ConsentRequest, ...] = ()
+    requests: tuple[ConsentRequest, ...] = ()
 
 
 class DurableConsent:
     """A broker that writes questions down. `secret` (16 bytes or more) encrypts what servers want to be told again."""
 
-    def __init__(self, path: str | Path, *, seconds: float = _DEFAULT_TTL_S, secret: str | bytes | None = None) -> None:
-        self._ttl_s = seconds
-        self._key = None if secret is None else _derive_key(secret)
+    def __init__(self, path: str | Path, *, ttl: float = _DEFAULT_TTL_S, secret_key: str | bytes | None = None) -> None:
+        self._ttl_s = ttl
+        self._key = None if secret_key is None else _derive_key(secret_key)
         self._lock = threading.Lock()
         self._answer_events: dict[str, asyncio.Event] = {}  # for those who wait in this process
         with contextlib.suppress(FileExistsError):
@@ -83,11 +83,11 @@ class DurableConsent:
         with self._lock:
             self._database.close()
 
-    async def ask(self, request: ConsentRequest) -> Answer:
+    async def ask(self, request: ConsentRequest) -> ConsentAnswer:
         """Write it down; whoever waits gets the answer, all others a ticket."""
         ticket = await self.put(request)
         if not request.wait:
-            return Later(ticket)
+            return Defer(ticket)
         answer_event = self._answer_events[ticket] = asyncio.Event()
         try:
             while True:
@@ -126,7 +126,7 @@ class DurableConsent:
         rows = self._execute("SELECT COUNT(*) FROM asked WHERE answer IS NULL AND until > ?", time.time())
         return rows[0][0]
 
-    async def items(self) -> list[Item]:
+    async def items(self) -> list[PendingConsent]:
         """The open questions, oldest first."""
         rows = self._execute(
             "SELECT ticket, request, asked, until, work IS NOT NULL FROM asked"
@@ -134,12 +134,12 @@ class DurableConsent:
             time.time(),
         )
         return [
-            Item(
+            PendingConsent(
                 ticket=ticket,
                 request=_decode_request(request),
-                asked=created_at,
-                until=expires_at,
-                survives=bool(is_durable),
+                created_at=created_at,
+                expires_at=expires_at,
+                is_durable=bool(is_durable),
             )
             for ticket, request, created_at, expires_at, is_durable in rows
         ]
@@ -159,7 +159,7 @@ class DurableConsent:
         """Take a question that was found out of the inbox; of several who try, one has it."""
         return bool(self._execute("DELETE FROM asked WHERE ticket = ? AND work IS NOT NULL RETURNING ticket", ticket))
 
-    async def answer(self, ticket: str, answer: Answer) -> bool:
+    async def answer(self, ticket: str, answer: ConsentAnswer) -> bool:
         """Give whoever waits the answer; whether anybody may be waiting."""
         rows = self._execute(
             "UPDATE asked SET answer = ? WHERE ticket = ? AND work IS NULL AND answer IS NULL AND until > ?"
@@ -172,12 +172,12 @@ class DurableConsent:
             self._answer_events[ticket].set()
         return bool(rows)
 
-    def _take_answer(self, ticket: str) -> Answer | None:
+    def _take_answer(self, ticket: str) -> ConsentAnswer | None:
         rows = self._execute("DELETE FROM asked WHERE ticket = ? AND answer IS NOT NULL RETURNING answer", ticket)
         if rows:
             return _decode_answer(json.loads(rows[0][0]))
         if not self._execute("SELECT 1 FROM asked WHERE ticket = ? AND until > ?", ticket, time.time()):
-            return Deny("nobody answered in time", dismissed=True)
+            return Deny("nobody answered in time", cancelled=True)
         return None
 
     def _execute(self, statement: str, *values: Any) -> list[Any]:
@@ -217,21 +217,21 @@ def _decode_request(data: bytes) -> ConsentRequest:
     return convert(json.loads(data), ConsentRequest)
 
 
-def _decode_answer(stored: Mapping[str, Any]) -> Answer:
+def _decode_answer(stored: Mapping[str, Any]) -> ConsentAnswer:
     answer_types: Mapping[str, Any] = {"Allow": Allow, "Deny": Deny, "Edit": Edit}
     return convert(stored["value"], answer_types[stored["kind"]])
 
 
-def build_responses(deferred_call: DeferredCall, answer: Answer) -> dict[str, Any]:
+def build_responses(deferred_call: DeferredCall, answer: ConsentAnswer) -> dict[str, Any]:
     """An answer of the person's as the server takes it; where several questions are open, each by its key.
 
     Raises:
-        AnswerError: it answers something else than was asked.
+        InputRequestError: it answers something else than was asked.
     """
     input_responses: dict[str, Any] = dict(deferred_call.answers)
     if isinstance(answer, Deny):
         return input_responses | {
-            key: {"action": "cancel" if answer.dismissed else "decline"} for key in deferred_call.questions
+            key: {"action": "cancel" if answer.cancelled else "decline"} for key in deferred_call.questions
         }
     value = to_plain(answer.value) if isinstance(answer, Edit) else True
     return input_responses | {
@@ -245,7 +245,7 @@ def _values_by_key(deferred_call: DeferredCall, value: Any) -> dict[str, Any]:
         return dict.fromkeys(deferred_call.questions, value)
     if isinstance(value, dict) and value.keys() == deferred_call.questions.keys():
         return value
-    raise AnswerError(
+    raise InputRequestError(
         f"several questions are open: answer each by its key, {', '.join(map(clip, deferred_call.questions))}"
     )
 
@@ -256,5 +256,5 @@ def _build_response(key: str, input_request: Mapping[str, Any], value: Any) -> d
     if (input_request.get("params") or {}).get("mode") == "url":
         return {"action": "accept"}
     if not isinstance(value, dict):
-        raise AnswerError(f"{clip(key)} is a form, answered by what was filled in: Edit({{...}}), or Deny()")
+        raise InputRequestError(f"{clip(key)} is a form, answered by what was filled in: Edit({{...}}), or Deny()")
     return {"action": "accept", "content": value}

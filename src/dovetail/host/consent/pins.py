@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dovetail.errors import InvalidParams
-from dovetail.schemas.definition_changes import Difference, changes, extract_pinned_fields
+from dovetail.schemas.definition_changes import DefinitionChange, diff_definitions, extract_pinned_fields
 from dovetail.storage import Document, SharedDocument
 from dovetail.wire.base import Struct, field
 from dovetail.wire.codec import convert, encode, encode_canonical, to_plain
@@ -28,7 +28,7 @@ class Pin(Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     fingerprint: str
     definition: dict[str, Any] = field(default_factory=dict[str, Any])
-    seen: float = 0.0
+    pinned_at: float = 0.0
 
 
 class ChangedDefinition(Struct, frozen=True, kw_only=True):
@@ -36,10 +36,10 @@ class ChangedDefinition(Struct, frozen=True, kw_only=True):
 
     pin: Pin
     definition: Any
-    differences: list[Difference]
+    differences: list[DefinitionChange]
 
 
-class Comparison(Struct, frozen=True, kw_only=True):
+class PinComparison(Struct, frozen=True, kw_only=True):
     """What became of a server's definitions."""
 
     new: list[Any]
@@ -52,7 +52,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
         return not (self.new or self.changed or self.gone)
 
 
-class Pins:
+class PinStore:
     """The definitions of all servers of a user, in a file; without a path, in memory."""
 
     def __init__(self, path: str | Path | None = None) -> None:
@@ -71,7 +71,7 @@ class Pins:
         record = self._index[1].get((identity, name))
         return None if record is None else next(iter(_parse_pins([record])), None)
 
-    def compare(self, identity: str, definitions: Iterable[Any]) -> Comparison:
+    def compare(self, identity: str, definitions: Iterable[Any]) -> PinComparison:
         """A server's definitions, held against what was agreed to."""
         pins_by_name = {known_pin.name: known_pin for known_pin in self.list() if known_pin.identity == identity}
         new: list[Any] = []
@@ -84,18 +84,18 @@ class Pins:
             if pin is None:
                 new.append(definition)
             elif pin.fingerprint != fingerprint(definition):
-                definition_changes = changes(pin.definition, definition) if pin.definition else []
+                definition_changes = diff_definitions(pin.definition, definition) if pin.definition else []
                 differences = definition_changes or [
-                    Difference("", "widening", "changed; the old definition was too large to be kept")
+                    DefinitionChange("", "widening", "changed; the old definition was too large to be kept")
                 ]
                 changed.append(ChangedDefinition(pin=pin, definition=definition, differences=differences))
-        return Comparison(
+        return PinComparison(
             new=new,
             changed=changed,
             gone=[known_pin for name, known_pin in pins_by_name.items() if name not in seen_names],
         )
 
-    def keep(self, server: str, identity: str, definitions: Iterable[Any], now: float) -> None:
+    def accept(self, server: str, identity: str, definitions: Iterable[Any], now: float) -> None:
         """Agree to definitions; they take the place of those of the same name."""
         new_pins = [_create_pin(server, identity, definition, now) for definition in definitions]
         names = {new_pin.name for new_pin in new_pins}
@@ -110,7 +110,7 @@ class Pins:
 
         self._document.change(edit)
 
-    def forget(self, *, server: str | None = None, identity: str | None = None, name: str | None = None) -> int:
+    def remove(self, *, server: str | None = None, identity: str | None = None, name: str | None = None) -> int:
         """Forget what was agreed to, of a server or of one name; how many."""
         criteria = (("server", server), ("identity", identity), ("name", name))
         if all(value is None for _, value in criteria):
@@ -142,7 +142,7 @@ def _create_pin(server: str, identity: str, definition: Any, now: float) -> Pin:
         name=str(pinned_fields.get("name", "")),
         fingerprint=fingerprint(definition),
         definition=pinned_fields if len(encode(pinned_fields)) <= _MAX_DEFINITION_BYTES else {},
-        seen=now,
+        pinned_at=now,
     )
 
 

@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from dovetail.client.input_rounds import Pending
+from dovetail.client.input_rounds import PendingRequest
 from dovetail.client.targets import Client
-from dovetail.errors import AnswerError, NotOffered, PolicyError, clip
+from dovetail.errors import InputRequestError, NotSupported, PolicyError, clip
 from dovetail.host.authorization import RequestAuthorizer
-from dovetail.host.consent.consent import Allow, Answer, ConsentRequest, Deny, Edit
-from dovetail.host.consent.inbox import DeferredCall, DurableConsent, Item, Waiting, build_responses
+from dovetail.host.consent.consent import Allow, ConsentAnswer, ConsentRequest, Deny, Edit
+from dovetail.host.consent.inbox import DeferredCall, DurableConsent, PendingCall, PendingConsent, build_responses
 from dovetail.host.consent.pins import fingerprint
-from dovetail.host.managed_server import Member
-from dovetail.host.policy.policy import Question
+from dovetail.host.managed_server import ManagedServer
+from dovetail.host.policy.policy import PolicyRequest
 from dovetail.wire.base import replace
 from dovetail.wire.codec import to_plain
 
@@ -27,17 +27,17 @@ class PendingCallHost(Protocol):
 
     desk: RequestAuthorizer
 
-    async def find(self, name: str) -> tuple[Member, str]: ...
-    async def declared(self, managed_server: Member, tool: str) -> Any: ...
+    async def find(self, name: str) -> tuple[ManagedServer, str]: ...
+    async def declared(self, managed_server: ManagedServer, tool: str) -> Any: ...
     def question(
-        self, managed_server: Member, kind: str, name: str, arguments: Any, definition: Any = None
-    ) -> Question: ...
+        self, managed_server: ManagedServer, kind: str, name: str, arguments: Any, definition: Any = None
+    ) -> PolicyRequest: ...
     async def call(self, name: str, /, arguments: Mapping[str, Any] | None = None, *, wait: bool = True) -> Any: ...
     async def perform(
         self,
-        managed_server: Member,
+        managed_server: ManagedServer,
         definition: Any,
-        request: Question,
+        request: PolicyRequest,
         *,
         wait: bool = True,
         resume: Callable[[Client], Awaitable[Any]] | None = None,
@@ -54,7 +54,7 @@ class PendingCalls:
     def _inbox(self) -> DurableConsent:
         consent_handler = self._host.desk.consent_handler
         if not isinstance(consent_handler, DurableConsent):
-            raise AnswerError("questions can only be put off with consent=DurableConsent(...)")
+            raise InputRequestError("questions can only be put off with consent=DurableConsent(...)")
         return consent_handler
 
     @property
@@ -63,27 +63,27 @@ class PendingCalls:
         broker = self._host.desk.consent_handler
         return broker.open_questions if isinstance(broker, DurableConsent) else 0
 
-    async def list_items(self) -> list[Item]:
+    async def list_items(self) -> list[PendingConsent]:
         """What waits."""
         return await self._inbox.items()
 
-    async def defer_call(self, ticket: str, request: Question, definition: Any) -> Waiting:
+    async def defer_call(self, ticket: str, request: PolicyRequest, definition: Any) -> PendingCall:
         """A call that was not agreed to yet."""
         await self._inbox.attach(ticket, _create_deferred_call(request, definition))
-        return Waiting(ticket=ticket)
+        return PendingCall(ticket=ticket)
 
     async def handle_input_requests(
-        self, managed_server: Member, definition: Any, request: Question, pending: Pending
+        self, managed_server: ManagedServer, definition: Any, request: PolicyRequest, pending: PendingRequest
     ) -> Any:
         """A call whose server asks: what only a person can answer is written down, the rest is answered now."""
         elicitations = {
             key: to_plain(input_request)
-            for key, input_request in pending.questions.items()
+            for key, input_request in pending.input_requests.items()
             if input_request.method in _FORM_METHODS
         }
         allowed_forms = {key: form for key, form in elicitations.items() if self._can_ask(managed_server, form)}
         other_requests = {
-            key: input_request for key, input_request in pending.questions.items() if key not in elicitations
+            key: input_request for key, input_request in pending.input_requests.items() if key not in elicitations
         }
         answers: dict[str, Any] = {key: {"action": "decline"} for key in elicitations if key not in allowed_forms}
         answers |= await managed_server.answer(other_requests) if other_requests else {}
@@ -93,36 +93,36 @@ class PendingCalls:
         if not allowed_forms:
             return await self._resume_call(managed_server, definition, request, deferred_call, Deny())
         ticket = await self._inbox.put(_combine_requests(managed_server, allowed_forms), deferred_call)
-        return Waiting(
+        return PendingCall(
             ticket=ticket,
-            questions=tuple(_build_consent_request(managed_server, form) for form in allowed_forms.values()),
+            requests=tuple(_build_consent_request(managed_server, form) for form in allowed_forms.values()),
         )
 
-    def _can_ask(self, managed_server: Member, form: dict[str, Any]) -> bool:
+    def _can_ask(self, managed_server: ManagedServer, form: dict[str, Any]) -> bool:
         kind = _build_consent_request(managed_server, form).kind
-        return self._host.desk.evaluate(self._host.question(managed_server, kind, "", None)).verdict not in (
+        return self._host.desk.evaluate(self._host.question(managed_server, kind, "", None)).action not in (
             "deny",
             "hide",
         )
 
-    async def answer(self, ticket: str, answer: Answer) -> Any:
+    async def answer(self, ticket: str, answer: ConsentAnswer) -> Any:
         """Go on with what waited. Until it is certain that it can go on, the question stays where it is."""
         stored = await self._inbox.find(ticket)
         if stored is None:
             if not await self._inbox.answer(ticket, answer):
-                raise NotOffered(f"no question waits under {clip(ticket)}")
+                raise NotSupported(f"no question waits under {clip(ticket)}")
             return None
         request, deferred_call = stored
         if isinstance(answer, Deny) and deferred_call.pending is None:
             await self._take(ticket)
-            policy_request = Question(
+            policy_request = PolicyRequest(
                 server=deferred_call.server,
                 tool=deferred_call.tool,
                 kind=request.kind,
                 arguments=deferred_call.arguments,
             )
             self._host.desk.emit_answer(policy_request, answer, request.reason)
-            raise PolicyError(f"{policy_request.full}: {answer.reason or 'the user said no'}")
+            raise PolicyError(f"{policy_request.full_name}: {answer.reason or 'the user said no'}")
         managed_server, tool = await self._host.find(f"{deferred_call.server}.{deferred_call.tool}")
         async with managed_server.using():  # before it is taken: a server that is down costs nobody their answer
             definition = await self._host.declared(managed_server, tool)
@@ -133,8 +133,8 @@ class PendingCalls:
         ticket: str,
         request: ConsentRequest,
         deferred_call: DeferredCall,
-        answer: Answer,
-        managed_server: Member,
+        answer: ConsentAnswer,
+        managed_server: ManagedServer,
         definition: Any,
     ) -> Any:
         authorizer = self._host.desk
@@ -147,7 +147,7 @@ class PendingCalls:
             authorizer.check_edited_arguments(policy_request, answer.value)
         await self._take(ticket)
         if managed_server.identity != deferred_call.identity or fingerprint(definition) != deferred_call.fingerprint:
-            raise PolicyError(f"{policy_request.full} is not what it was when it was asked for")
+            raise PolicyError(f"{policy_request.full_name} is not what it was when it was asked for")
         decision = authorizer.check(policy_request)
         authorizer.emit_answer(replace(policy_request, kind=request.kind), answer, decision.reason)
         if deferred_call.pending is not None:
@@ -158,36 +158,41 @@ class PendingCalls:
         await authorizer.pin_definition(policy_request, definition, fingerprint(definition))
         return await self._host.perform(managed_server, definition, authorization.request, wait=request.wait)
 
-    async def _accept_definition(self, request: Question, definition: Any, answer: Answer) -> Any:
+    async def _accept_definition(self, request: PolicyRequest, definition: Any, answer: ConsentAnswer) -> Any:
         """The new definition may be used, which says nothing of the call that met it."""
         if not isinstance(answer, Allow):
-            raise PolicyError(f"{request.full}: its definition changed, and that was not agreed to")
+            raise PolicyError(f"{request.full_name}: its definition changed, and that was not agreed to")
         await self._host.desk.pin_definition(request, definition, fingerprint(definition))
-        return await self._host.call(request.full, request.arguments, wait=False)
+        return await self._host.call(request.full_name, request.arguments, wait=False)
 
     async def _take(self, ticket: str) -> None:
         if not await self._inbox.take(ticket):
-            raise NotOffered(f"no question waits under {clip(ticket)} any more")
+            raise NotSupported(f"no question waits under {clip(ticket)} any more")
 
     async def _resume_call(
-        self, managed_server: Member, definition: Any, request: Question, deferred_call: DeferredCall, answer: Answer
+        self,
+        managed_server: ManagedServer,
+        definition: Any,
+        request: PolicyRequest,
+        deferred_call: DeferredCall,
+        answer: ConsentAnswer,
     ) -> Any:
-        pending = Pending.load(deferred_call.pending or "")
+        pending = PendingRequest.load(deferred_call.pending or "")
 
         async def resume(client: Client) -> Any:
             if (
-                not deferred_call.questions and pending.rounds > client.limits.rounds
+                not deferred_call.questions and pending.round > client.limits.max_input_rounds
             ):  # nobody is there to lose patience
-                raise AnswerError(f"it asked in more than {client.limits.rounds} rounds")
+                raise InputRequestError(f"it asked in more than {client.limits.max_input_rounds} rounds")
             return await client.resume(pending, build_responses(deferred_call, answer))
 
         return await self._host.perform(managed_server, definition, request, wait=False, resume=resume)
 
 
-def _create_deferred_call(request: Question, definition: Any, **extra_fields: Any) -> DeferredCall:
+def _create_deferred_call(request: PolicyRequest, definition: Any, **extra_fields: Any) -> DeferredCall:
     return DeferredCall(
         server=request.server,
-        identity=request.identity,
+        identity=request.server_identity,
         tool=request.tool,
         arguments=dict(request.arguments or {}),
         fingerprint=fingerprint(definition),
@@ -195,7 +200,7 @@ def _create_deferred_call(request: Question, definition: Any, **extra_fields: An
     )
 
 
-def _build_consent_request(managed_server: Member, input_request: Mapping[str, Any]) -> ConsentRequest:
+def _build_consent_request(managed_server: ManagedServer, input_request: Mapping[str, Any]) -> ConsentRequest:
     params: Mapping[str, Any] = input_request.get("params") or {}
     details: dict[str, Any] = {"message": params.get("message", ""), "schema": params.get("requestedSchema") or {}}
     if params.get("mode") == "url":
@@ -203,11 +208,11 @@ def _build_consent_request(managed_server: Member, input_request: Mapping[str, A
         details = {"message": params.get("message", ""), "url": url, "host": urlsplit(url).hostname or ""}
     kind = "elicit.url" if "url" in details else "elicit.form"
     return ConsentRequest(
-        kind=kind, server=managed_server.name, details=details, wait=False, trusted=managed_server.settings.trust
+        kind=kind, server=managed_server.name, details=details, wait=False, trusted=managed_server.settings.trusted
     )
 
 
-def _combine_requests(managed_server: Member, forms: Mapping[str, Mapping[str, Any]]) -> ConsentRequest:
+def _combine_requests(managed_server: ManagedServer, forms: Mapping[str, Mapping[str, Any]]) -> ConsentRequest:
     """All that is open as one question; several stand in it by their keys."""
     requests = {key: _build_consent_request(managed_server, form) for key, form in forms.items()}
     first = next(iter(requests.values()))

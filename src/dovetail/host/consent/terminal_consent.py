@@ -13,7 +13,7 @@ from typing import Any, Final, TextIO
 
 from dovetail.host.consent.consent import (
     Allow,
-    Answer,
+    ConsentAnswer,
     ConsentRequest,
     Deny,
     DenyAll,
@@ -28,38 +28,40 @@ from dovetail.terminal.line_reader import BlockingLineReader
 class TerminalConsent:
     """Asks on a terminal, one question at a time. An empty line is a no; where there is no terminal, nobody is."""
 
-    def __init__(self, read: Callable[[], str] | None = None, out: TextIO | None = None) -> None:
-        self._read_input = read
-        self._output = out or sys.stderr
+    def __init__(self, input: Callable[[], str] | None = None, output: TextIO | None = None) -> None:
+        self._read_input = input
+        self._output = output or sys.stderr
         self._lock = asyncio.Lock()
 
     @property
-    def attended(self) -> bool:
+    def is_interactive(self) -> bool:
         """Whether the input is a terminal: what comes through a pipe is nobody's word."""
         return self._read_input is not None or sys.stdin.isatty()
 
-    async def ask(self, request: ConsentRequest) -> Answer:
+    async def ask(self, request: ConsentRequest) -> ConsentAnswer:
         """What the person typed."""
-        if not self.attended:
+        if not self.is_interactive:
             return await DenyAll().ask(request)
         async with self._lock:
             with BlockingLineReader(self._read_input) as lines:  # whose end, when this is given up, ends the thread
                 return await asyncio.to_thread(self._prompt, request, lines)
 
-    def _prompt(self, request: ConsentRequest, lines: BlockingLineReader) -> Answer:
+    def _prompt(self, request: ConsentRequest, lines: BlockingLineReader) -> ConsentAnswer:
         try:
             return self._fill_form(request, lines) if request.kind == "elicit.form" else self._choose(request, lines)
         except EOFError:
-            return Deny("the input ended before an answer", dismissed=True)
+            return Deny("the input ended before an answer", cancelled=True)
 
-    def _choose(self, request: ConsentRequest, lines: BlockingLineReader) -> Answer:
+    def _choose(self, request: ConsentRequest, lines: BlockingLineReader) -> ConsentAnswer:
         can_remember = request.kind in ("tool.call", "resource.read", "prompt.get", "server.start")
         self._write(f"{request.text}\n")
         choices = "[y]es once, for this [s]ession, [a]lways, [n]o" if can_remember else "[y]es, [n]o"
         answers = {**_ONCE_ANSWERS, **_LASTING_ANSWERS} if can_remember else _ONCE_ANSWERS
         return self._read_choice(choices, answers, lines)
 
-    def _read_choice(self, choices: str, answers: Mapping[str, Answer], lines: BlockingLineReader) -> Answer:
+    def _read_choice(
+        self, choices: str, answers: Mapping[str, ConsentAnswer], lines: BlockingLineReader
+    ) -> ConsentAnswer:
         """The answer that was typed; what is none is asked again."""
         while True:
             self._write(f"{choices}: ")
@@ -68,7 +70,7 @@ class TerminalConsent:
                 return answer
             self._write("Type one of the letters in brackets; an empty line is a no.\n")
 
-    def _fill_form(self, request: ConsentRequest, lines: BlockingLineReader) -> Answer:
+    def _fill_form(self, request: ConsentRequest, lines: BlockingLineReader) -> ConsentAnswer:
         schema = request.details.get("schema") or {}
         self._write(
             f"{request.summary}\n" + "\n".join(quote_value("message", request.details.get("message", ""))) + "\n"
@@ -102,14 +104,14 @@ class TerminalConsent:
 
 
 _USER_DENIED: Final = Deny("the user said no")
-_ONCE_ANSWERS: Final[Mapping[str, Answer]] = {
+_ONCE_ANSWERS: Final[Mapping[str, ConsentAnswer]] = {
     "y": Allow(),
     "yes": Allow(),
     "n": _USER_DENIED,
     "no": _USER_DENIED,
     "": _USER_DENIED,
 }
-_LASTING_ANSWERS: Final[Mapping[str, Answer]] = {
+_LASTING_ANSWERS: Final[Mapping[str, ConsentAnswer]] = {
     "s": Allow("session"),
     "session": Allow("session"),
     "a": Allow("always"),

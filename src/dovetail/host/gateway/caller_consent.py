@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from dovetail.errors import InvalidParams
-from dovetail.host.consent.consent import Allow, Answer, ConsentRequest, Deny
+from dovetail.host.consent.consent import Allow, ConsentAnswer, ConsentRequest, Deny
 from dovetail.protocol import downgrade
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.request_state import RequestState, Sealer, compute_binding, create_empty_state, hash_request
@@ -94,7 +94,7 @@ class ConsentRound:
     def _open_state(self) -> RequestState | None:
         """What this gateway sealed; None for a state that is the server's own."""
         state = self._exchange.params.get("requestState")
-        if type(state) is not str or not self._exchange.caller.stateless:
+        if type(state) is not str or not self._exchange.caller.is_stateless:
             return None
         return self._states.open(state, self._binding)
 
@@ -110,22 +110,22 @@ class ConsentRound:
     def caller_id(self) -> str:
         """What the caller is known by, and will be in its next request; empty if by nothing."""
         caller = self._exchange.caller
-        return str(caller.principal or caller.session)
+        return str(caller.principal or caller.session_id)
 
     @property
     def can_ask(self) -> bool:
         """Whether the caller's user can be asked."""
         caller = self._exchange.caller
-        elicitation = caller.capabilities.elicitation
+        elicitation = caller.client_capabilities.elicitation
         has_forms = elicitation is not None and (elicitation.form is not None or elicitation.url is None)
-        return has_forms and (caller.stateless or self._exchange.ask is not None)
+        return has_forms and (caller.is_stateless or self._exchange.ask is not None)
 
     @property
     def can_ask_directly(self) -> bool:
         """Whether that takes no other round."""
-        return self.can_ask and not self._exchange.caller.stateless
+        return self.can_ask and not self._exchange.caller.is_stateless
 
-    async def ask(self, request: ConsentRequest) -> Answer:
+    async def ask(self, request: ConsentRequest) -> ConsentAnswer:
         """The user's answer: asked for at once, or, of a stateless caller, by ending the round."""
         params = {
             "mode": "form",
@@ -151,10 +151,10 @@ class ConsentRound:
             InputRequiredResult(result_type="input_required", input_requests={key: input_request}, request_state=state)
         )
 
-    def _parse_response(self, raw: Any) -> Answer:
+    def _parse_response(self, raw: Any) -> ConsentAnswer:
         result = convert(raw, ElicitResult, label="elicitation answer")
         if result.action != "accept":
-            return Deny("the user said no", dismissed=result.action == "cancel")
+            return Deny("the user said no", cancelled=result.action == "cancel")
         match (result.content or {}).get("allow"):
             case "once":
                 return Allow()
@@ -165,7 +165,7 @@ class ConsentRound:
 
     async def _ask_directly(self, ask: Any, params: dict[str, Any]) -> Any:
         exchange = self._exchange
-        method, downgraded = downgrade.downgrade_request(exchange.caller.revision, "elicitation/create", params)
+        method, downgraded = downgrade.downgrade_request(exchange.caller.protocol_version, "elicitation/create", params)
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         exchange.pause(asked_at)
@@ -203,7 +203,7 @@ class ConsentRound:
 
     def wrap_result(self, result: Result | bytes) -> Result | bytes:
         """What the server behind wants to know goes to the caller together with the consent that was given."""
-        if not self._has_asked or not self._exchange.caller.stateless:
+        if not self._has_asked or not self._exchange.caller.is_stateless:
             return result
         input_required = find_input_required(result, self._exchange.method)
         if input_required is None:

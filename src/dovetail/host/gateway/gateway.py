@@ -216,7 +216,7 @@ class Gateway:
     # Names and lists that take a look at what the servers have
 
     @ignores_results
-    async def _middleware(self, exchange: Exchange, proceed: Any) -> Any:
+    async def _middleware(self, exchange: Exchange, call_next: Any) -> Any:
         if exchange.method == "tools/list" and self._mode == "search":
             items = {tool.name: ListedItem(tool) for tool in SEARCH_TOOLS}
             return self.server.page_of(exchange, items, "tools", ListToolsResult)
@@ -226,7 +226,7 @@ class Gateway:
                 "prompt", str((reference if type(reference) is dict else exchange.params).get("name")), exchange
             )
         if exchange.method != "tools/call":
-            return await proceed(exchange)
+            return await call_next(exchange)
         name, arguments = exchange.params.get("name"), exchange.params.get("arguments") or {}
         if type(arguments) is not dict:
             raise InvalidParams("Invalid params: arguments must be an object")
@@ -238,7 +238,7 @@ class Gateway:
             exchange.params = original_params | {"name": inner_name, "arguments": inner_arguments}
         await self._ensure_listed("tool", str(exchange.params.get("name")), exchange)
         try:
-            return await proceed(exchange)
+            return await call_next(exchange)
         finally:
             exchange.params = original_params
 
@@ -260,6 +260,6 @@ class Gateway:
         ]
         cached_tools, catalog = self._search_cache
         if cached_tools != tools_by_server:
-            catalog = Catalog.of({name: Manifest(tools=tools) for name, tools in tools_by_server})
+            catalog = Catalog.from_manifests({name: Manifest(tools=tools) for name, tools in tools_by_server})
             self._search_cache = tools_by_server, catalog
         return catalog

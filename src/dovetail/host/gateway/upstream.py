@@ -14,7 +14,7 @@ from dovetail.errors import (
     InternalError,
     InvalidParams,
     MCPError,
-    NotOffered,
+    NotSupported,
     PolicyError,
     PromptNotFound,
     ProtocolError,
@@ -22,13 +22,13 @@ from dovetail.errors import (
     ToolNotFound,
     clip,
 )
-from dovetail.host.consent.consent import Answer, ConsentRequest, Deny, attended
+from dovetail.host.consent.consent import ConsentAnswer, ConsentRequest, Deny, attended
 from dovetail.host.consent.pins import fingerprint
 from dovetail.host.execution import find_denial, review_result, run_request
 from dovetail.host.gateway.caller_consent import ConsentRequired, ConsentRound, SingleUseStates, find_input_required
 from dovetail.host.gateway.caller_pins import ANONYMOUS
-from dovetail.host.managed_server import Member
-from dovetail.host.policy.policy import Question
+from dovetail.host.managed_server import ManagedServer
+from dovetail.host.policy.policy import PolicyRequest
 from dovetail.host.servers import ManagedServers
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.mountable import ChangeCallback, ItemKind
@@ -62,7 +62,7 @@ class Upstream:
 
     is_remote = True
 
-    def __init__(self, host: ManagedServers, managed_server: Member, states: SingleUseStates) -> None:
+    def __init__(self, host: ManagedServers, managed_server: ManagedServer, states: SingleUseStates) -> None:
         self.name = managed_server.name
         self.managed_server = managed_server
         self._host = host
@@ -106,7 +106,7 @@ class Upstream:
             items |= managed_server.known.get(kind, {})
         return items
 
-    def _server_for(self, principal: Principal | None) -> Member:
+    def _server_for(self, principal: Principal | None) -> ManagedServer:
         return self._host.member_for(self.managed_server, principal)
 
     # Changes
@@ -148,23 +148,23 @@ class Upstream:
             return _to_denial_result(exchange, exc)
         except ProtocolError:
             raise
-        except NotOffered:
+        except NotSupported:
             raise _not_found(exchange) from None
         except MCPError as exc:
             log.warning("a request for %s failed: %s", self.name, exc)
             raise InternalError(f"{self.name} cannot be used now: {self._describe_state(managed_server)}") from None
 
-    def _describe_state(self, managed_server: Member) -> str:
+    def _describe_state(self, managed_server: ManagedServer) -> str:
         """Its state, and the reason for it on one line, without what is secret or only for this machine's user."""
         error_text = (
-            str(managed_server.reason.args[0]).partition("\n")[0]
-            if managed_server.reason is not None and managed_server.reason.args
+            str(managed_server.last_error.args[0]).partition("\n")[0]
+            if managed_server.last_error is not None and managed_server.last_error.args
             else ""
         )
         state = managed_server.state.replace("_", " ")
         return f"{state}: {clip(self._host.secrets.mask(error_text))}" if error_text else state
 
-    async def _authorize_and_forward(self, exchange: Exchange, managed_server: Member) -> Result | bytes:
+    async def _authorize_and_forward(self, exchange: Exchange, managed_server: ManagedServer) -> Result | bytes:
         host, subject = self._host, _find_subject(exchange)
         self._check_visible(managed_server, subject)
         definition = await host.declared(managed_server, subject.name) if subject.kind == "tool.call" else None
@@ -186,13 +186,15 @@ class Upstream:
             return await review_result(host, managed_server, definition, result, ask_user, request.caller)
         return consent_round.wrap_result(result)
 
-    def _check_visible(self, managed_server: Member, subject: PolicySubject) -> None:
+    def _check_visible(self, managed_server: ManagedServer, subject: PolicySubject) -> None:
         """Before anything is started: what is hidden is not there, and neither are its parts."""
         denial = find_denial(self._host, managed_server, subject.parent_kind or subject.kind, subject.name)
-        if denial is not None and (subject.parent_kind or denial.verdict == "hide"):
+        if denial is not None and (subject.parent_kind or denial.action == "hide"):
             raise denial
 
-    async def _authorize(self, policy_request: Question, definition: Any, consent_round: ConsentRound) -> Question:
+    async def _authorize(
+        self, policy_request: PolicyRequest, definition: Any, consent_round: ConsentRound
+    ) -> PolicyRequest:
         """The question that was agreed to, perhaps with the user's own arguments."""
         authorization = await self._host.desk.authorize(
             replace(policy_request, caller=consent_round.caller_id or ANONYMOUS),
@@ -202,25 +204,25 @@ class Upstream:
         )
         return authorization.request
 
-    async def _ask(self, request: ConsentRequest, consent_round: ConsentRound) -> Answer:
+    async def _ask(self, request: ConsentRequest, consent_round: ConsentRound) -> ConsentAnswer:
         if consent_round.can_ask:
             return await consent_round.ask(request)
         return await self._ask_host(request, "it declares no elicitation")
 
-    async def _ask_later(self, request: ConsentRequest, consent_round: ConsentRound) -> Answer:
+    async def _ask_later(self, request: ConsentRequest, consent_round: ConsentRound) -> ConsentAnswer:
         """When it has been done: another round would do it again."""
         if consent_round.can_ask_directly:
             return await consent_round.ask(request)
         return await self._ask_host(request, "it cannot be asked about what has come back")
 
-    async def _ask_host(self, request: ConsentRequest, reason: str) -> Answer:
+    async def _ask_host(self, request: ConsentRequest, reason: str) -> ConsentAnswer:
         consent_handler = self._host.desk.consent_handler
         if not attended(consent_handler):
             return Deny(f"this needs the user's consent, and the client cannot ask for it: {reason}")
         return await consent_handler.ask(request)
 
 
-def _changed_arguments(request: Question, params: Mapping[str, Any]) -> dict[str, Any]:
+def _changed_arguments(request: PolicyRequest, params: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that were judged, if they differ from those of the request."""
     sent_arguments, judged_arguments = params.get("arguments"), request.arguments
     is_same = (
@@ -248,7 +250,7 @@ def _find_subject(exchange: Exchange) -> PolicySubject:
 
 
 def _to_denial_result(exchange: Exchange, exc: PolicyError) -> Result:
-    if exc.verdict == "hide":
+    if exc.action == "hide":
         raise _not_found(exchange)
     if exchange.method == "tools/call":
         return build_error_result(f"Not allowed: {exc.args[0]}")

@@ -10,14 +10,14 @@ from typing import Any, Final, Literal, Self, TypeAlias
 
 from dovetail.errors import clip
 from dovetail.host.policy.conditions import arg, format_value
-from dovetail.host.policy.quotas import Quota, parse_limits
+from dovetail.host.policy.quotas import ToolLimits, parse_limits
 from dovetail.host.policy.rules import (
     ALWAYS_ASK_KINDS,
     CONFIGURED_KINDS,
     NAME_MISMATCH,
     SERVER_REQUESTED_KINDS,
     STRICTNESS,
-    Question,
+    PolicyRequest,
     Rule,
     Verdict,
     as_rule,
@@ -27,7 +27,7 @@ from dovetail.host.policy.rules import (
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.tools import ToolAnnotations
 
-__all__ = ["Decision", "Policy", "Question", "Quota", "Rule", "arg", "rule"]
+__all__ = ["Decision", "Policy", "PolicyRequest", "ToolLimits", "Rule", "arg", "rule"]
 
 PolicyLevel: TypeAlias = Literal["admin", "user", "project", "built-in"]
 
@@ -35,9 +35,9 @@ PolicyLevel: TypeAlias = Literal["admin", "user", "project", "built-in"]
 class Decision(Struct, frozen=True, kw_only=True):
     """What a policy says, and why."""
 
-    verdict: Verdict
+    action: Verdict
     reason: str
-    tier: PolicyLevel = "built-in"
+    level: PolicyLevel = "built-in"
     rule: Rule | None = None
 
 
@@ -47,12 +47,12 @@ class _LevelRules(Struct, frozen=True, kw_only=True):
     level: PolicyLevel
     default: Verdict | None
     rules: tuple[Rule, ...]
-    limits: tuple[tuple[str, Quota], ...]
+    limits: tuple[tuple[str, ToolLimits], ...]
     non_interactive: Literal["allow", "deny"] | None
 
-    def find_strictest_rule(self, request: Question) -> Rule | None:
-        matching_rules = [candidate for candidate in self.rules if candidate.applies(request)]
-        return max(matching_rules, key=lambda candidate: STRICTNESS[candidate.verdict], default=None)
+    def find_strictest_rule(self, request: PolicyRequest) -> Rule | None:
+        matching_rules = [candidate for candidate in self.rules if candidate.matches(request)]
+        return max(matching_rules, key=lambda candidate: STRICTNESS[candidate.action], default=None)
 
 
 class Policy:
@@ -68,18 +68,18 @@ class Policy:
         default: Verdict | None = None,
         rules: Iterable[Rule | Mapping[str, Any]] = (),
         limits: Mapping[str, str | Mapping[str, Any]] | None = None,
-        headless: Literal["allow", "deny"] | None = None,
+        non_interactive: Literal["allow", "deny"] | None = None,
     ) -> None:
         if default is not None and default not in STRICTNESS:
             raise ValueError(f"default is allow, ask, deny or hide, not {default!r}")
-        if headless is not None and str(headless) not in ("allow", "deny"):
-            raise ValueError(f'headless is "deny" or "allow", not {headless!r}')
+        if non_interactive is not None and str(non_interactive) not in ("allow", "deny"):
+            raise ValueError(f'headless is "deny" or "allow", not {non_interactive!r}')
         level_rules = _LevelRules(
             level="user",
             default=default,
             rules=tuple(map(as_rule, rules)),
             limits=tuple((glob, parse_limits(raw_limits)) for glob, raw_limits in (limits or {}).items()),
-            non_interactive=headless,
+            non_interactive=non_interactive,
         )
         self._levels: tuple[_LevelRules, ...] = (level_rules,)
 
@@ -87,12 +87,12 @@ class Policy:
     def load(cls, path: str | Path) -> Self:
         """The policy of a TOML file; ValueError names what is wrong in it."""
         try:
-            return cls.read(tomllib.loads(Path(path).read_text(encoding="utf-8")))
+            return cls.from_dict(tomllib.loads(Path(path).read_text(encoding="utf-8")))
         except ValueError as exc:
             raise ValueError(f"{path}: {exc}") from None
 
     @classmethod
-    def read(cls, document: Mapping[str, Any]) -> Self:
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
         """The policy of a document, as a TOML file or a JSON object has it."""
         if unknown := document.keys() - {"default", "headless", "rules", "limits"}:
             raise ValueError(f"unknown: {', '.join(sorted(unknown))}")
@@ -105,7 +105,7 @@ class Policy:
         return cls(document.get("default"), rules, document.get("limits"), document.get("headless"))
 
     @classmethod
-    def tiered(
+    def combine(
         cls, *, admin: "Policy | None" = None, user: "Policy | None" = None, project: "Policy | None" = None
     ) -> Self:
         """Policies of three owners. What a higher one rules, a lower one can tighten, never loosen.
@@ -137,32 +137,32 @@ class Policy:
         return combined
 
     @property
-    def headless(self) -> Literal["allow", "deny"]:
+    def non_interactive(self) -> Literal["allow", "deny"]:
         """What "ask" means where nobody can be asked."""
         choices = [
             level_rules.non_interactive for level_rules in self._levels if level_rules.non_interactive is not None
         ]
         return "allow" if choices and "deny" not in choices else "deny"
 
-    def decide(self, question: Question) -> Decision:
+    def decide(self, request: PolicyRequest) -> Decision:
         """What is to happen."""
-        decision = self._decide(question)
-        if decision.verdict == "allow" or question.trusted or question.annotations is None:
+        decision = self._decide(request)
+        if decision.action == "allow" or request.trusted or request.annotations is None:
             return decision
-        if _is_stricter(decision, self._decide(replace(question, trusted=True))):
-            return replace(decision, reason=f"{decision.reason}; {_explain_ignored_hints(question.annotations)}")
+        if _is_stricter(decision, self._decide(replace(request, trusted=True))):
+            return replace(decision, reason=f"{decision.reason}; {_explain_ignored_hints(request.annotations)}")
         return decision
 
-    def _decide(self, request: Question) -> Decision:
+    def _decide(self, request: PolicyRequest) -> Decision:
         decision: Decision | None = None
         has_matching_rule = False
         for level_rules in self._levels:
             matching_rule = level_rules.find_strictest_rule(request)
             if matching_rule is not None:
                 candidate = Decision(
-                    verdict=matching_rule.verdict,
+                    action=matching_rule.action,
                     reason=_format_reason(matching_rule),
-                    tier=level_rules.level,
+                    level=level_rules.level,
                     rule=matching_rule,
                 )
             elif (
@@ -175,43 +175,43 @@ class Policy:
             decision = candidate if current is None or _is_stricter(candidate, current) else current
             has_matching_rule = has_matching_rule or matching_rule is not None
         decision = decision or _get_fallback_decision(request)
-        if decision.verdict == "allow" and request.kind in ALWAYS_ASK_KINDS:
+        if decision.action == "allow" and request.kind in ALWAYS_ASK_KINDS:
             return replace(decision, verdict="ask", reason=f"{decision.reason}; {request.kind} is always for a person")
         return decision
 
     def unattended(self, decision: Decision) -> Decision:
         """The decision where nobody can be asked."""
-        if decision.verdict != "ask":
+        if decision.action != "ask":
             return decision
-        reason = f"{decision.reason}; nobody is there to be asked, which means {self.headless}"
-        return Decision(verdict=self.headless, reason=reason, tier=decision.tier, rule=decision.rule)
+        reason = f"{decision.reason}; nobody is there to be asked, which means {self.non_interactive}"
+        return Decision(action=self.non_interactive, reason=reason, level=decision.level, rule=decision.rule)
 
-    def quota(self, server: str, tool: str) -> Quota:
+    def quota(self, server: str, tool: str) -> ToolLimits:
         """The limits of one tool: of all that match, the strictest of each kind."""
-        combined = Quota()
+        combined = ToolLimits()
         for level_rules in self._levels:
             for glob, limits in level_rules.limits:
                 if matches_restrictive(glob, server, tool):
                     combined = combined.combine_strictest(limits)
         return combined
 
-    def explain(self, question: Question | None = None) -> str:
+    def explain(self, request: PolicyRequest | None = None) -> str:
         """The rules in the order they count; with a question, its decision and what each rule made of it."""
-        lines = [] if question is None else self._explain_decision(question)
+        lines = [] if request is None else self._explain_decision(request)
         for level_rules in self._levels:
-            lines += [f"{level_rules.level}:", *self._explain_level(level_rules, question)]
-        return "\n".join([*lines, "built-in:", "  default ask", f"  nobody there: {self.headless}"])
+            lines += [f"{level_rules.level}:", *self._explain_level(level_rules, request)]
+        return "\n".join([*lines, "built-in:", "  default ask", f"  nobody there: {self.non_interactive}"])
 
-    def _explain_decision(self, request: Question) -> list[str]:
+    def _explain_decision(self, request: PolicyRequest) -> list[str]:
         decision = self.decide(request)
         return [
-            f"{decision.verdict}  {request.kind} {clip(request.full)}: {decision.reason} [{decision.tier}]",
+            f"{decision.action}  {request.kind} {clip(request.full_name)}: {decision.reason} [{decision.level}]",
             *([f"  arguments {format_value(request.arguments)}"] if request.arguments is not None else []),
         ]
 
-    def _explain_level(self, level_rules: _LevelRules, request: Question | None) -> Iterator[str]:
+    def _explain_level(self, level_rules: _LevelRules, request: PolicyRequest | None) -> Iterator[str]:
         ordered_rules: Sequence[tuple[int, Rule]] = sorted(
-            enumerate(level_rules.rules), key=lambda pair: (-STRICTNESS[pair[1].verdict], pair[0])
+            enumerate(level_rules.rules), key=lambda pair: (-STRICTNESS[pair[1].action], pair[0])
         )
         for index, policy_rule in ordered_rules:
             yield f"  rules[{index}] {policy_rule}"
@@ -238,34 +238,34 @@ def as_policy(policy: Any) -> Policy:
 
 
 _DEFAULT_DECISION: Final = Decision(
-    verdict="ask", reason="no rule applies; unless something else is said, the user is asked"
+    action="ask", reason="no rule applies; unless something else is said, the user is asked"
 )
 
 
-_CONFIGURED_DECISION: Final = Decision(verdict="allow", reason="configured by the user")
+_CONFIGURED_DECISION: Final = Decision(action="allow", reason="configured by the user")
 
 
-def _is_configured(request: Question) -> bool:
+def _is_configured(request: PolicyRequest) -> bool:
     """Whether the user has said yes by configuring it, which a project cannot do for them."""
-    return request.kind in CONFIGURED_KINDS and not (request.foreign and request.kind == "server.start")
+    return request.kind in CONFIGURED_KINDS and not (request.from_project and request.kind == "server.start")
 
 
-def _has_default(request: Question) -> bool:
+def _has_default(request: PolicyRequest) -> bool:
     """Whether a default speaks of it."""
     return not _is_configured(request) and request.kind != "definition.changed"
 
 
-def _get_fallback_decision(request: Question) -> Decision:
+def _get_fallback_decision(request: PolicyRequest) -> Decision:
     return _CONFIGURED_DECISION if _is_configured(request) else _DEFAULT_DECISION
 
 
-def _apply_default(default: Verdict, level: PolicyLevel, request: Question) -> Decision:
+def _apply_default(default: Verdict, level: PolicyLevel, request: PolicyRequest) -> Decision:
     reason = f"no rule applies; the default is {default}"
     if default == "allow" and (
-        request.kind in SERVER_REQUESTED_KINDS or (request.foreign and request.kind == "server.start")
+        request.kind in SERVER_REQUESTED_KINDS or (request.from_project and request.kind == "server.start")
     ):
-        return Decision(verdict="ask", reason=f"{reason}, which covers no {request.kind}", tier=level)
-    return Decision(verdict=default, reason=reason, tier=level)
+        return Decision(action="ask", reason=f"{reason}, which covers no {request.kind}", level=level)
+    return Decision(action=default, reason=reason, level=level)
 
 
 def _explain_ignored_hints(annotations: ToolAnnotations) -> str:
@@ -296,4 +296,4 @@ def _format_rule(matching_rule: Rule) -> str:
 
 
 def _is_stricter(decision: Decision, other: Decision) -> bool:
-    return STRICTNESS[decision.verdict] > STRICTNESS[other.verdict]
+    return STRICTNESS[decision.action] > STRICTNESS[other.action]

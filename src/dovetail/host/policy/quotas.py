@@ -29,7 +29,7 @@ class Rate(Struct, frozen=True):
         return f"{self.count}/{unit}"
 
 
-class Quota(Struct, frozen=True, kw_only=True):
+class ToolLimits(Struct, frozen=True, kw_only=True):
     """The limits of one tool; None where there is none."""
 
     timeout: float | None = None
@@ -37,9 +37,9 @@ class Quota(Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     rate: Rate | None = None
 
-    def combine_strictest(self, other: "Quota") -> "Quota":
+    def combine_strictest(self, other: "ToolLimits") -> "ToolLimits":
         """The strictest of each kind."""
-        return Quota(
+        return ToolLimits(
             timeout=_min_or_none(self.timeout, other.timeout),
             result_bytes=_min_or_none(self.result_bytes, other.result_bytes),
             concurrency=_min_or_none(self.concurrency, other.concurrency),
@@ -55,12 +55,12 @@ class Quota(Struct, frozen=True, kw_only=True):
         return ", ".join(f"{name} {value}" for name, value in limits if value is not None)
 
 
-def parse_limits(limits: str | Mapping[str, Any]) -> Quota:
+def parse_limits(limits: str | Mapping[str, Any]) -> ToolLimits:
     """A quota as a policy has it: a rate alone, or a table; ValueError if it is neither."""
     table: dict[str, Any] = {"rate": limits} if isinstance(limits, str) else dict(limits)
-    if unknown := table.keys() - set(Quota.__struct_fields__):
+    if unknown := table.keys() - set(ToolLimits.__struct_fields__):
         raise ValueError(
-            f"no limit is called {', '.join(sorted(unknown))}; there are {', '.join(Quota.__struct_fields__)}"
+            f"no limit is called {', '.join(sorted(unknown))}; there are {', '.join(ToolLimits.__struct_fields__)}"
         )
     for name in ("timeout", "result_bytes", "concurrency"):
         value = table.get(name)
@@ -69,7 +69,7 @@ def parse_limits(limits: str | Mapping[str, Any]) -> Quota:
     for name in ("result_bytes", "concurrency"):
         if isinstance(table.get(name), float):
             raise ValueError(f"the limit {name} is a whole number, not {table[name]!r}")
-    return Quota(
+    return ToolLimits(
         timeout=table.get("timeout"),
         result_bytes=table.get("result_bytes"),
         concurrency=table.get("concurrency"),
@@ -99,7 +99,9 @@ class Meter:
         self._semaphores: dict[tuple[str, str], tuple[int, asyncio.Semaphore]] = {}
 
     @asynccontextmanager
-    async def limit_call(self, server: str, tool: str, limits: Quota, kind: str = "tool.call") -> AsyncGenerator[None]:
+    async def limit_call(
+        self, server: str, tool: str, limits: ToolLimits, kind: str = "tool.call"
+    ) -> AsyncGenerator[None]:
         """One call; PolicyError if there were too many of late, a wait if there are too many now."""
         tool = tool if kind == "tool.call" else kind
         if limits.rate is not None:

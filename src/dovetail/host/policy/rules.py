@@ -91,7 +91,7 @@ def _matches_exactly(uri: str, glob: str) -> bool:
     return fnmatchcase(uri_authority, authority) and fnmatchcase(uri_remainder, remainder)
 
 
-Kind: TypeAlias = Literal[
+ConsentKind: TypeAlias = Literal[
     "server.start",
     "tool.call",
     "tool.result",
@@ -107,7 +107,7 @@ Kind: TypeAlias = Literal[
     "login",
 ]
 
-CONSENT_KINDS: Final[tuple[str, ...]] = get_args(Kind)
+CONSENT_KINDS: Final[tuple[str, ...]] = get_args(ConsentKind)
 
 # What the user has said yes to by configuring it: only a rule that means it makes it a question.
 CONFIGURED_KINDS: Final = frozenset({"server.start", "tool.result", "sampling.response", "roots.list", "complete"})
@@ -152,7 +152,7 @@ _HINT_BY_SPELLING: Final[Mapping[str, str]] = {
 }
 
 
-class Question(Struct, frozen=True, kw_only=True):
+class PolicyRequest(Struct, frozen=True, kw_only=True):
     """What a policy is asked about. Without `arguments` it is about the tool itself, not about one call of it."""
 
     server: str
@@ -162,17 +162,17 @@ class Question(Struct, frozen=True, kw_only=True):
     schema: Mapping[str, Any] | None = None  # of the arguments; without it they may be of any type to the server
     annotations: ToolAnnotations | None = None
     trusted: bool = False
-    foreign: bool = False  # the server comes from a project, not from the user
-    identity: str = ""  # which command or URL the server is; its name alone proves nothing
+    from_project: bool = False  # the server comes from a project, not from the user
+    server_identity: str = ""  # which command or URL the server is; its name alone proves nothing
     caller: str = ""  # whom a gateway asks for; what one of them agreed to is nobody else's
     project: str = ""  # for grants that hold in one project only
 
     @property
-    def full(self) -> str:
+    def full_name(self) -> str:
         """The name as the host spells it."""
         return make_full_name(self.server, self.tool) if self.tool else self.server
 
-    def with_arguments(self, arguments: Mapping[str, Any]) -> "Question":
+    def with_arguments(self, arguments: Mapping[str, Any]) -> "PolicyRequest":
         """The question about a call with these arguments, decoded by the schema: judge and send these."""
         return replace(self, arguments=normalize(self.schema, arguments))
 
@@ -193,11 +193,11 @@ class Question(Struct, frozen=True, kw_only=True):
 class Rule(Struct, frozen=True, kw_only=True):
     """One rule: a verdict, and what it is about. What is left out matches everything."""
 
-    verdict: Verdict
+    action: Verdict
     server: tuple[str, ...] = ()
     tool: tuple[str, ...] = ()
     kind: tuple[str, ...] = ()
-    facts: Mapping[str, bool] = {}
+    annotations: Mapping[str, bool] = {}
     when: tuple[Condition, ...] = ()
     unless: tuple[Condition, ...] = ()
     reason: str = ""
@@ -207,57 +207,57 @@ class Rule(Struct, frozen=True, kw_only=True):
         """Whether it looks at arguments."""
         return bool(self.when or self.unless)
 
-    def applies(self, question: Question) -> bool:
+    def matches(self, request: PolicyRequest) -> bool:
         """Whether this rule speaks about the question."""
-        return self.misses(question) is None
+        return self.misses(request) is None
 
-    def misses(self, question: Question) -> str | None:
+    def misses(self, question: PolicyRequest) -> str | None:
         """Why it does not speak about the question; None if it does."""
         if not self._matches_name(question):
             return NAME_MISMATCH
         if mismatch := self._explain_kind_mismatch(question):
             return mismatch
-        for name, expected in self.facts.items():
+        for name, expected in self.annotations.items():
             if question.fact(name) is not expected:
                 trust = "" if question.trusted else ", and the server is not trusted to say so"
                 return f"{name} is not {str(expected).lower()}{trust}"
         return self._explain_argument_mismatch(question.arguments, question.schema) if self.conditional else None
 
-    def _matches_name(self, request: Question) -> bool:
+    def _matches_name(self, request: PolicyRequest) -> bool:
         if self.server and not any(fnmatchcase(request.server, glob) for glob in self.server):
             return False
         return not self.tool or any(self._matches_tool(glob, request) for glob in self.tool)
 
-    def _matches_tool(self, glob: str, request: Question) -> bool:
-        if self.verdict == "allow":
+    def _matches_tool(self, glob: str, request: PolicyRequest) -> bool:
+        if self.action == "allow":
             is_uri = request.kind in _URI_KINDS
             return matches_permissive(
                 glob, request.server, request.tool, has_server_rule=bool(self.server), is_certain_uri=is_uri
             )
         return matches_restrictive(glob, request.server, request.tool)
 
-    def _explain_kind_mismatch(self, request: Question) -> str | None:
+    def _explain_kind_mismatch(self, request: PolicyRequest) -> str | None:
         kind = request.kind
-        if self.facts and not kind.startswith("tool."):
+        if self.annotations and not kind.startswith("tool."):
             return "only tools say such things of themselves"
         if self.kind:
             return None if any(fnmatchcase(kind, glob) for glob in self.kind) else "another kind"
         if kind == "definition.changed" or (kind in CONFIGURED_KINDS and not self._is_forbidding(request)):
             return f"it covers {kind} only if it names the kind"
-        if kind in SERVER_REQUESTED_KINDS and self.verdict == "allow":
+        if kind in SERVER_REQUESTED_KINDS and self.action == "allow":
             return f"an allow covers {kind} only if it names the kind"
         return None
 
-    def _is_forbidding(self, request: Question) -> bool:
+    def _is_forbidding(self, request: PolicyRequest) -> bool:
         """Whether it wants nothing to do with a server, or with this of it."""
-        return self.verdict in ("deny", "hide") and bool(request.tool or not self.tool)
+        return self.action in ("deny", "hide") and bool(request.tool or not self.tool)
 
     def _explain_argument_mismatch(
         self, arguments: Mapping[str, Any] | None, schema: Mapping[str, Any] | None
     ) -> str | None:
         if arguments is None:
             return "it depends on the arguments"
-        match_if_unclear = self.verdict != "allow"
+        match_if_unclear = self.action != "allow"
         for condition in self.when:
             if not condition.evaluate(arguments, if_unclear=match_if_unclear, schema=schema):
                 return f"needs {condition}, got {condition.describe_value(arguments)}"
@@ -268,10 +268,10 @@ class Rule(Struct, frozen=True, kw_only=True):
         return None
 
     def __str__(self) -> str:
-        parts: list[str] = [self.verdict]
+        parts: list[str] = [self.action]
         for name, globs in (("server", self.server), ("tool", self.tool), ("kind", self.kind)):
             parts += [f"{name} {' or '.join(map(clip, globs))}"] if globs else []
-        parts += [name if expected else f"not {name}" for name, expected in self.facts.items()]
+        parts += [name if expected else f"not {name}" for name, expected in self.annotations.items()]
         parts += [f"when {' and '.join(map(str, self.when))}"] if self.when else []
         parts += [f"unless {' and '.join(map(str, self.unless))}"] if self.unless else []
         return ", ".join(parts) + (f" ({clip(self.reason)})" if self.reason else "")
@@ -282,23 +282,23 @@ Conditions: TypeAlias = "Condition | Mapping[str, Any] | Iterable[Condition | Ma
 
 
 def rule(
-    verdict: Verdict,
+    action: Verdict,
     *,
     server: Globs = (),
     tool: Globs = (),
     kind: Globs = (),
     read_only: bool | None = None,
     destructive: bool | None = None,
-    annotation: Mapping[str, bool] | None = None,
+    annotations: Mapping[str, bool] | None = None,
     when: Conditions = (),
     unless: Conditions = (),
     reason: str = "",
 ) -> Rule:
     """One rule of a policy. Names are globs; a tool is named alone or as `server.tool`; conditions hold all at once."""
-    if verdict not in STRICTNESS:
-        raise ValueError(f"a verdict is allow, ask, deny or hide, not {verdict!r}")
+    if action not in STRICTNESS:
+        raise ValueError(f"a verdict is allow, ask, deny or hide, not {action!r}")
     hints = {"read_only": read_only, "destructive": destructive}
-    for name, value in (annotation or {}).items():
+    for name, value in (annotations or {}).items():
         if name not in _HINT_BY_SPELLING:
             raise ValueError(
                 f"no hint is called {name!r}; there are {', '.join(dict.fromkeys(_HINT_BY_SPELLING.values()))}"
@@ -308,16 +308,16 @@ def rule(
         if value is not None and type(value) is not bool:
             raise ValueError(f"{name} is true or false, not {value!r}")
     new_rule = Rule(
-        verdict=verdict,
+        action=action,
         server=_as_globs(server),
         tool=_as_globs(tool),
         kind=tuple(map(check_kind_glob, _as_globs(kind))),
-        facts={name: value for name, value in hints.items() if value is not None},
+        annotations={name: value for name, value in hints.items() if value is not None},
         when=_as_conditions(when),
         unless=_as_conditions(unless),
         reason=reason,
     )
-    if new_rule.verdict == "hide" and new_rule.conditional:
+    if new_rule.action == "hide" and new_rule.conditional:
         raise ValueError("a tool is hidden or it is not: hide cannot depend on arguments")
     return new_rule
 

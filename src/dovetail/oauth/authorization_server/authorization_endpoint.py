@@ -16,7 +16,7 @@ from dovetail.oauth import proofs
 from dovetail.oauth.authorization_server import clients, pages
 from dovetail.oauth.authorization_server.client_authentication import ClientAuthenticator, OAuthError
 from dovetail.oauth.authorization_server.clients import InvalidClient, can_use_client_credentials
-from dovetail.oauth.authorization_server.identity_provider import SecretSealer, Upstream
+from dovetail.oauth.authorization_server.identity_provider import SecretSealer, UpstreamProvider
 from dovetail.oauth.authorization_server.responses import (
     Request,
     Response,
@@ -74,7 +74,7 @@ class AuthorizationEndpoints:
         settings: AuthorizationServerSettings,
         store: Store,
         token_issuer: OAuthTokenIssuer,
-        identity_provider: Upstream | None,
+        identity_provider: UpstreamProvider | None,
         sealer: SecretSealer,
     ) -> None:
         self._settings = settings

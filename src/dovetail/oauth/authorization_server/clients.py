@@ -252,28 +252,28 @@ def known_client(
     redirect_uris: Sequence[str] = (),
     client_name: str = "",
     client_secret: str | None = None,
-    keys: Any = None,
+    public_keys: Any = None,
     scopes: str | Sequence[str] = (),
 ) -> ClientRecord:
     """A client written down beforehand; with a secret, or with its public keys: a JWK set or PEM texts.
 
     Without redirect_uris it is a program, which acts for itself and not for users, with these scopes.
     """
-    if not redirect_uris and client_secret is None and keys is None:
+    if not redirect_uris and client_secret is None and public_keys is None:
         raise ValueError("a client has redirect_uris=; a program, which has none, client_secret= or keys=")
     if redirect_uris and scopes:
         raise ValueError("scopes= are those of a program, which has no redirect_uris=: users decide on all others")
     if client_secret is not None and not client_secret.strip():
         raise ValueError("client_secret= is blank: anyone could be this client")
-    if client_secret is not None and keys is not None:
+    if client_secret is not None and public_keys is not None:
         raise ValueError("a client proves who it is by client_secret= or by keys=, not by both")
     return ClientRecord(
         client_id=client_id,
         client_name=client_name or client_id,
         redirect_uris=tuple(check_redirect_uri(uri) for uri in redirect_uris),
-        method="private_key_jwt" if keys is not None else "none" if client_secret is None else ANY_SECRET_METHOD,
+        method="private_key_jwt" if public_keys is not None else "none" if client_secret is None else ANY_SECRET_METHOD,
         secret_mark=None if client_secret is None else hash_secret(client_secret),
-        jwks=None if keys is None else {"keys": [key.jwk for key in signing.load_keys(keys)]},
+        jwks=None if public_keys is None else {"keys": [key.jwk for key in signing.load_keys(public_keys)]},
         grant_types=GRANT_TYPES if redirect_uris else (CLIENT_CREDENTIALS,),
         scopes=validate_scopes(split_scopes(scopes)),
     )

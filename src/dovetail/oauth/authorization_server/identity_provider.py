@@ -25,7 +25,7 @@ _PLAIN_VALUE: Final = re.compile(r"[A-Za-z0-9._~\-]+(:[0-9]+)?")
 _USER_CLAIMS: Final = ("name", "email", "login", "preferred_username", "picture")
 
 
-class Provider(Struct, frozen=True, kw_only=True):
+class ProviderMetadata(Struct, frozen=True, kw_only=True):
     """What has to be known of a provider."""
 
     name: str
@@ -33,13 +33,13 @@ class Provider(Struct, frozen=True, kw_only=True):
     token_endpoint: str
     userinfo_endpoint: str
     issuer: str | None = None  # checked where the provider names itself in its answer
-    subject: str = "sub"  # where its user document names the user, always the same way
+    subject_claim: str = "sub"  # where its user document names the user, always the same way
     scopes: tuple[str, ...] = ("openid",)
-    method: str = "client_secret_post"
-    extra: dict[str, str] = field(default_factory=dict)  # said at the authorization endpoint
+    token_endpoint_auth_method: str = "client_secret_post"
+    extra_params: dict[str, str] = field(default_factory=dict)  # said at the authorization endpoint
 
 
-# Facts of the providers' own documentation. `{...}` is filled in by what `Upstream` is given.
+# Facts of the providers' own documentation. `{...}` is filled in by what `UpstreamProvider` is given.
 PROVIDER_PRESETS: Final[dict[str, dict[str, Any]]] = {
     "github": {
         "issuer": "https://github.com/login/oauth",
@@ -101,7 +101,7 @@ PROVIDER_PRESETS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-class Upstream:
+class UpstreamProvider:
     """A provider whose users log in here, and the registration this server has there.
 
     provider: one of the known ones, with what it needs (`tenant`, `domain`, `realm`); or a Provider of your own; or,
@@ -112,33 +112,33 @@ class Upstream:
 
     def __init__(
         self,
-        provider: str | Provider | None = None,
+        provider: str | ProviderMetadata | None = None,
         *,
         client_id: str,
         client_secret: str,
         issuer: str | None = None,
         scopes: Sequence[str] | None = None,
-        allow: Callable[[Mapping[str, Any]], bool] | None = None,
+        allow_user: Callable[[Mapping[str, Any]], bool] | None = None,
         **parts: str,
     ) -> None:
         if (provider is None) == (issuer is None):
             raise ValueError("an Upstream is a known provider, or any other by its issuer")
         if issuer is not None and not is_secure_url(issuer):
             raise ValueError(f"issuer must be an https URL, as the provider's metadata says it, not {issuer!r}")
-        _check_allow_user(allow)
+        _check_allow_user(allow_user)
         self._provider = _load_preset(provider, parts) if isinstance(provider, str) else provider
         self._issuer = issuer
         self._client_id = client_id
         self._client_secret = client_secret
         self._scopes = None if scopes is None else tuple(scopes)
-        self._allow_user = allow
+        self._allow_user = allow_user
 
     @property
     def name(self) -> str:
         """What users are told it is called."""
         return self._provider.name if self._provider is not None else (self._issuer or "")
 
-    def provider(self) -> Flow[Provider]:
+    def provider(self) -> Flow[ProviderMetadata]:
         """The provider; found out once where only its issuer is given."""
         if self._provider is None:
             assert self._issuer is not None
@@ -156,13 +156,13 @@ class Upstream:
                 raise LoginFailed("the provider publishes no metadata that can be used") from failure_cause
             supported = metadata.token_endpoint_auth_methods_supported or ["client_secret_basic"]
             supports_post = "client_secret_post" in supported
-            self._provider = Provider(
+            self._provider = ProviderMetadata(
                 name=self._issuer,
                 issuer=self._issuer,
                 authorization_endpoint=metadata.authorization_endpoint,
                 token_endpoint=metadata.token_endpoint,
                 userinfo_endpoint=metadata.userinfo_endpoint,
-                method="client_secret_post" if supports_post else "client_secret_basic",
+                token_endpoint_auth_method="client_secret_post" if supports_post else "client_secret_basic",
             )
         if not all(map(is_secure_url, (self._provider.token_endpoint, self._provider.userinfo_endpoint))):
             raise LoginFailed("the provider's endpoints are not https")
@@ -171,7 +171,7 @@ class Upstream:
     def leave(self, callback: str, state: str, challenge: str) -> Flow[str]:
         """Where the user's browser is sent."""
         provider = yield from self.provider()
-        fields = provider.extra | {
+        fields = provider.extra_params | {
             "response_type": "code",
             "client_id": self._client_id,
             "redirect_uri": callback,
@@ -203,7 +203,7 @@ class Upstream:
         headers = {"authorization": f"Bearer {token.access_token}"}
         response = yield from fetch(provider.userinfo_endpoint, headers)
         user_info = response.json() if response.status == 200 else None
-        subject = user_info.get(provider.subject) if user_info is not None else None
+        subject = user_info.get(provider.subject_claim) if user_info is not None else None
         if user_info is None or isinstance(subject, bool) or not isinstance(subject, str | int) or subject == "":
             raise LoginFailed("the provider does not say who logged in") from login_error(
                 provider.userinfo_endpoint, response
@@ -224,9 +224,9 @@ class Upstream:
             new_token if new_token.refresh_token is not None else replace(new_token, refresh_token=token.refresh_token)
         )
 
-    def _request_token(self, provider: Provider, form: dict[str, str]) -> Flow[Token]:
+    def _request_token(self, provider: ProviderMetadata, form: dict[str, str]) -> Flow[Token]:
         headers: dict[str, str] = {}
-        if provider.method == "client_secret_basic":
+        if provider.token_endpoint_auth_method == "client_secret_basic":
             headers["authorization"] = build_basic_auth(self._client_id, self._client_secret)
         else:
             form = form | {"client_id": self._client_id, "client_secret": self._client_secret}
@@ -247,7 +247,7 @@ def _check_allow_user(allow: Any) -> None:
         )
 
 
-def _load_preset(name: str, parts: Mapping[str, str]) -> Provider:
+def _load_preset(name: str, parts: Mapping[str, str]) -> ProviderMetadata:
     preset = PROVIDER_PRESETS.get(name)
     if preset is None:
         raise ValueError(f"provider must be one of {', '.join(PROVIDER_PRESETS)}, or a Provider, not {name!r}")
@@ -263,7 +263,7 @@ def _load_preset(name: str, parts: Mapping[str, str]) -> Provider:
             raise ValueError(f"the provider {name} takes no {part}=")
         if not _PLAIN_VALUE.fullmatch(value):
             raise ValueError(f"{part}= is a plain name, such as login.example.com, without https:// or slashes")
-    return Provider(name=name, **fields)
+    return ProviderMetadata(name=name, **fields)
 
 
 class SecretSealer:

@@ -22,7 +22,7 @@ from dovetail.oauth.authorization_server.store import (
 from dovetail.oauth.flow import Flow, Now
 from dovetail.oauth.guard import keys as signing
 from dovetail.oauth.guard.claims import TokenRejected, check_audience
-from dovetail.oauth.guard.verifiers import JwtVerifier
+from dovetail.oauth.guard.verifiers import JWTVerifier
 from dovetail.protocol.principal import Principal
 from dovetail.wire.base import replace
 from dovetail.wire.raw_message import to_plain
@@ -270,7 +270,7 @@ class LocalTokenVerifier:
         self.issuer = token_issuer.issuer
         self._token_issuer = token_issuer
         self._audience = tuple(audience)
-        self._jwt_verifier: JwtVerifier | None = None
+        self._jwt_verifier: JWTVerifier | None = None
 
     @property
     def alone(self) -> bool:
@@ -285,8 +285,8 @@ class LocalTokenVerifier:
         """Who the token speaks for."""
         now: float = yield Now()
         if self._jwt_verifier is None:
-            self._jwt_verifier = JwtVerifier(
-                issuer=self.issuer, keys=self._token_issuer.build_jwks(now), audience=self._audience or None
+            self._jwt_verifier = JWTVerifier(
+                issuer=self.issuer, public_keys=self._token_issuer.build_jwks(now), audience=self._audience or None
             )
         principal = yield from self._jwt_verifier.verify(token, resource)
         check_audience(principal.claims, self._audience or resource)

@@ -38,7 +38,7 @@ class Guard:
     scopes_supported: what the metadata names, and a login may ask for: `scopes` and those of the server's tools,
         resources and prompts, unless you say otherwise.
     dpop: True if every token must be bound to a key. Tokens that are bound are always checked.
-    dpop_nonces: whether proofs must repeat a nonce of ours.
+    require_dpop_nonce: whether proofs must repeat a nonce of ours.
     secret: what the nonces are made of, at least 16 bytes; the same in every process behind one address.
     show_locked: whether tools, resources and prompts are listed to callers who lack their scopes, so that a client can
         ask for these by calling.
@@ -47,28 +47,28 @@ class Guard:
     def __init__(
         self,
         *verifiers: Verifier,
-        scopes: Sequence[str] = (),
-        implied: Mapping[str, Sequence[str]] | None = None,
+        required_scopes: Sequence[str] = (),
+        implied_scopes: Mapping[str, Sequence[str]] | None = None,
         authorization_servers: Sequence[str] | None = None,
         scopes_supported: Sequence[str] | None = None,
-        dpop: bool = False,
-        dpop_nonces: bool = False,
-        secret: str | bytes | None = None,
-        show_locked: bool = False,
+        require_dpop: bool = False,
+        require_dpop_nonce: bool = False,
+        secret_key: str | bytes | None = None,
+        list_restricted: bool = False,
     ) -> None:
         if not verifiers:
-            raise ValueError("a Guard needs at least one verifier: JwtVerifier(...), IntrospectionVerifier(...)")
+            raise ValueError("a Guard needs at least one verifier: JWTVerifier(...), IntrospectionVerifier(...)")
         for verifier in verifiers:
             _check_verifier(verifier)
-        self.show_locked = show_locked
+        self.show_locked = list_restricted
         self._verifiers = verifiers
-        self._required_scopes = validate_scopes(scopes)
-        self._implied_scopes = {scope: validate_scopes(included) for scope, included in (implied or {}).items()}
+        self._required_scopes = validate_scopes(required_scopes)
+        self._implied_scopes = {scope: validate_scopes(included) for scope, included in (implied_scopes or {}).items()}
         issuers = [verifier.issuer for verifier in verifiers if verifier.issuer is not None]
         self._issuer_urls = list(dict.fromkeys(issuers if authorization_servers is None else authorization_servers))
         self._scopes_supported = None if scopes_supported is None else validate_scopes(scopes_supported)
-        self._require_dpop = dpop
-        self._proof_checker = DPoPChecker(require_nonce=dpop_nonces, secret=secret)
+        self._require_dpop = require_dpop
+        self._proof_checker = DPoPChecker(require_nonce=require_dpop_nonce, secret=secret_key)
 
     @property
     def leads(self) -> bool:
@@ -182,7 +182,7 @@ class Guard:
         parameters = ", ".join(f'{name}="{value}"' for name, value in fields.items() if value is not None)
         challenge = f"{'DPoP' if use_dpop else 'Bearer'} {parameters}".strip()
         message = "Authentication is required" if description is None else f"Not served: {description}"
-        return Denied(message, status=status, challenge=challenge, nonce=nonce)
+        return Denied(message, status=status, challenge=challenge, dpop_nonce=nonce)
 
     def scopes_for(self, needed: Iterable[str], granted: Iterable[str] = ()) -> Sequence[str]:
         """Return the scopes a token needs for a request: those of every request, `needed`, and those that it has."""
@@ -218,13 +218,13 @@ def _check_verifier(verifier: Any) -> None:
         return
     description = f"the class {verifier.__name__} itself" if isinstance(verifier, type) else type(verifier).__name__
     if isinstance(verifier, str | Mapping):
-        description += ": a table of tokens is StaticTokens({token: name})"
+        description += ": a table of tokens is StaticTokenVerifier({token: name})"
     elif callable(getattr(verifier, "verifier", None)):
         description += ": pass its .verifier()"
     elif callable(verifier) and not isinstance(verifier, type):
         description += ": a function that identifies callers is asgi(authenticate=...)"
     raise TypeError(
-        "auth must be Guard(...), JwtVerifier(...), IntrospectionVerifier(...), StaticTokens(...) or a list of "
+        "auth must be Guard(...), JWTVerifier(...), IntrospectionVerifier(...), StaticTokenVerifier(...) or a list of "
         f"verifiers, not {description}"
     )
 

@@ -46,7 +46,7 @@ class Verifier(Protocol):
         ...
 
 
-class JwtVerifier:
+class JWTVerifier:
     """Tokens that are JWTs of one issuer, checked by its public keys.
 
     issuer: as it stands in the tokens. Its metadata says where its keys are, unless you do.
@@ -60,25 +60,25 @@ class JwtVerifier:
         *,
         issuer: str,
         audience: str | Sequence[str] | None = None,
-        jwks_url: str | None = None,
-        keys: Any = None,
+        jwks_uri: str | None = None,
+        public_keys: Any = None,
         algorithms: Sequence[str] = ASYMMETRIC_ALGORITHMS,
         scope_claims: Sequence[str] = SCOPE_CLAIMS,
         leeway: float = 30.0,
     ) -> None:
         if not isinstance(issuer, str) or not issuer:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ValueError("a JwtVerifier needs the issuer of its tokens")
-        if jwks_url is None and keys is None and not is_secure_url(issuer):
+            raise ValueError("a JWTVerifier needs the issuer of its tokens")
+        if jwks_uri is None and public_keys is None and not is_secure_url(issuer):
             raise ValueError(
                 f"issuer must be an https URL, as it stands in the tokens, not {issuer!r}: its keys are found there, "
                 "unless you give jwks_url= or keys="
             )
-        if jwks_url is not None and not is_secure_url(jwks_url):
+        if jwks_uri is not None and not is_secure_url(jwks_uri):
             raise ValueError("jwks_url must be https: whoever can change the keys can make tokens")
         self.issuer = issuer
         self._audience = as_tuple(audience)
-        self._jwks_url = jwks_url
-        self._fixed_keys = None if keys is None else signing.load_keys(keys)
+        self._jwks_url = jwks_uri
+        self._fixed_keys = None if public_keys is None else signing.load_keys(public_keys)
         self._algorithms = signing.check_algorithms(algorithms)
         self._scope_claims = as_tuple(scope_claims) or SCOPE_CLAIMS
         self._leeway = leeway
@@ -173,23 +173,23 @@ class IntrospectionVerifier:
     def __init__(
         self,
         *,
-        endpoint: str,
+        introspection_endpoint: str,
         client_id: str,
         client_secret: str,
         issuer: str | None = None,
         audience: str | Sequence[str] | None = None,
         scope_claims: Sequence[str] = SCOPE_CLAIMS,
-        remember: float = 0.0,
+        cache_ttl: float = 0.0,
         leeway: float = 30.0,
     ) -> None:
-        if not is_secure_url(endpoint):
+        if not is_secure_url(introspection_endpoint):
             raise ValueError("the endpoint must be https: tokens travel there")
         self.issuer = issuer
-        self._endpoint = endpoint
+        self._endpoint = introspection_endpoint
         self._credentials = build_basic_auth(client_id, client_secret)
         self._audience = as_tuple(audience)
         self._scope_claims = as_tuple(scope_claims) or SCOPE_CLAIMS
-        self._cache_ttl = remember
+        self._cache_ttl = cache_ttl
         self._leeway = leeway
         self._verified_tokens: dict[bytes, tuple[float, Principal]] = {}
         self._inactive_tokens: dict[bytes, float] = {}
@@ -239,7 +239,7 @@ class IntrospectionVerifier:
         return principal
 
 
-class StaticTokens:
+class StaticTokenVerifier:
     """Tokens written down beforehand, for tests and for a few programs of your own: token to principal, or its name."""
 
     issuer: str | None = None
@@ -275,7 +275,7 @@ def as_tuple(values: str | Iterable[str] | None) -> tuple[str, ...]:
 
 def _check_mapping(tokens: Any) -> Mapping[Any, Any]:
     if not isinstance(tokens, Mapping):
-        raise TypeError("StaticTokens takes a table: {token: name or Principal(...)}")
+        raise TypeError("StaticTokenVerifier takes a table: {token: name or Principal(...)}")
     return tokens
 
 

@@ -62,7 +62,7 @@ def _use_given_client(
 ) -> ClientRegistration:
     assert settings.client_id is not None
     check_issuer(server, settings.issuer, saved_client)
-    auth_method = getattr(settings, "token_auth_method", None)
+    auth_method = getattr(settings, "token_endpoint_auth_method", None)
     has_secret = settings.client_secret is not None
     return ClientRegistration(
         issuer=server.issuer,

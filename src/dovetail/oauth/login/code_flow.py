@@ -181,7 +181,7 @@ def read_redirect(params: Mapping[str, str], state: str, server: AuthorizationSe
         error = LoginFailed(
             f"the login was refused: {clip(params['error'], 64)}{': ' + clip(description) if description else ''}"
         )
-        error.reason = params["error"]
+        error.oauth_error = params["error"]
         raise error
     if not params.get("code"):
         raise LoginFailed("the redirect brought no code")

@@ -24,7 +24,7 @@ class RedactedStruct(Struct, frozen=True):
         return f"{type(self).__name__}(…)"
 
 
-class Bearer(RedactedStruct, frozen=True):
+class BearerAuth(RedactedStruct, frozen=True):
     """A token you already have."""
 
     token: str
@@ -60,19 +60,19 @@ class OAuth(RedactedStruct, frozen=True, kw_only=True):
     issuer: str | None = None
     client_metadata_url: str | None = None
     client_name: str = "dovetail"
-    token_auth_method: str | None = None
+    token_endpoint_auth_method: str | None = None
     private_key: str | None = None
-    algorithm: str | None = None
+    signing_algorithm: str | None = None
     scopes: str | Sequence[str] = ()
-    only: bool = False
+    exact_scopes: bool = False
     redirect_uri: str | None = None
-    offline: bool = True
+    offline_access: bool = True
     dpop: bool | None = None  # None: where the server wants it
     open_browser: Callable[[str], Any] | None = None
-    paste: Callable[[str], Any] | None = None
-    store: Any = "file"
+    paste_redirect: Callable[[str], Any] | None = None
+    token_store: Any = "file"
     timeout: float = 300.0  # for the user to log in
-    local: bool | None = None
+    allow_private_network: bool | None = None
 
     def __post_init__(self) -> None:
         _check_client(self)
@@ -80,13 +80,13 @@ class OAuth(RedactedStruct, frozen=True, kw_only=True):
             raise ValueError("private_key= belongs to a client: give its client_id= or client_metadata_url= too")
         if self.private_key is not None and self.client_secret is not None:
             raise ValueError("a client proves who it is by client_secret= or by private_key=, not by both")
-        if self.redirect_uri is not None and self.paste is None and not _is_loopback_uri(self.redirect_uri):
+        if self.redirect_uri is not None and self.paste_redirect is None and not _is_loopback_uri(self.redirect_uri):
             raise ValueError(
                 f"redirect_uri must be http://127.0.0.1:…, http://localhost:… or http://[::1]:…, not "
                 f"{self.redirect_uri!r}: nothing here would hear of another; paste= brings its answer back by hand"
             )
         _check_callable("open_browser", self.open_browser, "of the URL")
-        _check_callable("paste", self.paste, "of the URL that returns where the browser ended, such as input")
+        _check_callable("paste", self.paste_redirect, "of the URL that returns where the browser ended, such as input")
         _check_key(self.private_key)
 
 
@@ -100,14 +100,14 @@ class DeviceLogin(RedactedStruct, frozen=True, kw_only=True):
     client_name: str = "dovetail"
     scopes: str | Sequence[str] = ()
     dpop: bool | None = None
-    show: Callable[[str, str], Any] | None = None  # called with the URL and the code; None: logged as a warning
-    store: Any = "file"
+    show_code: Callable[[str, str], Any] | None = None  # called with the URL and the code; None: logged as a warning
+    token_store: Any = "file"
     timeout: float = 900.0
-    local: bool | None = None
+    allow_private_network: bool | None = None
 
     def __post_init__(self) -> None:
         _check_client(self)
-        _check_callable("show", self.show, "of the URL and the code")
+        _check_callable("show", self.show_code, "of the URL and the code")
 
 
 class ClientCredentials(RedactedStruct, frozen=True, kw_only=True):
@@ -116,17 +116,17 @@ class ClientCredentials(RedactedStruct, frozen=True, kw_only=True):
     client_id: str
     client_secret: str | None = None
     private_key: str | None = None
-    algorithm: str | None = None  # None: as the key suggests
+    signing_algorithm: str | None = None  # None: as the key suggests
     scopes: str | Sequence[str] = ()
-    token_auth_method: str | None = None
+    token_endpoint_auth_method: str | None = None
     issuer: str | None = None
     dpop: bool | None = None
-    local: bool | None = None
+    allow_private_network: bool | None = None
 
     def __post_init__(self) -> None:
         if (self.client_secret is None) == (self.private_key is None):
             raise ValueError("ClientCredentials takes one proof: client_secret= or private_key=")
-        _check_auth_method(self.token_auth_method)
+        _check_auth_method(self.token_endpoint_auth_method)
         _check_scopes_and_issuer(self)
         _check_key(self.private_key)
 
@@ -147,7 +147,7 @@ class EnterpriseLogin(RedactedStruct, frozen=True, kw_only=True):
     issuer: str | None = None
     scopes: str | Sequence[str] = ()
     dpop: bool | None = None
-    local: bool | None = None
+    allow_private_network: bool | None = None
 
     def __post_init__(self) -> None:
         _check_token("id_token", self.id_token)
@@ -168,7 +168,7 @@ class WorkloadIdentity(RedactedStruct, frozen=True, kw_only=True):
     issuer: str | None = None
     scopes: str | Sequence[str] = ()
     dpop: bool | None = None
-    local: bool | None = None
+    allow_private_network: bool | None = None
 
     def __post_init__(self) -> None:
         _check_token("assertion", self.assertion)
@@ -221,12 +221,12 @@ def _check_client(settings: OAuth | DeviceLogin) -> None:
         if parts is None or parts.scheme != "https" or parts.path in ("", "/"):
             # spec: client-registration#client-id-metadata-documents
             raise ValueError("client_metadata_url must be an https URL with a path: it is the client's name")
-    _check_auth_method(getattr(settings, "token_auth_method", None))
+    _check_auth_method(getattr(settings, "token_endpoint_auth_method", None))
 
 
 def _check_auth_method(method: str | None) -> None:
     if method is not None and method not in _AUTH_METHODS:
-        raise ValueError(f"token_auth_method must be one of {', '.join(_AUTH_METHODS)}, not {method!r}")
+        raise ValueError(f"token_endpoint_auth_method must be one of {', '.join(_AUTH_METHODS)}, not {method!r}")
 
 
 def _check_token(name: str, value: Any) -> None:

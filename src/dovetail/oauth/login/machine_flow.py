@@ -43,7 +43,11 @@ def log_in_with_credentials(
         _check_issuer_named(server, server_url, settings.issuer, "client_secret=")
     scopes = choose_scopes(challenge, document, server, settings, saved_login)
     resource = document.resource if document is not None else server_url
-    method = "private_key_jwt" if settings.private_key else choose_auth_method(server, True, settings.token_auth_method)
+    method = (
+        "private_key_jwt"
+        if settings.private_key
+        else choose_auth_method(server, True, settings.token_endpoint_auth_method)
+    )
     client = _build_client(server, settings.client_id, settings.client_secret, method)
     fields = {"grant_type": "client_credentials", "resource": resource} | _scope_field(scopes)
     key = choose_proof_key(settings.dpop, challenge, document, saved_login)
@@ -153,11 +157,11 @@ def _poll_for_token(
         if response.status == 200:
             return parse_issued_token(response, now, key)
         error = login_error("device login", response)
-        if error.reason == "slow_down":
+        if error.oauth_error == "slow_down":
             interval += 5.0
         elif response.status == 0:
             interval = min(interval * 2, 60.0)  # RFC 8628, section 3.5: ask less often what does not answer
-        elif error.reason != "authorization_pending":
+        elif error.oauth_error != "authorization_pending":
             raise error
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dovetail.errors import MCPError
 from dovetail.protocol.exchange import Exchange
-from dovetail.protocol.limits import Limits
+from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.mountable import ChangeCallback, ItemKind, Mountable
 from dovetail.protocol.principal import Principal
 from dovetail.server.change_notices import Subscriptions
@@ -51,7 +51,7 @@ class MountingServer(Protocol):
     @property
     def keeps_results(self) -> bool: ...
     @property
-    def limits(self) -> Limits: ...
+    def limits(self) -> ServerLimits: ...
     @property
     def changes(self) -> Subscriptions: ...
     @property

@@ -20,7 +20,7 @@ from dovetail.errors import (
     clip,
 )
 from dovetail.protocol.exchange import Exchange, convert_params
-from dovetail.protocol.middleware import Call
+from dovetail.protocol.middleware import CallNext
 from dovetail.protocol.mountable import ITEM_KINDS, ChangeCallback, ItemKind, Mountable
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.subscription_filter import RESOURCE_UPDATED
@@ -89,7 +89,7 @@ class RemoteSubscription:
 class MountedServers:
     """Everything mounted on one server, and the work of that server with it."""
 
-    def __init__(self, server: MountingServer, own_handlers: Mapping[str, Call]) -> None:
+    def __init__(self, server: MountingServer, own_handlers: Mapping[str, CallNext]) -> None:
         self._server = server
         self._own_handlers = own_handlers
         self._mounts: list[Mount] = []
@@ -99,7 +99,7 @@ class MountedServers:
         self._session_subscriptions: dict[tuple[str, Principal | None], RemoteSubscription] = {}  # those of sessions
         self._subscription_tasks: set[asyncio.Task[None]] = set()
         self._stop_tasks: set[asyncio.Task[None]] = set()
-        self.handlers: dict[str, Call] = {
+        self.handlers: dict[str, CallNext] = {
             **own_handlers,
             **dict.fromkeys(_LIST_METHODS, self._list_page),
             "tools/call": self._call_tool,
@@ -328,8 +328,8 @@ class MountedServers:
         except MCPError as exc:
             return build_error_result(str(exc))
         result = await self._forward(mount, exchange, {"name": inner_name, "arguments": inner_arguments})
-        if transform.arguments and isinstance(error := exchange.fault, InvalidArguments):
-            exchange.fault = translated = _translate_error(error, transform, name)
+        if transform.arguments and isinstance(error := exchange.exception, InvalidArguments):
+            exchange.exception = translated = _translate_error(error, transform, name)
             if result == build_error_result(str(error)):
                 return build_error_result(str(translated))
         if isinstance(result, CallToolResult):
@@ -366,7 +366,11 @@ class MountedServers:
 
     async def _read_resource(self, exchange: Exchange) -> Result | bytes:
         uri = exchange.params.get("uri")
-        if type(uri) is not str or len(uri) > self._server.limits.uri or self._has_own("resource", uri, exchange):
+        if (
+            type(uri) is not str
+            or len(uri) > self._server.limits.max_uri_bytes
+            or self._has_own("resource", uri, exchange)
+        ):
             return await self._own_handlers["resources/read"](exchange)
         resolved = await self.resolver.find("resource", uri, exchange)
         if resolved is None:

@@ -12,7 +12,7 @@ from dovetail.wire.prompts import Prompt, PromptArgument
 from dovetail.wire.tools import Tool
 
 
-class Argument(Struct, frozen=True, kw_only=True):
+class ArgTransform(Struct, frozen=True, kw_only=True):
     """What becomes of one argument: other words, or a fixed value, which is then no longer asked for."""
 
     name: str | None = None
@@ -27,10 +27,10 @@ class Transform(Struct, frozen=True, kw_only=True):
     title: str | None = None
     description: str | None = None
     hide: bool = False
-    arguments: Mapping[str, Argument] | None = None
+    arguments: Mapping[str, ArgTransform] | None = None
 
     @property
-    def _argument_transforms(self) -> Mapping[str, Argument]:
+    def _argument_transforms(self) -> Mapping[str, ArgTransform]:
         return self.arguments or {}
 
     def declared(self, declaration: Any) -> Any:
@@ -177,7 +177,7 @@ def check_transforms(transforms: Any) -> dict[str, Transform]:
         if not isinstance(transform, Transform):
             raise TypeError(f"the transform of {inner_name!r} must be a Transform(...), not {type(transform).__name__}")
         for name, argument in cast("Mapping[str, Any]", transform.arguments or {}).items():
-            if not isinstance(argument, Argument):
+            if not isinstance(argument, ArgTransform):
                 type_name = type(argument).__name__
                 raise TypeError(
                     f"the argument {name!r} in the transform of {inner_name!r} must be an Argument, not {type_name}"
@@ -190,5 +190,5 @@ def check_transforms(transforms: Any) -> dict[str, Transform]:
     return valid_transforms
 
 
-_IDENTITY_ARGUMENT = Argument()
+_IDENTITY_ARGUMENT = ArgTransform()
 IDENTITY_TRANSFORM = Transform()

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote, urlencode
 
 from dovetail.errors import ToolError, TransportError, clip
-from dovetail.protocol.http_types import SendRequest, WebReply, WebRequest
+from dovetail.protocol.http_types import HTTPRequest, HTTPResponse, SendRequest
 from dovetail.server.context import Context
 from dovetail.server.media import File, Image
 from dovetail.server.openapi.document import Operation, Parameter
@@ -65,7 +65,7 @@ class OperationCall:
         headers = self._headers(ctx)
         return await headers if inspect.isawaitable(headers) else headers
 
-    def build_request(self, arguments: Mapping[str, Any]) -> WebRequest:
+    def build_request(self, arguments: Mapping[str, Any]) -> HTTPRequest:
         """The request a call stands for; ToolError for values that cannot be put where they belong."""
         operation, path = self._operation, self._operation.path
         query: list[tuple[str, str]] = []
@@ -95,7 +95,7 @@ class OperationCall:
             headers["Cookie"] = "; ".join(cookies)
         data = self._encode_body(arguments, body, headers)
         url = self._base_url + path + (f"?{urlencode(query, quote_via=quote)}" if query else "")
-        return WebRequest(operation.method, url, headers, data)
+        return HTTPRequest(operation.method, url, headers, data)
 
     def _check_no_overlap(self, parameter: Parameter, pairs: list[tuple[str, str]]) -> None:
         """An object written out as parameters must not pass for another one."""
@@ -122,24 +122,24 @@ class OperationCall:
             return _encode_multipart(value if isinstance(value, Mapping) else {"value": value}, files)
         return value.encode() if isinstance(value, str) else encode(value)
 
-    def _read_response(self, response: WebReply) -> Any:
+    def _read_response(self, response: HTTPResponse) -> Any:
         content_type = next((value for name, value in response.headers.items() if name.lower() == "content-type"), "")
         content_type = content_type.partition(";")[0].strip().lower()
         if len(response.body) > self._max_response_bytes:
             raise ToolError(
                 f"The reply has {len(response.body)} bytes; at most {self._max_response_bytes} are taken. Ask for less."
             )
-        if 300 <= response.status < 400:
+        if 300 <= response.status_code < 400:
             raise ToolError(
-                f"The service answered {response.status}: it points elsewhere, and redirects are not followed"
+                f"The service answered {response.status_code}: it points elsewhere, and redirects are not followed"
             )
-        if response.status >= 400:
+        if response.status_code >= 400:
             text = clip(response.body[:2000].decode("utf-8", "replace"), 600)
-            raise ToolError(f"The service answered {response.status}{': ' + text if text else ''}")
+            raise ToolError(f"The service answered {response.status_code}{': ' + text if text else ''}")
         if self._promises_json and "json" not in content_type:
-            raise ToolError(f"The service answered {response.status}, but not with the JSON its document promises")
+            raise ToolError(f"The service answered {response.status_code}, but not with the JSON its document promises")
         if not response.body:
-            return f"Done ({response.status})"
+            return f"Done ({response.status_code})"
         if "json" in content_type:
             try:
                 return json.loads(response.body)

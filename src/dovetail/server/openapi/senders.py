@@ -1,4 +1,4 @@
-"""Ways to send a WebRequest: with our HTTP client, with one of the user's, or to an application of this process."""
+"""Ways to send a HTTPRequest: with our HTTP client, with one of the user's, or to an application of this process."""
 
 import asyncio
 import inspect
@@ -8,7 +8,7 @@ from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 from dovetail.errors import MCPError, TransportError
-from dovetail.protocol.http_types import SendRequest, WebReply, WebRequest
+from dovetail.protocol.http_types import HTTPRequest, HTTPResponse, SendRequest
 from dovetail.protocol.limits import FetchLimits
 from dovetail.transports.http_server.asgi import App
 
@@ -23,7 +23,7 @@ def create_sender(client: Any, max_response_bytes: int) -> SendRequest:
     if callable(client):
         return cast("SendRequest", client)
     raise TypeError(
-        "client= takes an async function of a WebRequest, or a client with a `request` method such as httpx's"
+        "client= takes an async function of a HTTPRequest, or a client with a `request` method such as httpx's"
     )
 
 
@@ -45,20 +45,20 @@ def _create_http_sender(max_response_bytes: int) -> SendRequest:
 
     http_client = HTTPClient(limits=FetchLimits(max_body_bytes=max_response_bytes))
 
-    async def send(request: WebRequest) -> WebReply:
+    async def send(request: HTTPRequest) -> HTTPResponse:
         headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in request.headers.items()]
         response = await http_client.fetch(request.method, request.url, headers, request.body)
         body = await response.read()
         response_headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers.items()}
-        return WebReply(response.status, response_headers, body)
+        return HTTPResponse(response.status, response_headers, body)
 
     return send
 
 
 def _create_client_sender(client: Any) -> SendRequest:
-    async def send(request: WebRequest) -> WebReply:
+    async def send(request: HTTPRequest) -> HTTPResponse:
         response = await client.request(request.method, request.url, headers=request.headers, content=request.body)
-        return WebReply(response.status_code, dict(response.headers), response.content)
+        return HTTPResponse(response.status_code, dict(response.headers), response.content)
 
     return send
 
@@ -66,11 +66,11 @@ def _create_client_sender(client: Any) -> SendRequest:
 def create_app_sender(application: Any, max_response_bytes: int) -> SendRequest:
     """Requests to an ASGI application of this process."""
 
-    async def send(request: WebRequest) -> WebReply:
+    async def send(request: HTTPRequest) -> HTTPResponse:
         response = await call_app(
             application, request.method, request.url, request.headers, request.body, max_bytes=max_response_bytes
         )
-        return WebReply(*response)
+        return HTTPResponse(*response)
 
     return send
 

@@ -13,15 +13,15 @@ from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
 
 from dovetail.errors import (
-    CannotConnect,
-    Disconnected,
+    ConnectError,
+    ConnectionLost,
     Forbidden,
-    HttpError,
+    HTTPStatusError,
+    InvalidResult,
     MCPError,
     NeedsLogin,
-    NotMCP,
+    NotMCPServer,
     ParseError,
-    ResultError,
     TransportError,
     clip,
 )
@@ -110,7 +110,7 @@ class RemoteServer:
         try:
             await asyncio.wait([login_task])
             if login_task.cancelled():
-                raise Disconnected("the client was closed during a login")
+                raise ConnectionLost("the client was closed during a login")
             return login_task.result()
         except BaseException:
             response.close()
@@ -135,8 +135,8 @@ class RemoteServer:
             raise _redirect_error(response)
         target = self._resolve_same_origin(location, response.url)
         if target is None:
-            raise HttpError(f"the server sends its callers elsewhere: {clip(location)}").at(
-                status=response.status, hint="use that URL if you trust it; credentials are never sent on"
+            raise HTTPStatusError(f"the server sends its callers elsewhere: {clip(location)}").at(
+                status_code=response.status, hint="use that URL if you trust it; credentials are never sent on"
             )
         return target
 
@@ -144,7 +144,7 @@ class RemoteServer:
         """A URL the server names on a page of its own, which must be of its own origin."""
         target = self._resolve_same_origin(location, base_url)
         if target is None:
-            raise NotMCP(f"the server names an address that is not its own: {clip(location)}")
+            raise NotMCPServer(f"the server names an address that is not its own: {clip(location)}")
         return target
 
     def _resolve_same_origin(self, location: str, base_url: str) -> str | None:
@@ -188,8 +188,8 @@ async def read_refusal(response: ClientResponse, url: str) -> RawMessage | MCPEr
         return _redirect_error(response)
     excerpt = _excerpt(text)
     shown = "a web page" if _is_html(response) else repr(excerpt) if excerpt else "nothing"
-    error = HttpError(f"the server answered with status {status} and {shown}").at(
-        status=status, hint=_STATUS_HINTS.get(status)
+    error = HTTPStatusError(f"the server answered with status {status} and {shown}").at(
+        status_code=status, hint=_STATUS_HINTS.get(status)
     )
     error.body = excerpt
     error.retry_after = _parse_seconds(response.headers.get(b"retry-after"))
@@ -213,15 +213,17 @@ def _get_location(response: ClientResponse) -> str:
     return response.headers.get(b"location", b"").decode("latin-1")
 
 
-def _redirect_error(response: ClientResponse) -> HttpError:
+def _redirect_error(response: ClientResponse) -> HTTPStatusError:
     """A redirect that cannot be followed: it leads nowhere, or lets a request be sent on as one that has no body."""
     location = _get_location(response)
     if not location:
-        error = HttpError(f"the server answered with status {response.status}, a redirect that does not say where to")
-        return error.at(status=response.status, hint="is the URL right, down to the last slash?")
-    error = HttpError(f"the server answered with status {response.status}, a redirect to {clip(location, 200)}")
+        error = HTTPStatusError(
+            f"the server answered with status {response.status}, a redirect that does not say where to"
+        )
+        return error.at(status_code=response.status, hint="is the URL right, down to the last slash?")
+    error = HTTPStatusError(f"the server answered with status {response.status}, a redirect to {clip(location, 200)}")
     return error.at(
-        status=response.status, hint="use that URL if it is the server's; if it is a login page, give auth="
+        status_code=response.status, hint="use that URL if it is the server's; if it is a login page, give auth="
     )
 
 
@@ -270,9 +272,9 @@ def _credentials_error(status: int, challenge: str, body_quote: str) -> MCPError
         hint = "get a fresh token" + (', or log in: auth="oauth"' if can_log_in else " from whoever runs the server")
     else:
         error = NeedsLogin(f"the server asks for credentials{detail}")
-        hint = ('log in: auth="oauth"; or ' if can_log_in else "") + 'give a token you have: auth=Bearer("…")'
+        hint = ('log in: auth="oauth"; or ' if can_log_in else "") + 'give a token you have: auth=BearerAuth("…")'
     error.challenge = challenge
-    return error.at(status=status, hint=hint)
+    return error.at(status_code=status, hint=hint)
 
 
 def _parse_seconds(value: bytes | None) -> float | None:
@@ -283,17 +285,17 @@ def convert_error(exc: TransportError, url: str) -> MCPError:
     """A failure of the HTTP client in the client's own words."""
     match exc:
         case HostUnreachable():
-            return CannotConnect(exc.reason).at(
+            return ConnectError(exc.reason).at(
                 hint=_PLAIN_HTTP_HINT if "wrong version number" in exc.reason.lower() else _CONNECT_HINT
             )
         case ConnectionBroken():
-            error = Disconnected("the connection was lost before the answer came")
-            error.sent = exc.sent
+            error = ConnectionLost("the connection was lost before the answer came")
+            error.maybe_sent = exc.sent
             return error
         case ResponseTooLarge():
-            return ResultError(f"the answer is too large: {exc.args[0]}").at(hint="raise ClientLimits(answer=...)")
+            return InvalidResult(f"the answer is too large: {exc.args[0]}").at(hint="raise ClientLimits(answer=...)")
         case InvalidHTTPResponse():
-            return NotMCP(f"what {_get_address(url)} answers is not HTTP as it should be: {exc.args[0]}")
+            return NotMCPServer(f"what {_get_address(url)} answers is not HTTP as it should be: {exc.args[0]}")
         case _:
             return exc
 

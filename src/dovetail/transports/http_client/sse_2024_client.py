@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 from typing import Any
 
-from dovetail.errors import Disconnected, MCPError, NotMCP, ResultError, TransportError
+from dovetail.errors import ConnectionLost, InvalidResult, MCPError, NotMCPServer, TransportError
 from dovetail.protocol.client_transport import EncodedRequest, Headers, MessageReceiver
 from dovetail.protocol.http_checks import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, parse_media_type
 from dovetail.protocol.limits import ClientLimits, Timeouts
@@ -26,7 +26,7 @@ class SSE2024Client(DuplexClient):
         self._limits = limits
         self._connect_timeout = timeouts.connect
         self._options: dict[str, Any] = {
-            "max_response_bytes": limits.answer,
+            "max_response_bytes": limits.max_response_bytes,
             "connect_timeout": timeouts.connect,
             **options,
         }
@@ -46,22 +46,22 @@ class SSE2024Client(DuplexClient):
             raise (
                 refused_message
                 if isinstance(refused_message, MCPError)
-                else NotMCP("the server refuses to open a stream")
+                else NotMCPServer("the server refuses to open a stream")
             )
         if parse_media_type(response.headers.get(b"content-type")) != SSE_MEDIA_TYPE:
             response.close()
-            raise NotMCP("what is there is no stream of events")
+            raise NotMCPServer("what is there is no stream of events")
         self._read_task = self._loop.create_task(self._read_stream(response))
         try:
             async with asyncio.timeout(self._connect_timeout):
                 address = await asyncio.shield(self._post_address)
         except TimeoutError:
-            raise NotMCP("the stream does not name an address to post to") from None
+            raise NotMCPServer("the stream does not name an address to post to") from None
         self._post_remote = RemoteServer(self._stream_remote.resolve_endpoint(address, response.url), **self._options)
 
     async def _read_stream(self, response: ClientResponse) -> None:
-        parser = SSEParser(self._limits.answer)
-        error = Disconnected("the server ended the stream")
+        parser = SSEParser(self._limits.max_response_bytes)
+        error = ConnectionLost("the server ended the stream")
         try:
             async for chunk in response:
                 for event in parser.feed(chunk):
@@ -71,21 +71,21 @@ class SSE2024Client(DuplexClient):
                     elif event.event == "message":
                         self.receive_message(event.data.encode())
         except EventTooLarge as exc:
-            error = Disconnected(f"the server sent something too large: {exc}")
+            error = ConnectionLost(f"the server sent something too large: {exc}")
         except TransportError:
-            error = Disconnected("the stream was lost")
+            error = ConnectionLost("the stream was lost")
         finally:
             response.close()
             if not self._post_address.done():
-                self._post_address.set_exception(NotMCP("the stream ended without naming an address to post to"))
+                self._post_address.set_exception(NotMCPServer("the stream ended without naming an address to post to"))
                 self._post_address.exception()
             self.end(error)
 
     async def exchange(self, request: EncodedRequest) -> RawMessage:
         """Post a request; its response comes on the stream."""
         if self._end_error is not None:
-            error = Disconnected("the stream is gone")
-            error.sent = False
+            error = ConnectionLost("the stream is gone")
+            error.maybe_sent = False
             raise error
         future: asyncio.Future[RawMessage] = self._loop.create_future()
         self._pending[request.id] = future, request
@@ -119,7 +119,7 @@ class SSE2024Client(DuplexClient):
                 refused_message = await read_refusal(response, self._post_remote.url)
                 if isinstance(refused_message, MCPError):
                     raise refused_message
-                raise ResultError(
+                raise InvalidResult(
                     f"the server refused the message: {refused_message.error.message if refused_message.error else ''}"
                 )
         finally:

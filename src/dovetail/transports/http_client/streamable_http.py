@@ -12,7 +12,16 @@ import re
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
-from dovetail.errors import CannotConnect, Disconnected, MCPError, NotMCP, ParseError, ResultError, TransportError, clip
+from dovetail.errors import (
+    ConnectError,
+    ConnectionLost,
+    InvalidResult,
+    MCPError,
+    NotMCPServer,
+    ParseError,
+    TransportError,
+    clip,
+)
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.client_messages import create_error
 from dovetail.protocol.client_transport import ClientTransport, EncodedRequest, Headers, MessageReceiver
@@ -55,14 +64,16 @@ class StreamableHTTPClient:
     def __init__(self, url: str, limits: ClientLimits, timeouts: Timeouts, **options: Any) -> None:
         self._limits = limits
         self._create_fallback = lambda: _create_sse_2024_client(url, limits, timeouts, options)
-        self._remote = RemoteServer(url, max_response_bytes=limits.answer, connect_timeout=timeouts.connect, **options)
+        self._remote = RemoteServer(
+            url, max_response_bytes=limits.max_response_bytes, connect_timeout=timeouts.connect, **options
+        )
         self._receiver: MessageReceiver | None = None
         self._revision: str | None = None
         self._session: bytes | None = None
         self._session_headers: list[tuple[bytes, bytes]] = []  # what every request of a handshake session carries
         self._tasks: set[asyncio.Task[Any]] = set()
         self._end_error: TransportError | None = None
-        self._listen_timeout = timeouts.probe
+        self._listen_timeout = timeouts.discover
         self._close_timeout = timeouts.close
         self._listen_settled = asyncio.Event()  # the stream for what the server says unasked is open, or never will be
         self._has_no_stream = False  # it never will be
@@ -111,22 +122,22 @@ class StreamableHTTPClient:
             return await self._follow_stream(response, request)
         data = await self._read_body(response)
         if content_type != JSON_MEDIA_TYPE:
-            raise NotMCP(f"the answer is {_describe_content(content_type, data)}, not JSON").at(
-                status=response.status, hint=_PATH_HINT
+            raise NotMCPServer(f"the answer is {_describe_content(content_type, data)}, not JSON").at(
+                status_code=response.status, hint=_PATH_HINT
             )
         try:
             message = self._dispatch(read_messages(data), request)
         except ParseError as exc:
             if request.id in find_answered_ids(data):
-                raise build_response_error(data, str(exc)).at(status=response.status) from None
+                raise build_response_error(data, str(exc)).at(status_code=response.status) from None
             reason = f"not JSON: {exc}" if data else "empty, not JSON"
-            raise NotMCP(f"the answer is {reason}").at(status=response.status, hint=_PATH_HINT) from None
+            raise NotMCPServer(f"the answer is {reason}").at(status_code=response.status, hint=_PATH_HINT) from None
         if message is None and request.method in (DISCOVER, INITIALIZE):
             excerpt = clip(data[:400].decode("utf-8", "replace"), 200)
             reason = f"the answer is JSON, but no message of this protocol: {excerpt!r}"
-            raise NotMCP(reason).at(status=response.status, hint=_PATH_HINT)
+            raise NotMCPServer(reason).at(status_code=response.status, hint=_PATH_HINT)
         if message is None:
-            raise ResultError("the reply does not contain the answer to the request").at(status=response.status)
+            raise InvalidResult("the reply does not contain the answer to the request").at(status_code=response.status)
         return message
 
     async def _handle_refusal(self, response: ClientResponse, request: EncodedRequest) -> RawMessage:
@@ -142,7 +153,7 @@ class StreamableHTTPClient:
             raise refused_message
         if refused_message.error is None:
             return refused_message
-        raise create_error(self._revision, request.method, refused_message.error).at(status=response.status)
+        raise create_error(self._revision, request.method, refused_message.error).at(status_code=response.status)
 
     async def _read_body(self, response: ClientResponse) -> bytes:
         return await read_body(response, self._remote.url)
@@ -170,7 +181,7 @@ class StreamableHTTPClient:
 
     async def _follow_stream(self, response: ClientResponse, request: EncodedRequest) -> RawMessage:
         """The response on an event stream; in the handshake era a broken one is taken up again where it ended."""
-        parser = SSEParser(self._limits.answer)
+        parser = SSEParser(self._limits.max_response_bytes)
         failed_attempts = 0
         try:
             while True:
@@ -179,8 +190,12 @@ class StreamableHTTPClient:
                 if answer is not None:
                     return answer
                 failed_attempts = 0 if parser.last_event_id != last_event_id else failed_attempts + 1
-                if request.is_stateless or parser.last_event_id is None or failed_attempts > self._limits.reconnects:
-                    raise Disconnected("the server ended the stream before the answer")
+                if (
+                    request.is_stateless
+                    or parser.last_event_id is None
+                    or failed_attempts > self._limits.max_reconnects
+                ):
+                    raise ConnectionLost("the server ended the stream before the answer")
                 response.close()
                 await asyncio.sleep(self._get_reconnect_delay(parser.retry, failed_attempts))
                 response = await self._open_stream(parser.last_event_id)
@@ -199,12 +214,12 @@ class StreamableHTTPClient:
                         if answer is not None:
                             return answer
         except EventTooLarge as exc:
-            raise ResultError(f"the answer is too large: {exc}").at(hint="raise ClientLimits(answer=...)") from None
+            raise InvalidResult(f"the answer is too large: {exc}").at(hint="raise ClientLimits(answer=...)") from None
         except TransportError as exc:
             if not isinstance(exc, ConnectionBroken):
                 raise convert_error(exc, self._remote.url) from None
             if request is not None and (request.is_stateless or parser.last_event_id is None):
-                raise Disconnected("the connection was lost before the answer came") from None
+                raise ConnectionLost("the connection was lost before the answer came") from None
         return None
 
     def _parse_messages(self, data: str, request: EncodedRequest | None) -> list[RawMessage]:
@@ -225,29 +240,29 @@ class StreamableHTTPClient:
         if response.status >= 300 or parse_media_type(response.headers.get(b"content-type")) != SSE_MEDIA_TYPE:
             status = response.status
             response.close()
-            raise Disconnected(f"the stream could not be taken up again: status {status}").at(status=status)
+            raise ConnectionLost(f"the stream could not be taken up again: status {status}").at(status_code=status)
         return response
 
     def _get_reconnect_delay(self, retry_ms: int | None, failed_attempts: int) -> float:
         """How long to wait before a stream is opened again: never less than our own minimum."""
         limits = self._limits
         delay = max(
-            compute_backoff(limits.reconnect_after, failed_attempts, limits.reconnect_most), (retry_ms or 0) / 1000
+            compute_backoff(limits.reconnect_delay, failed_attempts, limits.max_reconnect_delay), (retry_ms or 0) / 1000
         )
-        return min(delay, limits.reconnect_most) * random.uniform(1.0, 1.2)
+        return min(delay, limits.max_reconnect_delay) * random.uniform(1.0, 1.2)
 
     async def _listen(self) -> None:
         """What a handshake server says unasked, for as long as the session lasts.
 
         spec: handshake/transports#listening-for-messages-from-the-server
         """
-        parser = SSEParser(self._limits.answer)
+        parser = SSEParser(self._limits.max_response_bytes)
         loop = asyncio.get_running_loop()
         failed_attempts = 0
         was_opened = False
         while self._end_error is None:
             last_event_id, unsolicited_count, started_at = parser.last_event_id, self._unsolicited_count, loop.time()
-            cause: MCPError = Disconnected("the server ended it")
+            cause: MCPError = ConnectionLost("the server ended it")
             try:
                 await self._listen_once(parser, was_opened)
                 was_opened = True
@@ -258,10 +273,10 @@ class StreamableHTTPClient:
             finally:
                 self._listen_settled.set()
             # A stream that lasted is no vain attempt: proxies end quiet ones every few minutes.
-            was_stable = loop.time() - started_at >= self._limits.reconnect_most
+            was_stable = loop.time() - started_at >= self._limits.max_reconnect_delay
             has_received = parser.last_event_id != last_event_id or self._unsolicited_count != unsolicited_count
             failed_attempts = 0 if was_stable or has_received else failed_attempts + 1
-            if failed_attempts == self._limits.reconnects + 1 and self._should_give_up(cause):
+            if failed_attempts == self._limits.max_reconnects + 1 and self._should_give_up(cause):
                 return
             await asyncio.sleep(self._get_reconnect_delay(parser.retry, failed_attempts))
             parser = _continue_parser(parser)
@@ -279,20 +294,23 @@ class StreamableHTTPClient:
 
     def _should_stop_listening(self, exc: MCPError, was_opened: bool) -> bool:
         """Whether the stream need not be asked for again."""
-        if exc.status == 404 and self._session is not None and was_opened:
+        if exc.status_code == 404 and self._session is not None and was_opened:
             self._end_session("the server no longer knows the session")
             return True
         self._has_no_stream = (
-            not was_opened and exc.status is not None and exc.status < 500 and exc.status not in _RETRYABLE_STATUS_CODES
+            not was_opened
+            and exc.status_code is not None
+            and exc.status_code < 500
+            and exc.status_code not in _RETRYABLE_STATUS_CODES
         )
         return self._has_no_stream  # it offers no such stream
 
     def _should_give_up(self, cause: MCPError) -> bool:
         """After many vain attempts: a server that is away is lost, one that is there is asked again, seldom."""
-        if isinstance(cause, CannotConnect):
+        if isinstance(cause, ConnectError):
             self._end_session("the server cannot be reached any more")
             return True
-        max_delay = self._limits.reconnect_most
+        max_delay = self._limits.max_reconnect_delay
         log.warning(
             "%s: the stream of what the server says unasked does not last (%s); it is opened again every %g s",
             self._remote.address,
@@ -347,7 +365,7 @@ class StreamableHTTPClient:
         """End the session and close every connection."""
         try:
             if self._end_error is None:
-                self._end_error = Disconnected("the client was closed")
+                self._end_error = ConnectionLost("the client was closed")
                 if self._session is not None:
                     with contextlib.suppress(MCPError, TimeoutError):
                         async with asyncio.timeout(self._close_timeout):
@@ -361,7 +379,7 @@ class StreamableHTTPClient:
 
     def _end_session(self, reason: str) -> None:
         if self._end_error is None:
-            self._end_error = Disconnected(reason)
+            self._end_error = ConnectionLost(reason)
             if self._receiver is not None:
                 self._receiver.handle_connection_lost(self._end_error)
 
@@ -391,9 +409,9 @@ def _is_session_gone(status: int, refused_message: RawMessage | MCPError) -> boo
     )
 
 
-def _unsent_error(reason: str) -> Disconnected:
-    error = Disconnected(reason)
-    error.sent = False
+def _unsent_error(reason: str) -> ConnectionLost:
+    error = ConnectionLost(reason)
+    error.maybe_sent = False
     return error
 
 

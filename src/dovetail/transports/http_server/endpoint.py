@@ -87,7 +87,7 @@ class Endpoint:
     ) -> None:
         self._service = service
         self._limits = service.limits
-        self._budget = MemoryBudget(service.limits.waiting_bytes)
+        self._budget = MemoryBudget(service.limits.max_buffered_bytes)
         self._path = "/" + path.strip("/")
         if response_mode not in ("auto", "json", "sse"):
             raise ValueError(f"responses must be 'auto', 'json' or 'sse', not {response_mode!r}")
@@ -105,9 +105,9 @@ class Endpoint:
         self._on_start = on_start
         self._on_stop = on_stop
         self._stateless_protocol = stateless.StatelessProtocol(
-            service.implementation, service.revisions, service.limits.result
+            service.implementation, service.protocol_versions, service.limits.max_result_bytes
         )
-        self._silent_responses = create_silent_responses(service.limits.keep_alive)
+        self._silent_responses = create_silent_responses(service.limits.keep_alive_interval)
         self._sessions = HandshakeSessionManager(service, self._budget, self._silent_responses, is_stateful=sessions)
         self._sse_2024 = SSE2024Server(service, self._path) if http_sse and self._sessions.is_stateful else None
         self.is_ready = True
@@ -184,9 +184,9 @@ class Endpoint:
             return await pending
         except Denied as denied:
             challenge: Headers = [(b"www-authenticate", denied.challenge.encode())] if denied.challenge else []
-            if denied.nonce is not None:
-                challenge.append((b"dpop-nonce", denied.nonce.encode()))
-            raise Refusal(denied.status or 401, str(denied), challenge) from None
+            if denied.dpop_nonce is not None:
+                challenge.append((b"dpop-nonce", denied.dpop_nonce.encode()))
+            raise Refusal(denied.status_code or 401, str(denied), challenge) from None
         except Exception as exc:
             log.error("authenticate failed: %s", type(exc).__name__, exc_info=exc)
             raise Refusal(500, "The caller could not be identified; the server's log says why") from None
@@ -222,7 +222,7 @@ class Endpoint:
                 raise Refusal(406, "A subscription is a stream: Accept must take text/event-stream")
             request.response_mode = "auto"
         writer = ResponseWriter(
-            request.send, request.response_mode, request.cors_headers, self._limits.keep_alive, self._budget
+            request.send, request.response_mode, request.cors_headers, self._limits.keep_alive_interval, self._budget
         )
         try:
             kind = jsonrpc.classify(message)
@@ -232,8 +232,8 @@ class Endpoint:
             if kind != "request":
                 raise InvalidRequest("Invalid request: answers travel in inputResponses, not as responses")
             exchange = self._stateless_protocol.admit(message, request.headers, request.principal)
-            if request.size > self._limits.meta:
-                check_meta_size(exchange, self._limits.meta)
+            if request.size > self._limits.max_meta_bytes:
+                check_meta_size(exchange, self._limits.max_meta_bytes)
         except ProtocolError as exc:
             await self._refuse(request, writer, jsonrpc.read_id(message), exc)
             return
@@ -287,7 +287,7 @@ class Endpoint:
         return "json" if accepts_json else "sse"
 
     async def _read_body(self, request: EndpointRequest) -> bytes:
-        limit = self._limits.body
+        limit = self._limits.max_body_bytes
         length = request.headers.get(b"content-length")
         if length is not None and (not length.isdigit() or len(length) > 12 or int(length) > limit):
             # The connection stays: closed while the client still sends, it would be reset and the answer lost with it.
@@ -306,8 +306,8 @@ class Endpoint:
         """A body that comes in pieces, within the time it may take."""
         has_more = True
         try:
-            async with asyncio.timeout(self._limits.body_time):
-                while has_more and spool.size <= self._limits.body:
+            async with asyncio.timeout(self._limits.body_timeout):
+                while has_more and spool.size <= self._limits.max_body_bytes:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise Refusal(400, "The connection closed before the body was complete")
@@ -317,7 +317,7 @@ class Endpoint:
             return spool.read()
         except TimeoutError:
             raise Refusal(
-                408, f"The body took longer than {self._limits.body_time:g} s", [(b"connection", b"close")]
+                408, f"The body took longer than {self._limits.body_timeout:g} s", [(b"connection", b"close")]
             ) from None
         finally:
             spool.close()

@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 
 from dovetail.protocol import sse
-from dovetail.protocol.limits import Limits
+from dovetail.protocol.limits import ServerLimits
 from dovetail.transports.spool import MemoryBudget
 
 _MAX_ENDED_STREAMS = 10_000  # a stream of one short event takes half a kilobyte besides it
@@ -19,7 +19,7 @@ class EventLog:
 
     __slots__ = ("_ended_streams", "budget", "limits", "stored_bytes")
 
-    def __init__(self, limits: Limits, budget: MemoryBudget) -> None:
+    def __init__(self, limits: ServerLimits, budget: MemoryBudget) -> None:
         self.limits = limits
         self.budget = budget
         self.stored_bytes = 0
@@ -32,7 +32,7 @@ class EventLog:
 
     def evict_ended(self) -> None:
         """Let go of complete streams, the oldest first, while too much is kept."""
-        limit = self.limits.replay_total
+        limit = self.limits.max_replay_total_bytes
         while self._ended_streams and (
             self.stored_bytes > limit
             or len(self._ended_streams) > _MAX_ENDED_STREAMS
@@ -105,9 +105,9 @@ class EventStream:
     def _is_full(self) -> bool:
         limits = self._event_log.limits
         return (
-            len(self._events) > limits.replay_events
-            or self._stored_bytes > limits.replay_bytes
-            or self._event_log.stored_bytes > limits.replay_total  # all of it in streams that still go on
+            len(self._events) > limits.max_replay_events
+            or self._stored_bytes > limits.max_replay_bytes
+            or self._event_log.stored_bytes > limits.max_replay_total_bytes  # all of it in streams that still go on
         )
 
     def allocate_id(self) -> str:
@@ -121,7 +121,7 @@ class EventStream:
         event = sse.encode_event(data, id=self.allocate_id())
         self._events.append((number, event))
         self._add_bytes(len(event))
-        if self._event_log.stored_bytes > self._event_log.limits.replay_total:
+        if self._event_log.stored_bytes > self._event_log.limits.max_replay_total_bytes:
             self._event_log.evict_ended()
         while len(self._events) > 1 and self._is_full:
             self._drop_oldest()

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from dovetail.errors import Disconnected, PeerError
+from dovetail.errors import ConnectionLost, RemoteError
 from dovetail.protocol import handshake as handshake_protocol
 from dovetail.protocol.exchange import Exchange, Service
 from dovetail.protocol.handshake import PendingRequests
@@ -50,7 +50,7 @@ class HandshakeSession:
         self.id = id
         self.handshake = handshake
         # Whether streams begin with an event that only hands out an id: older clients trip over it.
-        self.has_priming_events = not is_older(handshake.caller.revision, NEWEST_HANDSHAKE_REVISION)
+        self.has_priming_events = not is_older(handshake.caller.protocol_version, NEWEST_HANDSHAKE_REVISION)
         self.address = address
         self.loop = loop  # the one it was opened in
         self.created_at = self.last_used_at = loop.time()
@@ -68,7 +68,7 @@ class HandshakeSession:
     @property
     def revision(self) -> str:
         """The revision agreed on."""
-        return self.handshake.caller.revision
+        return self.handshake.caller.protocol_version
 
     @property
     def is_idle(self) -> bool:
@@ -152,7 +152,7 @@ class HandshakeSession:
         """End the questions whose stream nobody has read for so long that it can no longer be resumed."""
         for future, stream in (self._request_streams or {}).items():
             if stream.unread_since is not None and now - stream.unread_since > max_age and not future.done():
-                future.set_exception(Disconnected("The client left before it answered"))
+                future.set_exception(ConnectionLost("The client left before it answered"))
 
     def handle_response(self, message: dict[str, Any]) -> None:
         """A response came in."""
@@ -160,7 +160,7 @@ class HandshakeSession:
         if pending is None or pending[0].done():
             return
         future, answer = pending
-        if isinstance(answer, PeerError):
+        if isinstance(answer, RemoteError):
             future.set_exception(answer)
         else:
             future.set_result(answer)
@@ -178,7 +178,7 @@ class HandshakeSession:
             self._stop_listening()
         for future in self._client_requests.drain() if self._client_requests is not None else ():
             if not future.done():
-                future.set_exception(Disconnected("The session ended"))
+                future.set_exception(ConnectionLost("The session ended"))
         for exchange in tuple(self.running_exchanges or ()):
             exchange.end("cancelled")
         for stream in tuple((self._streams or {}).values()):  # one that ends may be forgotten

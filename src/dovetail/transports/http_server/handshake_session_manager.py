@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Mapping
 from typing import Any, Final
 
 from dovetail.errors import (
-    Busy,
     HeaderMismatch,
     InsufficientScope,
     InternalError,
     InvalidRequest,
     ProtocolError,
-    UnsupportedRevision,
+    ServerBusy,
+    UnsupportedProtocolVersion,
 )
 from dovetail.protocol import downgrade, sse
 from dovetail.protocol import handshake as handshake_protocol
@@ -61,7 +61,9 @@ class HandshakeSessionManager:
         is_stateful: bool,
     ) -> None:
         # What a version header may name.
-        self._versions = frozenset(revision.encode() for revision in service.revisions if not is_stateless(revision))
+        self._versions = frozenset(
+            revision.encode() for revision in service.protocol_versions if not is_stateless(revision)
+        )
         self.is_stateful = is_stateful and bool(self._versions)
         self._default_version = None if self.is_stateful else DEFAULT_HTTP_REVISION.encode()  # a session knows its own
         self._service = service
@@ -96,7 +98,7 @@ class HandshakeSessionManager:
             if kind == "request" and message["method"] == handshake_protocol.INITIALIZE:
                 return self._initialize(request)
             if not self._versions:
-                raise _unsupported_error(request.headers, self._service.revisions)
+                raise _unsupported_error(request.headers, self._service.protocol_versions)
         except ProtocolError as exc:
             return _send_refusal(request, jsonrpc.read_id(message), exc)
         session = self._find_session(request)
@@ -115,7 +117,7 @@ class HandshakeSessionManager:
             session = self._create_session(handshake, request.client_address)
             headers.append((SESSION_HEADER, session.id.encode()))
         writer = ResponseWriter(
-            request.send, request.response_mode, headers, self._limits.keep_alive, self._event_log.budget
+            request.send, request.response_mode, headers, self._limits.keep_alive_interval, self._event_log.budget
         )
         return writer.finish(response)
 
@@ -128,7 +130,7 @@ class HandshakeSessionManager:
                 await send_json(
                     request.send,
                     200,
-                    handshake_protocol.seal(exchange, session_result, self._limits.result),
+                    handshake_protocol.seal(exchange, session_result, self._limits.max_result_bytes),
                     request.cors_headers,
                 )
                 if exchange.method == "shutdown":
@@ -145,7 +147,7 @@ class HandshakeSessionManager:
                 response = await self._run(exchange, session, writer)
                 final_write = writer.end() if response is None else writer.finish(response)
                 del response  # a large one is not kept while the client reads it
-            except (Busy, InsufficientScope) as exc:
+            except (ServerBusy, InsufficientScope) as exc:
                 refusal = handshake_protocol.refuse(session.revision, exchange.id, exc)
                 final_write = writer.finish(refusal, get_http_status(exc), request.build_error_headers(exc))
             await final_write
@@ -160,16 +162,16 @@ class HandshakeSessionManager:
         exchange.headers = request.headers
         exchange.origin = request.principal or request.client_address
         exchange.size = request.size
-        if request.size > self._limits.meta:
-            check_meta_size(exchange, self._limits.meta)
+        if request.size > self._limits.max_meta_bytes:
+            check_meta_size(exchange, self._limits.max_meta_bytes)
         return exchange
 
     def _add_running(self, session: HandshakeSession, exchange: Exchange) -> None:
         """Count a request among those of the session, if there is room."""
         if session.running_exchanges is None:
             session.running_exchanges = set()
-        if len(session.running_exchanges) >= self._limits.calls_per_connection:
-            raise Busy("Too many requests are in flight in this session", own=True)
+        if len(session.running_exchanges) >= self._limits.max_calls_per_connection:
+            raise ServerBusy("Too many requests are in flight in this session", own=True)
         session.running_exchanges.add(exchange)
 
     async def _run(self, exchange: Exchange, session: HandshakeSession, writer: SessionResponseWriter) -> bytes | None:
@@ -181,8 +183,10 @@ class HandshakeSessionManager:
         assert running is not None
         response: bytes | None = None
         try:
-            response = handshake_protocol.seal(exchange, await self._service.handle(exchange), self._limits.result)
-        except (Busy, InsufficientScope):
+            response = handshake_protocol.seal(
+                exchange, await self._service.handle(exchange), self._limits.max_result_bytes
+            )
+        except (ServerBusy, InsufficientScope):
             raise  # has a status of its own, where it is not one answer of several
         except ProtocolError as exc:
             response = handshake_protocol.refuse(session.revision, exchange.id, exc)
@@ -212,7 +216,11 @@ class HandshakeSessionManager:
     async def _handle_batch(self, request: EndpointRequest, messages: list[Any]) -> None:
         """Several messages at once, in the one revision that had them. spec: handshake/basic#batching"""
         session = self._find_session(request)
-        if not session.handshake.allows_batches or not messages or len(messages) > self._limits.calls_per_connection:
+        if (
+            not session.handshake.allows_batches
+            or not messages
+            or len(messages) > self._limits.max_calls_per_connection
+        ):
             problem = (
                 "are not part of this revision"
                 if not session.handshake.allows_batches
@@ -252,7 +260,7 @@ class HandshakeSessionManager:
             exchange = self._admit(request, session, message)
             session_result = session.handshake.handle_session_request(exchange, self._service)
             if session_result is not None:
-                return handshake_protocol.seal(exchange, session_result, self._limits.result)
+                return handshake_protocol.seal(exchange, session_result, self._limits.max_result_bytes)
             self._add_running(session, exchange)
             return await asyncio.get_running_loop().create_task(self._run(exchange, session, writer))
         except ProtocolError as exc:
@@ -307,7 +315,7 @@ class HandshakeSessionManager:
         headers, principal = request.headers, request.principal
         version = headers.get(VERSION_HEADER, self._default_version)
         if version is not None and version not in self._versions:
-            raise Refusal(400, f"MCP-Protocol-Version must be one of {', '.join(self._service.revisions)}")
+            raise Refusal(400, f"MCP-Protocol-Version must be one of {', '.join(self._service.protocol_versions)}")
         loop = asyncio.get_running_loop()
         now = loop.time()
         if not self.is_stateful:
@@ -332,13 +340,13 @@ class HandshakeSessionManager:
             open_count = sum(
                 1 for other in tuple(self._sessions.values()) if other.handshake.caller.principal == principal
             )
-            if open_count >= limits.sessions_per_principal:
+            if open_count >= limits.max_sessions_per_principal:
                 raise Refusal(429, "Too many sessions", [(b"retry-after", b"60")])
         elif address is not None:
             open_count = sum(1 for other in tuple(self._sessions.values()) if other.address == address)
-            if open_count >= limits.sessions_per_address:
+            if open_count >= limits.max_sessions_per_address:
                 raise Refusal(429, "Too many sessions from this address", [(b"retry-after", b"60")])
-        if len(self._sessions) >= limits.sessions and not self._evict_idle():
+        if len(self._sessions) >= limits.max_sessions and not self._evict_idle():
             raise Refusal(503, "Too many sessions", [(b"retry-after", b"60")])
         session = HandshakeSession(secrets.token_urlsafe(24), handshake, address, asyncio.get_running_loop())
         self._sessions[session.id] = session
@@ -362,7 +370,7 @@ class HandshakeSessionManager:
                 principal is None and session.address == address
             ):
                 count += not session.is_idle
-        if count >= self._limits.streams:
+        if count >= self._limits.max_streams_per_principal:
             raise Refusal(429, "Too many streams", [(b"retry-after", b"5")])
 
     def _end_session(self, session: HandshakeSession) -> None:
@@ -376,7 +384,9 @@ class HandshakeSessionManager:
                 if other_loop.is_closed():
                     self._sweep_timers.pop(other_loop, None)
             limits = self._limits
-            delay = min(_SWEEP_INTERVAL_S, limits.session_opening / 2, limits.session_idle / 2, limits.replay_time / 2)
+            delay = min(
+                _SWEEP_INTERVAL_S, limits.initialize_timeout / 2, limits.session_idle_timeout / 2, limits.replay_ttl / 2
+            )
             self._sweep_timers[loop] = loop.call_later(delay, self._sweep, loop)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -389,8 +399,8 @@ class HandshakeSessionManager:
             if self._is_expired(session, now):
                 self._end_session(session)
             else:
-                session.end_unread_requests(now, limits.replay_time)
-                session.drop_old_streams(now, limits.replay_time)
+                session.end_unread_requests(now, limits.replay_ttl)
+                session.drop_old_streams(now, limits.replay_ttl)
         if self._sessions:
             self._schedule_sweep()
 
@@ -398,8 +408,8 @@ class HandshakeSessionManager:
         if session.running_exchanges and not session.is_idle:
             return False  # its calls have a time of their own
         limits, age = self._limits, now - session.created_at
-        is_unopened = not session.handshake.is_ready and age > limits.session_opening
-        is_unused = now - session.last_used_at > limits.session_idle and session.is_idle
+        is_unopened = not session.handshake.is_ready and age > limits.initialize_timeout
+        is_unused = now - session.last_used_at > limits.session_idle_timeout and session.is_idle
         return is_unopened or is_unused or age > limits.session_lifetime
 
     async def close(self) -> None:
@@ -416,11 +426,11 @@ def _unsupported_error(headers: Mapping[bytes, bytes], revisions: tuple[str, ...
     version = headers.get(VERSION_HEADER)
     if version is None:
         return HeaderMismatch("Header mismatch: mcp-protocol-version is required")
-    return UnsupportedRevision(version.decode("latin-1"), revisions)
+    return UnsupportedProtocolVersion(version.decode("latin-1"), revisions)
 
 
 def _encode_cancelled(exchange: Exchange) -> bytes | None:
-    if exchange.caller.revision == DRAFT:
+    if exchange.caller.protocol_version == DRAFT:
         return jsonrpc.encode_error(exchange.id, downgrade.DRAFT_CANCELLED, "Request cancelled")
     return None
 
@@ -429,5 +439,5 @@ async def _send_refusal(
     request: EndpointRequest, id: RequestId | None, exc: ProtocolError, revision: str | None = None
 ) -> None:
     body = jsonrpc.encode_protocol_error(id, exc) if revision is None else handshake_protocol.refuse(revision, id, exc)
-    status = get_http_status(exc) if isinstance(exc, Busy | InsufficientScope) or revision is None else 200
+    status = get_http_status(exc) if isinstance(exc, ServerBusy | InsufficientScope) or revision is None else 200
     await send_json(request.send, status, body, [*request.cors_headers, *request.build_error_headers(exc)])

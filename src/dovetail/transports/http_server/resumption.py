@@ -7,11 +7,11 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
-from dovetail.errors import Disconnected
+from dovetail.errors import ConnectionLost
 from dovetail.protocol import sse
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.http_checks import Refusal
-from dovetail.protocol.limits import Limits
+from dovetail.protocol.limits import ServerLimits
 from dovetail.transports.http_server.event_log import EventLog, EventStream
 from dovetail.transports.http_server.handshake_session import HandshakeSession
 from dovetail.transports.http_server.http_request import EndpointRequest, Headers, Receive, Send
@@ -25,9 +25,11 @@ class SessionResponseWriter(ResponseWriter):
     __slots__ = ("_event_log", "_is_released", "_receive", "_session", "_stream", "_watch_task")
 
     def __init__(
-        self, request: EndpointRequest, session: HandshakeSession, limits: Limits, event_log: EventLog
+        self, request: EndpointRequest, session: HandshakeSession, limits: ServerLimits, event_log: EventLog
     ) -> None:
-        super().__init__(request.send, request.response_mode, request.cors_headers, limits.keep_alive, event_log.budget)
+        super().__init__(
+            request.send, request.response_mode, request.cors_headers, limits.keep_alive_interval, event_log.budget
+        )
         self._receive = request.receive
         self._event_log = event_log
         self._session = session
@@ -46,7 +48,7 @@ class SessionResponseWriter(ResponseWriter):
     async def _ask_client(self, method: str, params: dict[str, Any]) -> Any:
         """Ask the client on this reply's stream, and notice if the client leaves meanwhile."""
         if self.is_ended:
-            raise Disconnected("The call has been answered: nothing can be asked on its reply any more")
+            raise ConnectionLost("The call has been answered: nothing can be asked on its reply any more")
         if not self.is_streaming:
             await self.open_stream()
         assert self._stream is not None
@@ -146,7 +148,7 @@ class EventStreamReader:
     """A GET that follows a stream until it ends, the client leaves or must prove itself anew, or another takes over."""
 
     def __init__(
-        self, stream: EventStream, send: Send, receive: Receive, limits: Limits, valid_for: float | None = None
+        self, stream: EventStream, send: Send, receive: Receive, limits: ServerLimits, valid_for: float | None = None
     ) -> None:
         self._stream = stream
         self._send = send
@@ -188,7 +190,7 @@ class EventStreamReader:
 
     async def _wait(self) -> None:
         try:
-            async with asyncio.timeout(self._limits.keep_alive):
+            async with asyncio.timeout(self._limits.keep_alive_interval):
                 await self._stream.wakeup.wait()
         except TimeoutError:
             await self.write(sse.encode_comment())

@@ -62,11 +62,11 @@ class SSE2024Server:
             await send_body(request.send, 202, request.cors_headers, b"")
 
     async def _open_stream(self, address: str, request: EndpointRequest) -> None:
-        if len(self._connections) >= self._limits.sessions:
+        if len(self._connections) >= self._limits.max_sessions:
             raise Refusal(503, "Too many sessions", [(b"retry-after", b"60")])
         origin = request.principal or request.client_address
         open_count = sum(other.duplex.origin == origin for other in self._connections.values())
-        if origin is not None and open_count >= self._limits.streams:
+        if origin is not None and open_count >= self._limits.max_streams_per_principal:
             raise Refusal(429, "Too many streams", [(b"retry-after", b"5")])
         connection, send = _SSEConnection(self._service, request.principal), request.send
         connection.duplex.origin = origin
@@ -77,7 +77,7 @@ class SSE2024Server:
             headers = [*STREAM_HEADERS, *request.cors_headers]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await _write(send, sse.encode_event(f"{address}?session_id={id}".encode(), name="endpoint"))
-            await connection.run(request.receive, send, self._limits.keep_alive)
+            await connection.run(request.receive, send, self._limits.keep_alive_interval)
         finally:
             del self._connections[id]
             await connection.duplex.close()

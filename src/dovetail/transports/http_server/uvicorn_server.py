@@ -13,7 +13,7 @@ from typing import Any, cast
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from dovetail.protocol.limits import Limits
+from dovetail.protocol.limits import ServerLimits
 
 log = logging.getLogger("dovetail")
 
@@ -92,7 +92,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
     Timers are set only for what is not here in one piece.
     """
 
-    limits: Limits
+    limits: ServerLimits
     _head_timer: asyncio.TimerHandle | None = None
     _body_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
@@ -120,15 +120,19 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self._awaits_head:
             # Still no complete head: everything so far counts.
-            if self._head_bytes > self.limits.header_block:
+            if self._head_bytes > self.limits.max_header_block_bytes:
                 self._reject(_HEADERS_TOO_LARGE_RESPONSE)
             elif self._head_timer is None:
                 self._start_head_timer()
         elif self._awaits_body:
-            if self._bytes_since_body > self.limits.header_block:  # trailers or chunk extensions, and no end of them
+            if (
+                self._bytes_since_body > self.limits.max_header_block_bytes
+            ):  # trailers or chunk extensions, and no end of them
                 self._reject(_HEADERS_TOO_LARGE_RESPONSE)
             elif self._body_timer is None:
-                self._body_timer = self.loop.call_later(self.limits.body_time, self._reject, _REQUEST_TIMEOUT_RESPONSE)
+                self._body_timer = self.loop.call_later(
+                    self.limits.body_timeout, self._reject, _REQUEST_TIMEOUT_RESPONSE
+                )
 
     def on_headers_complete(self) -> None:
         size, self._head_bytes = self._head_bytes, 0
@@ -138,7 +142,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
             self._head_timer = None
         # What came in no more bytes than one header may have needs no counting; nothing is known of a second head in
         # the same bytes.
-        if not 0 < size <= self.limits.header and self._is_head_too_large():
+        if not 0 < size <= self.limits.max_header_bytes and self._is_head_too_large():
             self._reject(_HEADERS_TOO_LARGE_RESPONSE)
         elif not self.transport.is_closing():
             super().on_headers_complete()
@@ -148,7 +152,10 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
 
     def _is_head_too_large(self) -> bool:
         sizes = [len(name) + len(value) for name, value in self.headers]
-        return max(sizes, default=0) > self.limits.header or len(self.url) + sum(sizes) > self.limits.header_block
+        return (
+            max(sizes, default=0) > self.limits.max_header_bytes
+            or len(self.url) + sum(sizes) > self.limits.max_header_block_bytes
+        )
 
     def on_body(self, body: bytes) -> None:
         self._bytes_since_body = 0
@@ -167,7 +174,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def _are_trailers_too_large(self) -> bool:
-        return sum(len(name) + len(value) for name, value in self.headers) > self.limits.header_block
+        return sum(len(name) + len(value) for name, value in self.headers) > self.limits.max_header_block_bytes
 
     @property
     def _is_between_requests(self) -> bool:
@@ -180,7 +187,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._stall_timer is None:
-            self._stall_timer = self.loop.call_later(self.limits.write_stall, self.transport.abort)
+            self._stall_timer = self.loop.call_later(self.limits.write_timeout, self.transport.abort)
 
     def resume_writing(self) -> None:
         if self._stall_timer is not None:
@@ -195,7 +202,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
             super().shutdown()
 
     def _start_head_timer(self) -> None:
-        self._head_timer = self.loop.call_later(self.limits.header_time, self._reject, _REQUEST_TIMEOUT_RESPONSE)
+        self._head_timer = self.loop.call_later(self.limits.header_timeout, self._reject, _REQUEST_TIMEOUT_RESPONSE)
 
     def _reject(self, response: bytes) -> None:
         # A stalled connection stays watched: closing waits for it to read.
@@ -216,7 +223,7 @@ def _cancel_timers(*timers: asyncio.TimerHandle | None) -> None:
             timer.cancel()
 
 
-def create_limited_protocol(server_limits: Limits) -> type[HttpToolsProtocol]:
+def create_limited_protocol(server_limits: ServerLimits) -> type[HttpToolsProtocol]:
     """uvicorn's protocol within these limits."""
 
     class ConfiguredProtocol(LimitedHTTPProtocol):
@@ -271,7 +278,7 @@ class UvicornServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def create_uvicorn_config(app: Any, limits: Limits, **options: Any) -> uvicorn.Config:
+def create_uvicorn_config(app: Any, limits: ServerLimits, **options: Any) -> uvicorn.Config:
     """A uvicorn configuration that keeps its hands off logging and signals, and holds our limits."""
     return uvicorn.Config(
         app,
@@ -281,8 +288,8 @@ def create_uvicorn_config(app: Any, limits: Limits, **options: Any) -> uvicorn.C
         access_log=False,
         log_config=None,
         server_header=False,
-        timeout_graceful_shutdown=int(limits.drain) + 1,
-        h11_max_incomplete_event_size=limits.header_block,
+        timeout_graceful_shutdown=int(limits.drain_timeout) + 1,
+        h11_max_incomplete_event_size=limits.max_header_block_bytes,
         **options,
     )
 

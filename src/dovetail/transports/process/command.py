@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
-from dovetail.errors import CannotStart, clip
+from dovetail.errors import ProcessStartError, clip
 
 Inherit = Literal["minimal", "all"] | Sequence[str]
 
@@ -75,11 +75,11 @@ def check_command(command: Sequence[str], cwd: str | Path | None) -> list[str]:
     if isinstance(command, str):
         raise TypeError(f"a command is a list of words, not one string: {clip(command)!r}")
     if not command or not command[0]:
-        raise CannotStart("Cannot start a server: the command is empty")
+        raise ProcessStartError("Cannot start a server: the command is empty")
     if any("\0" in word for word in command):
-        raise CannotStart(f"Cannot start {clip(command[0])}: its command contains a null character")
+        raise ProcessStartError(f"Cannot start {clip(command[0])}: its command contains a null character")
     if cwd is not None and not os.path.isdir(cwd):
-        raise CannotStart(
+        raise ProcessStartError(
             f"Cannot start {clip(command[0])}: the working directory {clip(str(cwd), 512)} does not exist"
         )
     return list(command)
@@ -92,16 +92,18 @@ def windows_command(command: Sequence[str], env: Mapping[str, str]) -> list[str]
         # Such a file is read by cmd.exe, which takes these characters for its own however they are quoted.
         for word in command[1:]:
             if _CMD_SPECIAL_CHARS & set(word):
-                raise CannotStart(
+                raise ProcessStartError(
                     f"Cannot start {clip(program)}: it is a batch file, and the argument {clip(word)!r} has characters "
                     "that cmd.exe would take as commands. Start the program behind it (for npx: node) instead."
                 )
     return [program, *command[1:]]
 
 
-def explain_start_error(error: OSError | ValueError, command: Sequence[str], env: Mapping[str, str]) -> CannotStart:
+def explain_start_error(
+    error: OSError | ValueError, command: Sequence[str], env: Mapping[str, str]
+) -> ProcessStartError:
     """Why the system did not start it, in words that say what to try."""
-    return CannotStart(f"Cannot start {clip(command[0], 512)}: {_describe_error(error, command[0], env)}")
+    return ProcessStartError(f"Cannot start {clip(command[0], 512)}: {_describe_error(error, command[0], env)}")
 
 
 _VARIABLE_PATTERN = re.compile(r"\b[A-Z][A-Z0-9_]{3,}\b")
