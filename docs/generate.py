@@ -1,20 +1,24 @@
-"""Writes the generated pages: tables of protocol.md from the method table and the error classes, and reference.md from
-the public names and their docstrings, those of guide/types.md from what the code makes of types, those
-of schemas.md from the rules, those of performance.md from the results the benchmark last published, and the help on the
-pages of the commands from the commands.
+"""Writes the generated pages and tables from the code and from published measurements.
 
-Run it after a change to either; a test compares what it would write with what is there.
+- reference.md and reference/: every public name, from signatures, docstrings and comments (`reference_pages.py`)
+- protocol.md: tables of methods and error codes
+- schemas.md: the rules of model providers
+- guide/types.md, guide/client.md: tables of types and limits
+- performance.md: the published results of the benchmarks
+- commands/: the help of each command
+
+Run it after you change one of these. A test compares the result with the files. `--unexplained` lists the options of
+public functions and classes that have no explanation, and writes nothing.
 """
 
 import ast
 import importlib
-import inspect
 import json
-import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
+from types import ModuleType
 from typing import Any
 
 import click
@@ -26,7 +30,6 @@ from dovetail.cli.main import COMMAND_GROUPS, COMMAND_SUMMARIES, load_command
 from dovetail.protocol import downgrade
 from dovetail.protocol.http_checks import get_http_status
 from dovetail.schemas.provider_rules import PROVIDER_RULES
-from dovetail.wire.base import Struct
 from dovetail.wire.methods import BATCH_REVISIONS, METHODS, Method
 from dovetail.wire.revisions import REVISIONS, is_stateless
 
@@ -49,8 +52,8 @@ REFUSALS = (
     errors.HeaderMismatch(""),
     errors.MissingClientCapability({}),
     errors.UnsupportedProtocolVersion("", []),
-    errors.Busy(""),
-    errors.Busy("", own=True),
+    errors.ServerBusy(""),
+    errors.ServerBusy("", own=True),
 )
 
 RULE_LABELS = {
@@ -69,143 +72,6 @@ RULE_LABELS = {
     "limits_min_items": "`minItems` is 0 or 1",
 }
 
-FOR_TRANSPORTS = {"handle", "listen", "capabilities", "needed_scopes"}
-ARGUMENT = re.compile(r"([a-z_]+(?:, [a-z_]+)*): ")
-
-GROUPS = {
-    "The server": (
-        "Server",
-        "Context",
-        "Depends",
-        "tool",
-        "resource",
-        "prompt",
-        "Limits",
-        "Lifetime",
-        "Transform",
-        "Argument",
-        "HTTPRequest",
-        "HTTPResponse",
-        "LintReport",
-        "Finding",
-        "ServerStats",
-    ),
-    "The client": (
-        "Client",
-        "SyncClient",
-        "Change",
-        "Pending",
-        "Timeouts",
-        "ClientLimits",
-        "ClientStats",
-        "Implementation",
-        "ClientCapabilities",
-        "LoggingMessageNotificationParams",
-        "ElicitRequestParams",
-        "ElicitResult",
-        "CreateMessageRequestParams",
-        "CreateMessageResult",
-        "Root",
-        "Tool",
-        "Resource",
-        "ResourceTemplate",
-        "Prompt",
-        "ReadResourceResult",
-        "GetPromptResult",
-    ),
-    "The host": (
-        "Host",
-        "HostStats",
-        "Agent",
-        "Policy",
-        "rule",
-        "arg",
-        "ConsentRequest",
-        "Allow",
-        "Deny",
-        "Edit",
-        "Later",
-        "TerminalConsent",
-        "CallbackConsent",
-        "DenyAll",
-        "DurableConsent",
-    ),
-    "Guarding a server": (
-        "Guard",
-        "JWTVerifier",
-        "IntrospectionVerifier",
-        "StaticTokenVerifier",
-        "Principal",
-        "InsufficientScope",
-        "AuthorizationServer",
-        "Upstream",
-        "Provider",
-        "known_client",
-    ),
-    "Logging in": (
-        "OAuth",
-        "Bearer",
-        "ClientCredentials",
-        "DeviceLogin",
-        "EnterpriseLogin",
-        "WorkloadIdentity",
-    ),
-    "Questions": ("Elicit", "ElicitURL", "Sample", "Roots", "InputRequired"),
-    "Content": (
-        "Image",
-        "Audio",
-        "File",
-        "Progress",
-        "Offload",
-        "TextContent",
-        "ImageContent",
-        "AudioContent",
-        "ResourceLink",
-        "EmbeddedResource",
-        "ResourceContents",
-        "PromptMessage",
-        "CallToolResult",
-        "Completion",
-        "Annotations",
-        "Icon",
-        "ToolAnnotations",
-    ),
-    "Errors": (
-        "MCPError",
-        "ToolError",
-        "Declined",
-        "Dismissed",
-        "Denied",
-        "ProtocolError",
-        "InvalidParams",
-        "ResourceNotFound",
-        "MissingClientCapability",
-        "Busy",
-        "RemoteError",
-        "NotFound",
-        "Unauthorized",
-        "RateLimited",
-        "TransportError",
-        "ProcessStartError",
-        "ConnectError",
-        "HTTPStatusError",
-        "NotMCPServer",
-        "VersionNegotiationError",
-        "RequestTimeout",
-        "Disconnected",
-        "Interrupted",
-        "AuthError",
-        "NeedsLogin",
-        "Forbidden",
-        "LoginFailed",
-        "PolicyError",
-        "ModelError",
-        "NotSupported",
-        "InputRequestError",
-        "InvalidResult",
-    ),
-}
-
 
 def pages() -> dict[Path, str]:
     """Every generated page, as it should be."""
@@ -215,7 +81,7 @@ def pages() -> dict[Path, str]:
         text = _replaced(text, name, table)
     return {
         protocol: text,
-        DOCS / "reference.md": reference(),
+        **_import_neighbor("reference_pages").create_pages(DOCS),
         DOCS / "guide" / "types.md": types(),
         DOCS / "guide" / "client.md": client(),
         DOCS / "schemas.md": schemas(),
@@ -238,7 +104,8 @@ def client() -> str:
 def _limits(kind: type) -> Iterator[list[str]]:
     """The fields of a struct of limits: each with its default and the comment beside it."""
     source = Path(str(importlib.import_module(kind.__module__).__file__)).read_text(encoding="utf-8").splitlines()
-    (node,) = _lineage(kind)
+    (node,) = [one for one in ast.parse("\n".join(source)).body if getattr(one, "name", "") == kind.__name__]
+    assert isinstance(node, ast.ClassDef)
     for member in node.body:
         if isinstance(member, ast.AnnAssign) and member.value is not None:
             default = ast.unparse(member.value).replace(" * ", " ").removesuffix(".0")
@@ -404,14 +271,18 @@ def _rule(value: object) -> str:
 def types() -> str:
     """The page on types, with its tables."""
     text = (DOCS / "guide" / "types.md").read_text(encoding="utf-8")
-    sys.path.insert(0, str(DOCS))
-    try:
-        tables = importlib.import_module("type_tables")
-    finally:
-        sys.path.remove(str(DOCS))
+    tables = _import_neighbor("type_tables")
     text = _replaced(text, "parameters", _table(["annotation", "schema"], tables.parameters()))
     head = ["annotation", "returned", "content", "structured content", "output schema"]
     return _replaced(text, "results", _table(head, tables.results()))
+
+
+def _import_neighbor(name: str) -> ModuleType:
+    sys.path.insert(0, str(DOCS))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(DOCS))
 
 
 def _replaced(text: str, name: str, table: str) -> str:
@@ -472,7 +343,7 @@ def codes() -> str:
 
 def _name(exc: errors.ProtocolError) -> str:
     name = f"`{type(exc).__name__}`"
-    return f"{name}, the caller's own share" if isinstance(exc, errors.Busy) and exc.own else name
+    return f"{name}, the caller's own share" if isinstance(exc, errors.ServerBusy) and exc.own else name
 
 
 def _code(exc: errors.ProtocolError, revision: str) -> str:
@@ -494,181 +365,21 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
-# Reference
-
-
-def reference() -> str:
-    """Every public name: how to call it, and what its docstring says."""
-    listed = {name for names in GROUPS.values() for name in names}
-    if listed != set(dovetail.__all__):
-        raise SystemExit(f"docs/generate.py: GROUPS and dovetail.__all__ differ in {listed ^ set(dovetail.__all__)}")
-    parts = ["# Reference", "Every public name, from its docstrings. The [guide](README.md) shows them at work."]
-    for title, names in GROUPS.items():
-        parts.append(f"## {title}")
-        for name in names:
-            parts += _entry(name)
-    return "\n\n".join(parts) + "\n"
-
-
-def _entry(name: str) -> Iterator[str]:
-    yield f"### {name}"
-    if not isinstance(getattr(dovetail, name), type):
-        yield from _function_entry(getattr(dovetail, name))
-        return
-    lineage = list(_lineage(getattr(dovetail, name)))
-    if name != "Context":  # nobody makes one
-        yield f"```python\n{_call(name, lineage)}\n```"
-    yield _prose(ast.get_docstring(lineage[0]) or "")
-    for function in _methods(lineage):
-        yield f"```python\n{_function(function)}\n```"
-        yield _prose(ast.get_docstring(function) or "")
-
-
-def _function_entry(function: Callable[..., object]) -> Iterator[str]:
-    tree = ast.parse(Path(str(importlib.import_module(function.__module__).__file__)).read_text(encoding="utf-8"))
-    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function.__name__]
-    yield f"```python\n{_function(found[-2] if len(found) > 1 else found[0])}\n```"  # the last one is for no reader
-    yield _prose(ast.get_docstring(found[-1]) or "")
-
-
-def _lineage(kind: type) -> Iterator[ast.ClassDef]:
-    """The source of a class and of those it derives from, as far as they are ours."""
-    for parent in kind.__mro__:
-        if parent.__module__.startswith("dovetail."):
-            module = importlib.import_module(parent.__module__)
-            tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
-            yield next(
-                node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == parent.__name__
-            )
-
-
-def _call(name: str, lineage: list[ast.ClassDef]) -> str:
-    for node in lineage:
-        for member in node.body:
-            if isinstance(member, ast.FunctionDef) and member.name in ("__init__", "__new__"):
-                return f"{name}({_arguments(member)})"
-    kind = getattr(dovetail, name)
-    if not issubclass(kind, Struct):
-        return f"{name}(message)" if issubclass(kind, Exception) else f"{name}()"
-    fields = [one for node in reversed(lineage) for one in node.body if isinstance(one, ast.AnnAssign)]
-    shown = {ast.unparse(one.target): _field(one) for one in fields if "ClassVar" not in ast.unparse(one.annotation)}
-    given = inspect.signature(kind).parameters.values()
-    placed = [shown[one.name] for one in given if one.kind is not one.KEYWORD_ONLY]
-    named = sorted((shown[one.name] for one in given if one.kind is one.KEYWORD_ONLY), key=lambda text: "=" in text)
-    return _folded(f"{name}(", [*placed, *(["*", *named] if named else [])], ")")
-
-
-def _kind(annotation: ast.expr) -> str:
-    """An annotation; one in quotes is shown without them."""
-    quoted = isinstance(annotation, ast.Constant) and isinstance(annotation.value, str)
-    return str(annotation.value) if quoted else ast.unparse(annotation)
-
-
-def _field(node: ast.AnnAssign) -> str:
-    text = f"{ast.unparse(node.target)}: {_kind(node.annotation)}"
-    if node.value is None:
-        return text
-    value = node.value
-    if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
-        value = next(keyword.value for keyword in value.keywords if keyword.arg in ("default", "default_factory"))
-        if ast.unparse(value) in ("dict", "list"):
-            return f"{text} = {'{}' if ast.unparse(value) == 'dict' else '[]'}"
-    return f"{text} = {ast.unparse(value)}"
-
-
-def _methods(lineage: list[ast.ClassDef]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    if lineage[0].name not in ("Server", "Context", "Client", "Pending"):
-        return
-    seen: set[str] = set()
-    for node in lineage:
-        for member in node.body:
-            if not isinstance(member, (ast.FunctionDef, ast.AsyncFunctionDef)) or member.name.startswith("_"):
-                continue
-            if lineage[0].name == "Server" and member.name in FOR_TRANSPORTS:
-                continue
-            if member.name in seen or ast.get_docstring(member) is None:  # an overload has none
-                continue
-            seen.add(member.name)
-            yield member
-
-
-def _function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    if any(ast.unparse(one) == "property" for one in node.decorator_list):
-        return f"{node.name}: {_kind(node.returns)}" if node.returns else node.name
-    prefix = "await " if isinstance(node, ast.AsyncFunctionDef) else ""
-    returns = f" -> {_kind(node.returns)}" if node.returns else ""
-    return f"{prefix}{node.name}({_arguments(node)}){returns}"
-
-
-def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    given = node.args
-    given.args = [one for one in given.args if one.arg not in ("self", "cls")]
-    if given.vararg is not None and given.vararg.arg.startswith("_"):
-        given.vararg = None  # only there to be refused in words
-    given.posonlyargs = [one for one in given.posonlyargs if one.arg != "self"]
-    return _folded("", [_spaced(one) for one in _split(ast.unparse(given))], "")
-
-
-def _spaced(argument: str) -> str:
-    name, equals, default = argument.partition("=")
-    return f"{name} = {default}" if equals and ":" in name else argument
-
-
-def _split(text: str) -> list[str]:
-    """Arguments one by one: commas inside brackets and quotes do not separate them."""
-    parts, depth, quote, current = list[str](), 0, "", ""
-    for character in text:
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"":
-            quote = character
-        elif character in "([{":
-            depth += 1
-        elif character in ")]}":
-            depth -= 1
-        elif character == "," and not depth:
-            parts.append(current.strip())
-            current = ""
-            continue
-        current += character
-    return [*parts, current.strip()] if current.strip() else parts
-
-
-def _folded(before: str, arguments: list[str], after: str) -> str:
-    line = f"{before}{', '.join(arguments)}{after}"
-    if len(line) <= 100:
-        return line
-    body = "".join(f"\n    {one}," for one in arguments)
-    return f"{before}{body}\n{after}"
-
-
-def _prose(text: str) -> str:
-    """A docstring as Markdown: what it says of arguments, and its `Raises:` part, become lists."""
-    lines: list[str] = []
-    raises = False
-    for line in text.splitlines():
-        raises = line.strip() == "Raises:" or (raises and line.startswith("    "))
-        if line.strip() == "Raises:":
-            lines.append("Raises:\n")
-        elif raises:
-            name, _, reason = line.strip().partition(": ")
-            lines.append(f"- `{name}`: {reason}")
-        elif found := ARGUMENT.match(line):
-            names = ", ".join(f"`{name}`" for name in found[1].split(", "))
-            lines.append(f"- {names}: {line[found.end() :]}")
-        elif line.startswith("    "):
-            lines.append(f"  {line.strip()}")
-        else:
-            lines.append(line.partition(" spec: ")[0])
-    return "\n".join(lines).strip()
-
-
 def main() -> int:
-    """Write what differs; how many pages that were."""
-    stale = [page for page, text in pages().items() if not page.exists() or page.read_text(encoding="utf-8") != text]
-    for page, text in pages().items():
+    """Write the pages that differ, or list the options without an explanation."""
+    unexplained: list[str] = _import_neighbor("reference_pages").list_unexplained_options()
+    if "--unexplained" in sys.argv[1:]:
+        sys.stdout.write("".join(f"{option}\n" for option in unexplained))
+        return 0
+    texts = pages()
+    stale = {
+        page: text for page, text in texts.items() if not page.exists() or page.read_text(encoding="utf-8") != text
+    }
+    for page, text in stale.items():
+        page.parent.mkdir(exist_ok=True)
         page.write_text(text, encoding="utf-8")
-    sys.stdout.write(f"{len(stale)} of {len(pages())} pages written anew\n")
+    sys.stdout.write(f"{len(stale)} of {len(texts)} pages written.\n")
+    sys.stdout.write(f"{len(unexplained)} options have no explanation (--unexplained lists them).\n")
     return 0
 
 
