@@ -39,7 +39,7 @@ SECTIONS: dict[str, list[str]] = {
     "Reference": ["reference"],
     "Glossary": ["glossary"],
 }
-CHILDREN = {"commands/README": "commands/*", "reference": "reference/*"}
+CHILDREN = {"commands/README": ["commands/*"], "reference": ["reference/dovetail", "reference/*"]}
 HOME = "README"
 
 project = "dovetail"
@@ -89,7 +89,7 @@ def add_navigation(_app: Sphinx, docname: str, content: list[str]) -> None:
         for title, pages in SECTIONS.items():
             content[0] += _format_toctree(f":caption: {title}", pages)
     elif docname in CHILDREN:
-        content[0] += _format_toctree(":glob:", [CHILDREN[docname]])
+        content[0] += _format_toctree(":glob:", CHILDREN[docname])
 
 
 def _format_toctree(option: str, entries: list[str]) -> str:
