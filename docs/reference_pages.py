@@ -41,7 +41,7 @@ NOT_CONSTRUCTED = {"Context", "ManagedServer", "PendingRequest", "Subscription",
 # The specification explains the fields of its types, and an error explains itself.
 SPECIFIED = ("dovetail.wire.", "dovetail.errors")
 
-MAX_LINE_CHARS = 100
+MAX_LINE_CHARS = 88
 CONTEXT_MANAGERS = {"contextmanager": "with ", "asynccontextmanager": "async with "}
 SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields):\s*")
 EXPLANATION = re.compile(r"(?P<names>\*{0,2}\w+(?:, \*{0,2}\w+)*): (?P<text>.+)")
@@ -205,7 +205,7 @@ def _create_option_table(parameters: Sequence[Parameter], docstring: Docstring, 
     if not any(name in docstring.explanations for name in names):
         return ""
     has_defaults = any(parameter.default for parameter in parameters)
-    head = [label, *(["default"] if has_defaults else []), ""]
+    head = [label, *(["default"] if has_defaults else []), "description"]
     rows = [head, ["---"] * len(head)]
     for parameter in parameters:
         if parameter.stars and parameter.name not in docstring.explanations:
@@ -444,7 +444,7 @@ def _fold(before: str, parameters: Sequence[Parameter], after: str) -> str:
 
 
 def _format_default(value: ast.expr) -> str:
-    """Return the source of a default. A private name is not shown."""
+    """Return the source of a default. Private names and constants are not shown."""
     if isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] == "field":
         value = next(keyword.value for keyword in value.keywords if keyword.arg in ("default", "default_factory"))
         empty = {"dict": "{}", "list": "[]", "tuple": "()", "set": "set()"}
@@ -453,7 +453,7 @@ def _format_default(value: ast.expr) -> str:
     text = re.sub(r"(\d+) \* ([KM]iB)", r"\1 \2", text)
     if re.fullmatch(r"[\d.]+ \* [\d.]+", text):
         return str(ast.literal_eval(text.partition(" * ")[0]) * ast.literal_eval(text.partition(" * ")[2]))
-    return "..." if re.search(r"(?<![\w.])_\w", text) else text.replace("'", '"')
+    return "..." if re.search(r"(?<![\w.\"'])(_\w|[A-Z][A-Z_]+\b)", text) else text.replace("'", '"')
 
 
 def _format_annotation(annotation: ast.expr) -> str:

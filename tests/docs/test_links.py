@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 import dovetail
-from dovetail import Client, ClientLimits, Timeouts
+from dovetail import ClientLimits, Timeouts
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -87,13 +87,6 @@ def test_every_limit_of_a_client_is_explained() -> None:
 def _number(text: str) -> float:
     number, _, unit = text.replace(",", "").partition(" ")
     return float(number) * {"": 1, "MiB": 2**20}[unit]
-
-
-def test_the_reference_has_every_method_of_a_client() -> None:
-    text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
-    entry = text.partition("\n### Client\n")[2].partition("\n### ")[0]
-    public = [name for name in dir(Client) if not name.startswith("_")]
-    assert not [name for name in public if not re.search(rf"^(await )?{name}\b", entry, re.MULTILINE)]
 
 
 @pytest.mark.parametrize(

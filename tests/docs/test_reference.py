@@ -1,0 +1,147 @@
+"""The reference lists every public name once, with its members, and takes explanations from docstrings and comments."""
+
+import importlib
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from dovetail import Client, Server
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs" / "reference").glob("*.md"))
+HEADING = re.compile(r"^## (\w+)$", re.MULTILINE)
+SAMPLE = '''
+"""A module."""
+
+from typing import Literal, TypedDict
+
+Color = Literal["red", "blue"]  # of the paint
+
+
+class Options(TypedDict, total=False):
+    """Options of a shop."""
+
+    name: str  # of the shop
+    # Counted from midnight.
+    hours: int
+    private: bool
+
+
+class Shop:
+    """A shop.
+
+    Args:
+        name: The name
+            above the door.
+        doors: The number of doors.
+
+    Raises:
+        ValueError: There is no door.
+    """
+
+    def __init__(self, name: "str", *, doors: int = 1, size: int = 4 * 1024, _secret: int = 0) -> None: ...
+
+    async def open(self, at: float, *, lights: bool = True) -> None:
+        """Open the shop.
+
+        Args:
+            lights: Whether the lights are on.
+        """
+
+    @property
+    def is_open(self) -> bool:
+        """Whether customers can enter."""
+        return True
+
+    def _hidden(self) -> None: ...
+
+
+class Bakery(Shop):
+    """A shop that sells bread."""
+
+    def bake(self, kind: str = "rye") -> str: ...
+'''
+
+
+@pytest.fixture
+def generator(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module that creates the pages, with empty caches."""
+    spec = importlib.util.spec_from_file_location("reference_pages_under_test", ROOT / "docs" / "reference_pages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def sample(generator: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The generator for a module with the names above."""
+    (tmp_path / "dovetail_sample.py").write_text(SAMPLE, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(generator, "MODULES", ("dovetail_sample",))
+    monkeypatch.setattr(generator, "HOMES", ("dovetail_sample",))
+    module = importlib.import_module("dovetail_sample")
+    monkeypatch.setattr(module, "__all__", ["Color", "Options", "Shop", "Bakery"], raising=False)
+    return generator
+
+
+def test_every_public_name_has_one_entry(generator: ModuleType) -> None:
+    entries = [name for page in PAGES for name in HEADING.findall(page.read_text(encoding="utf-8"))]
+    public = {
+        name
+        for module in generator.MODULES
+        if module != "dovetail.errors"
+        for name in importlib.import_module(module).__all__
+    }
+    assert len(entries) == len(set(entries))
+    assert not public - set(entries)
+
+
+@pytest.mark.parametrize("kind", [Client, Server])
+def test_every_member_has_an_entry(kind: type) -> None:
+    text = (ROOT / "docs" / "reference" / "dovetail.md").read_text(encoding="utf-8")
+    members = set(re.findall(rf"^### {kind.__name__}\.(\w+)$", text, re.MULTILINE))
+    methods = {name for name in dir(kind) if not name.startswith("_")}
+    assert methods <= members
+
+
+def test_nothing_private_is_listed() -> None:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert not re.findall(r"^##+ .*\b_\w+", text, re.MULTILINE)
+        assert not re.findall(r"^    \**_\w+[:=,]", text, re.MULTILINE)
+
+
+def test_explanations_come_from_docstrings_and_comments(sample: ModuleType, tmp_path: Path) -> None:
+    pages = sample.create_pages(tmp_path)
+    text = pages[tmp_path / "reference" / "dovetail_sample.md"]
+    assert "Shop(name: str, *, doors: int = 1, size: int = 4 KiB)" in text
+    assert "| `name` |  | The name above the door. |" in text
+    assert "| `doors` | `1` | The number of doors. |" in text
+    assert "- `ValueError`: There is no door." in text
+    assert "await open(at: float, *, lights: bool = True) -> None" in text
+    assert "| `lights` | `True` | Whether the lights are on. |" in text
+    assert "is_open: bool" in text
+    assert "| `name` | of the shop |" in text
+    assert "| `hours` | Counted from midnight. |" in text
+    assert 'Color = Literal["red", "blue"]' in text
+    assert "of the paint" in text
+    assert "hidden" not in text
+
+
+def test_inherited_members_are_listed_once(sample: ModuleType, tmp_path: Path) -> None:
+    text = sample.create_pages(tmp_path)[tmp_path / "reference" / "dovetail_sample.md"]
+    entry = text.partition("\n## Bakery\n")[2].partition("\n## ")[0]
+    assert "Subclass of [`Shop`](dovetail_sample.md#shop)." in entry
+    assert re.findall(r"^### (.+)$", entry, re.MULTILINE) == ["Bakery.bake"]
+
+
+def test_options_without_an_explanation_are_found(sample: ModuleType) -> None:
+    options = [option for option in sample.list_unexplained_options() if "Bakery" not in option]
+    assert options == ["dovetail_sample.Options(private)", "dovetail_sample.Shop(size)"]
