@@ -14,7 +14,6 @@ import functools
 import importlib
 import inspect
 import re
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +41,7 @@ NOT_CONSTRUCTED = {"Context", "ManagedServer", "PendingRequest", "Subscription",
 SPECIFIED = ("dovetail.wire.", "dovetail.errors")
 
 MAX_LINE_CHARS = 88
+RUFF_LINE_CHARS = 120
 CONTEXT_MANAGERS = {"contextmanager": "with ", "asynccontextmanager": "async with "}
 SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields):\s*")
 EXPLANATION = re.compile(r"(?P<names>\*{0,2}\w+(?:, \*{0,2}\w+)*): (?P<text>.+)")
@@ -170,7 +170,7 @@ def _create_entry(definition: Definition) -> Iterator[str]:
     elif isinstance(statement, Function):
         yield from _create_function_entry(definition.name, definition.statements)
     else:
-        yield _code(_wrap(f"{definition.name} = {_format_annotation(_get_assigned_value(statement))}"))
+        yield _code(_fold_alias(definition.name, _get_assigned_value(statement)))
         yield _read_comment(_read_source(definition.module), statement)
 
 
@@ -483,10 +483,22 @@ def _get_assigned_value(statement: ast.stmt) -> ast.expr:
     return statement.value
 
 
-def _wrap(text: str) -> str:
-    wrapper = textwrap.TextWrapper(MAX_LINE_CHARS, subsequent_indent="    ", break_long_words=False)
-    wrapper.break_on_hyphens = False
-    return wrapper.fill(text)
+def _fold_alias(name: str, value: ast.expr) -> str:
+    """Return the definition of a type alias, formatted as ruff does it."""
+    text = f"{name} = {_format_annotation(value)}"
+    if len(text) <= MAX_LINE_CHARS:
+        return text
+    if (
+        isinstance(value, ast.Subscript)
+        and isinstance(value.slice, ast.Tuple)
+        and ast.unparse(value.value) == "Literal"
+    ):
+        lines = [f"    {ast.unparse(member)},".replace("'", '"') for member in value.slice.elts]
+        return "\n".join([f"{name} = Literal[", *lines, "]"])
+    if isinstance(value, ast.BinOp) and len(text) > RUFF_LINE_CHARS:
+        first, *others = _format_annotation(value).split(" | ")
+        return "\n".join([f"{name} = (", f"    {first}", *(f"    | {other}" for other in others), ")"])
+    return text
 
 
 def _code(text: str) -> str:

@@ -20,6 +20,7 @@ SAMPLE = '''
 from typing import Literal, TypedDict
 
 Color = Literal["red", "blue"]  # of the paint
+LongLiteral = Literal["a long value of this type", "another long value of this type", "the last value"]
 
 
 class Options(TypedDict, total=False):
@@ -87,7 +88,7 @@ def sample(generator: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(generator, "MODULES", ("dovetail_sample",))
     monkeypatch.setattr(generator, "HOMES", ("dovetail_sample",))
     module = importlib.import_module("dovetail_sample")
-    monkeypatch.setattr(module, "__all__", ["Color", "Options", "Shop", "Bakery"], raising=False)
+    monkeypatch.setattr(module, "__all__", ["Color", "LongLiteral", "Options", "Shop", "Bakery"], raising=False)
     return generator
 
 
@@ -132,6 +133,7 @@ def test_explanations_come_from_docstrings_and_comments(sample: ModuleType, tmp_
     assert "| `hours` | Counted from midnight. |" in text
     assert 'Color = Literal["red", "blue"]' in text
     assert "of the paint" in text
+    assert 'LongLiteral = Literal[\n    "a long value of this type",\n' in text
     assert "hidden" not in text
 
 
