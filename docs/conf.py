@@ -59,7 +59,10 @@ html_show_sphinx = False
 html_show_copyright = False
 html_use_index = False
 
-_SUMMARY = re.compile(r"^# .+\n+(?P<paragraph>(?:[^\s#`|<>-].*\n)+)")
+_DESCRIPTION = """\
+Dovetail is a Python toolkit for the Model Context Protocol (MCP). \
+Turn functions into MCP servers, call any MCP server, or build a host that connects one user to many servers."""
+_SUMMARY = re.compile(r"^# .+\n+(?P<paragraph>(?:(?!```|[#|<>-]).+\n)+)")
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 
 
@@ -101,7 +104,7 @@ def write_llms_files(app: Sphinx, failure: Exception | None) -> None:
     """Write llms.txt, llms-full.txt and the Markdown of every page, for language models (llmstxt.org)."""
     if failure is not None or app.builder.name != "html":
         return
-    site, index, full = Path(app.outdir), [f"# {project}", _summarize(app, HOME)], list[str]()
+    site, index, full = Path(app.outdir), [f"# {project}", f"> {_DESCRIPTION}"], list[str]()
     for section, pages in {"Start": [HOME], **SECTIONS}.items():
         index.append(f"## {section}")
         docnames = [docname for page in pages for docname in _list_with_children(app, page)]
@@ -130,9 +133,10 @@ def _format_entry(app: Sphinx, docname: str) -> str:
 
 
 def _summarize(app: Sphinx, docname: str) -> str:
-    """Return the first paragraph of a page on one line, without links."""
+    """Return the first sentence of a page, without links."""
     found = _SUMMARY.match(_read_page(app, docname))
-    return _LINK.sub(r"\1", " ".join(found["paragraph"].split())).rstrip(":") if found else ""
+    text = " ".join(found["paragraph"].split()) if found else ""
+    return re.split(r"(?<=\.) ", _LINK.sub(r"\1", text))[0].rstrip(":")
 
 
 def _read_page(app: Sphinx, docname: str) -> str:

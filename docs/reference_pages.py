@@ -42,6 +42,7 @@ SPECIFIED = ("dovetail.wire.", "dovetail.errors")
 
 MAX_LINE_CHARS = 88
 RUFF_LINE_CHARS = 120
+MAX_DEFAULT_CHARS = 18
 CONTEXT_MANAGERS = {"contextmanager": "with ", "asynccontextmanager": "async with "}
 SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields):\s*")
 EXPLANATION = re.compile(r"(?P<names>\*{0,2}\w+(?:, \*{0,2}\w+)*): (?P<text>.+)")
@@ -290,8 +291,32 @@ def _list_bound_names(statement: ast.stmt) -> list[str]:
 
 @functools.cache
 def _read_source(module: str) -> Source:
-    text = Path(str(importlib.import_module(module).__file__)).read_text(encoding="utf-8")
-    return Source(ast.parse(text).body, text.splitlines())
+    loaded = importlib.import_module(module)
+    text = Path(str(loaded.__file__)).read_text(encoding="utf-8")
+    return Source(_InlineDefaults(vars(loaded)).visit(ast.parse(text)).body, text.splitlines())
+
+
+class _InlineDefaults(ast.NodeTransformer):
+    """Replaces constants in defaults of parameters and fields by their values, if these are short."""
+
+    def __init__(self, namespace: dict[str, Any]) -> None:
+        self._namespace = namespace
+
+    def visit_arguments(self, node: ast.arguments) -> ast.AST:
+        node.defaults = [self._inline(default) for default in node.defaults]
+        node.kw_defaults = [default and self._inline(default) for default in node.kw_defaults]
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        node.value = node.value and self._inline(node.value)
+        return node
+
+    def _inline(self, default: ast.expr) -> ast.expr:
+        if not isinstance(default, ast.Name) or not default.id.lstrip("_").isupper():
+            return default
+        value = self._namespace.get(default.id)
+        is_short = isinstance(value, int | float | str | tuple) and len(repr(value)) <= MAX_DEFAULT_CHARS
+        return ast.parse(repr(value), mode="eval").body if is_short else default
 
 
 def _list_classes(definition: Definition) -> Iterator[tuple[Source, ast.ClassDef]]:
