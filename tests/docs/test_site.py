@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+pytestmark = pytest.mark.timeout(300)  # the build takes ten seconds of CPU time
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "decisions")
