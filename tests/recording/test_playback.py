@@ -53,7 +53,7 @@ PARTS = [
 def ask(playback: Playback, method: str, **params: Any) -> list[dict[str, Any]]:
     heard: list[bytes] = []
     message = {"jsonrpc": "2.0", "id": "x", "method": method, "params": params}
-    playback.link(heard.append).receive(json.dumps(message).encode())
+    playback.open_connection(heard.append).receive(json.dumps(message).encode())
     return [json.loads(one) for one in heard]
 
 

@@ -187,7 +187,7 @@ async def test_what_is_cut_in_memory_can_be_cancelled_while_it_ends() -> None:
         async def stop(self, user: object = None) -> None:
             return
 
-        def link(self, _: Any) -> Any:
+        def open_connection(self, _: Any) -> Any:
             return self
 
         def receive(self, data: bytes) -> None:

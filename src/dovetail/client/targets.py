@@ -21,7 +21,7 @@ from dovetail.client.handlers import ElicitationHandler, RootsProvider, Sampling
 from dovetail.client.option_checks import check_string_mapping, check_type, describe_value, suggest_match
 from dovetail.errors import ScriptNotFound, clip
 from dovetail.oauth.login.login_settings import BearerAuth
-from dovetail.protocol.client_transport import ClientTransport
+from dovetail.protocol.client_transport import ClientTransport, InProcessServer
 from dovetail.protocol.http_checks import LOOPBACK
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.middleware import Middleware
@@ -150,7 +150,7 @@ def resolve_target(
     if isinstance(target, Sequence) and target and all(isinstance(argument, str) for argument in target):
         return _resolve_command(target, limits, process)
     _reject_options("a command", process)
-    if callable(getattr(target, "link", None)) and not isinstance(target, type):
+    if isinstance(target, InProcessServer) and not isinstance(target, type):
         return _resolve_server(target)
     raise TypeError(
         "a client's target is a URL, a command as a list of words, a script, a Server, 'unix:/path', "
@@ -164,12 +164,10 @@ def _reject_options(target_kind: str, options: dict[str, Any]) -> None:
             raise TypeError(f"{name}= is only for {target_kind}")
 
 
-def _resolve_server(server: Any) -> ResolvedTarget:
+def _resolve_server(server: InProcessServer) -> ResolvedTarget:
     from dovetail.transports.memory import MemoryClient
 
-    return ResolvedTarget(
-        str(getattr(server, "name", "server")), None, lambda: MemoryClient(server.link, server.start, server.stop)
-    )
+    return ResolvedTarget(server.name, None, lambda: MemoryClient(server.open_connection, server.start, server.stop))
 
 
 def _resolve_url(url: str, limits: ClientLimits, timeouts: Timeouts, options: dict[str, Any]) -> ResolvedTarget:

@@ -30,6 +30,7 @@ from dovetail.host.policy.policy import Policy, PolicyRequest, as_policy
 from dovetail.host.policy.quotas import Meter, ToolLimits
 from dovetail.host.qualified_names import check_server_name
 from dovetail.host.search_tools import HOST_SERVER_NAME, create_search_catalog
+from dovetail.protocol.client_transport import InProcessServer
 from dovetail.protocol.language_model import Model
 from dovetail.protocol.mountable import ITEM_KINDS, ItemKind
 
@@ -115,7 +116,9 @@ class ManagedServers:
         async def create_client(**extra_options: Any) -> Client:
             # Looking up a secret may take a while.
             resolved_target = (
-                await asyncio.to_thread(target) if callable(target) and not hasattr(target, "link") else target
+                await asyncio.to_thread(target)
+                if callable(target) and not isinstance(target, InProcessServer)
+                else target
             )
             client_options: dict[str, Any] = {
                 **(stderr_options if _is_process(resolved_target) else {}),

@@ -4,8 +4,8 @@ A transport carries requests and brings back their responses; everything else th
 nothing of what the messages mean beyond that.
 """
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from dovetail.errors import TransportError, clip
 from dovetail.wire import jsonrpc
@@ -144,4 +144,38 @@ class ClientTransport(Protocol):
 
     def get_diagnostics(self, since: float | None = None) -> dict[str, Any]:
         """What is known that helps to understand a failure: `exit_code`, `stderr`; of words, those since a time."""
+        ...
+
+
+class ServerConnection(Protocol):
+    """The server's end of a connection in memory."""
+
+    def receive(self, data: bytes) -> None:
+        """Take one message of the client."""
+        ...
+
+    async def close(self, grace: float = 0.0) -> None:
+        """Close the connection. Running requests may finish within `grace` seconds."""
+        ...
+
+
+@runtime_checkable
+class InProcessServer(Protocol):
+    """A server in this process that a client can connect to. `Server` is one."""
+
+    @property
+    def name(self) -> str:
+        """The name of the server."""
+        ...
+
+    async def start(self, user: object = None, /) -> None:
+        """Start the server unless it runs. `user` identifies who needs it."""
+        ...
+
+    async def stop(self, user: object = None, /) -> None:
+        """Release the server. It stops when its last user has released it."""
+        ...
+
+    def open_connection(self, send: Callable[[bytes], None], /) -> ServerConnection:
+        """Open a connection whose messages to the client go to `send`."""
         ...

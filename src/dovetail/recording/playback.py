@@ -164,6 +164,7 @@ class Playback:
         opening_result = self._find_opening_result()
         meta: Mapping[str, Any] = opening_result.get("_meta") or {}
         self.server_info: Mapping[str, Any] = opening_result.get("serverInfo") or meta.get(_SERVER_INFO_KEY) or {}
+        self.name = str(self.server_info.get("name") or "recording")
         self.instructions: str | None = opening_result.get("instructions")
 
     def _find_opening_result(self) -> Mapping[str, Any]:
@@ -174,8 +175,14 @@ class Playback:
                 return result
         return {}
 
-    def link(self, send: Callable[[bytes], None]) -> "PlaybackConnection":
-        """One connection to it."""
+    async def start(self, _: object = None) -> None:
+        """Do nothing: a recording needs no start."""
+
+    async def stop(self, _: object = None) -> None:
+        """Do nothing: a recording holds nothing open."""
+
+    def open_connection(self, send: Callable[[bytes], None]) -> "PlaybackConnection":
+        """Open a connection that answers from the recording."""
         return PlaybackConnection(self, send)
 
     def respond(self, message: Message) -> Iterator[Message]:

@@ -4,6 +4,7 @@ Each takes what a client would connect to and gives what it is to connect to ins
 """
 
 import asyncio
+import functools
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from dovetail.client.targets import ResolvedTarget
 from dovetail.errors import ConnectionLost
+from dovetail.protocol.client_transport import InProcessServer
 from dovetail.protocol.recording_format import Receiver
 from dovetail.testing.faults import Fault, Faults, corrupt_message
 from dovetail.transports.memory import MemoryClient
@@ -159,8 +161,8 @@ async def insert_faults(faults: Faults, target: Any, backend: Backend | None) ->
 
 @asynccontextmanager
 async def _open_proxy(faults: Faults, target: Any, backend: Backend | None) -> AsyncGenerator[Any]:
-    if callable(getattr(target, "link", None)):
-        yield ResolvedTarget(str(target.name), None, lambda: FaultyMemoryClient(target, faults))
+    if isinstance(target, InProcessServer):
+        yield ResolvedTarget(target.name, None, functools.partial(FaultyMemoryClient, target, faults))
     elif isinstance(target, str) and target.startswith(("http://", "unix:", "tcp:")):
         proxy = SocketProxy(faults, target, backend)
         try:
@@ -444,8 +446,8 @@ class _WriteOnlyProtocol(asyncio.streams.FlowControlMixin):
 class FaultyMemoryClient(MemoryClient):
     """A connection in memory on which messages wait their turn, so that faults can happen to them."""
 
-    def __init__(self, server: Any, faults: Faults) -> None:
-        super().__init__(server.link, server.start, server.stop)
+    def __init__(self, server: InProcessServer, faults: Faults) -> None:
+        super().__init__(server.open_connection, server.start, server.stop)
         self._faults = faults
         self._queues: dict[Receiver, asyncio.Queue[bytes]] = {"server": asyncio.Queue(), "client": asyncio.Queue()}
         self._tasks: list[asyncio.Task[None]] = []

@@ -18,6 +18,7 @@ import uvicorn
 from dovetail.auth.asgi_guard import create_asgi_guard
 from dovetail.client import sync_client
 from dovetail.client.targets import Client
+from dovetail.protocol.client_transport import ServerConnection
 from dovetail.recording.trace import RecordedEndpoint
 from dovetail.server.runners import Server
 from dovetail.testing.fault_proxy import insert_faults
@@ -85,7 +86,7 @@ def connect_sync(
 ) -> Generator[sync_client.SyncClient]:
     """As `connect`, for tests that do not await."""
     context = connect(
-        server, transport=transport, revision=protocol_version, faults=faults, principal=principal, **options
+        server, transport=transport, protocol_version=protocol_version, faults=faults, principal=principal, **options
     )
     client = sync_client.run_blocking(_enter(context))
     try:
@@ -137,9 +138,9 @@ class ServerWithPrincipal:
         self.stop = server.stop
         self._principal = principal
 
-    def link(self, write: Callable[[bytes], None]) -> Any:
-        """The server's end of a connection."""
-        return self.server.open_connection(write, principal=self._principal)
+    def open_connection(self, send: Callable[[bytes], None]) -> ServerConnection:
+        """Open a connection on behalf of the principal."""
+        return self.server.open_connection(send, principal=self._principal)
 
 
 def _with_principal(server: Any, transport: str, principal: str) -> ServerWithPrincipal:

@@ -1,21 +1,14 @@
 """A client and a server joined in memory. Nothing is skipped: every message is encoded and decoded as elsewhere."""
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 from dovetail.errors import MCPError, ProcessStartError
+from dovetail.protocol.client_transport import ServerConnection
 from dovetail.transports.duplex_client import DuplexClient
 
 
-class ServerConnection(Protocol):
-    """A server's end of a connection."""
-
-    def receive(self, data: bytes) -> None: ...
-    async def close(self, grace: float = 0.0) -> None: ...
-
-
 class MemoryClient(DuplexClient):
-    """The client's end; `link` makes the server's end, given a function that takes its messages."""
+    """The client's end of a connection. `open_connection` opens the server's end."""
 
     def __init__(
         self,

@@ -36,10 +36,9 @@ def command(recording: str, loose: bool, http: bool, host: str, port: int) -> in
 
 def create_mock_server(frames: list[Any], name: str, *, any_arguments: bool = False) -> Any:
     """A server made of a recording."""
-    from dovetail.client.targets import Client, ResolvedTarget
+    from dovetail.client.targets import Client
     from dovetail.recording.playback import Playback
     from dovetail.server.runners import Server
-    from dovetail.transports.memory import MemoryClient
 
     try:
         playback = Playback(frames, any_arguments=any_arguments)
@@ -50,6 +49,5 @@ def create_mock_server(frames: list[Any], name: str, *, any_arguments: bool = Fa
         version=str(playback.server_info.get("version") or "0.0.0"),
         instructions=playback.instructions,
     )
-    target = ResolvedTarget(name, None, lambda: MemoryClient(playback.link))
-    app.mount(Client(target, protocol_version=playback.revision, cache=False, validate_results=False))
+    app.mount(Client(playback, name=name, protocol_version=playback.revision, cache=False, validate_results=False))
     return app
