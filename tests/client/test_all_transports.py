@@ -176,7 +176,7 @@ async def test_leaving_cancels_what_is_running(way: str, revision: str) -> None:
 @everywhere
 async def test_log_messages_arrive_at_their_level(way: str, revision: str) -> None:
     heard: list[Any] = []
-    async with connect_client(way, revision, on_log=heard.append, log_level="warning") as client:
+    async with connect_client(way, revision, log_handler=heard.append, log_level="warning") as client:
         assert await client.call("speak") == "said"
         await wait_until(lambda: heard)
         assert [(one.level, one.data) for one in heard] == [("warning", {"loud": True})]
@@ -201,7 +201,7 @@ async def test_a_form_is_answered_with_its_defaults(way: str, revision: str) -> 
         asked.append(question)
         return {"row": 12}
 
-    async with connect_client(way, revision, elicit=answer) as client:
+    async with connect_client(way, revision, elicitation_handler=answer) as client:
         assert await client.call("book") == "row 12, window, none"
         assert asked[0].message == "Which seat?"
         assert set((asked[0].requested_schema or {})["properties"]) == {"row", "window", "meal"}
@@ -221,14 +221,14 @@ async def test_a_user_may_say_no(way: str, revision: str, no: type[Exception] | 
         if no is not None:
             raise no
 
-    async with connect_client(way, revision, elicit=refuse) as client:
+    async with connect_client(way, revision, elicitation_handler=refuse) as client:
         with pytest.raises(ToolError, match=str(as_if())):
             await client.call("book")
 
 
 @asking
 async def test_a_wrong_answer_never_leaves(way: str, revision: str) -> None:
-    async with connect_client(way, revision, elicit=lambda _: {"row": "twelve"}) as client:
+    async with connect_client(way, revision, elicitation_handler=lambda _: {"row": "twelve"}) as client:
         with pytest.raises(InputRequestError, match=values("it", "tools/call book", "row")):
             await client.call("book")
         assert await client.call("echo", text="fine") == "fine"
@@ -239,9 +239,9 @@ async def test_a_handler_that_fails_fails_the_call_and_nothing_else(way: str, re
     def broken(_: ElicitRequestParams) -> dict[str, Any]:
         raise ZeroDivisionError("mine")
 
-    async with connect_client(way, revision, elicit=broken) as client:
+    async with connect_client(way, revision, elicitation_handler=broken) as client:
         with pytest.raises(
-            InputRequestError, match=values("it", "tools/call book", "elicit", "ZeroDivisionError: mine")
+            InputRequestError, match=values("it", "tools/call book", "elicitation_handler", "ZeroDivisionError: mine")
         ) as e:
             await client.call_tool("book")
         assert isinstance(e.value.__cause__, ZeroDivisionError)
@@ -249,7 +249,7 @@ async def test_a_handler_that_fails_fails_the_call_and_nothing_else(way: str, re
 
 
 @everywhere
-@pytest.mark.parametrize(("handler", "tool"), [("sample", "think"), ("roots", "roots")])
+@pytest.mark.parametrize(("handler", "tool"), [("sampling_handler", "think"), ("roots", "roots")])
 async def test_the_handler_that_failed_is_named(way: str, revision: str, handler: str, tool: str) -> None:
     def broken(*_: Any) -> Any:
         raise LookupError
@@ -278,7 +278,7 @@ async def test_a_model_is_asked(way: str, revision: str) -> None:
         asked.append(question)
         return "forty-two"
 
-    async with connect_client(way, revision, sample=think) as client:
+    async with connect_client(way, revision, sampling_handler=think) as client:
         assert await client.call("think") == "forty-two"
         assert asked[0].max_tokens == 10
 
@@ -300,7 +300,7 @@ async def test_a_url_is_handed_on_only_if_it_is_harmless(way: str, revision: str
     def visit(question: ElicitRequestParams) -> None:
         shown.append(question.url)
 
-    async with connect_client(way, revision, elicit_url=visit) as client:
+    async with connect_client(way, revision, url_elicitation_handler=visit) as client:
         assert await client.call("visit", url="https://pay.example/1") == "paid"
         for url in ("javascript:alert(1)", "file:///etc/passwd", "http://pay.example", "https://u@pay.example"):
             with pytest.raises((MCPError, ToolError)):
@@ -314,7 +314,7 @@ async def test_the_time_of_a_user_counts_for_no_limit(way: str, revision: str) -
         await asyncio.sleep(0.5)
         return {"row": 1}
 
-    async with connect_client(way, revision, elicit=slowly) as client:
+    async with connect_client(way, revision, elicitation_handler=slowly) as client:
         await client.call("echo", text="warm")
         result = await client.call_tool("book", timeout=0.3, total_timeout=0.4)
         assert not result.is_error
@@ -324,7 +324,7 @@ async def test_the_time_of_a_user_counts_for_no_limit(way: str, revision: str) -
 
 @pytest.mark.parametrize("way", ["memory", "http"])
 async def test_rounds_are_limited(way: str) -> None:
-    options: dict[str, Any] = {"elicit": lambda _: {"row": 1}, "limits": ClientLimits(max_input_rounds=3)}
+    options: dict[str, Any] = {"elicitation_handler": lambda _: {"row": 1}, "limits": ClientLimits(max_input_rounds=3)}
     async with connect_client(way, STATELESS, **options) as client:
         assert await client.call("stubborn", rounds=3) == "satisfied"
         with pytest.raises(InputRequestError, match=values(3)):
@@ -404,8 +404,12 @@ async def test_a_large_answer_arrives(way: str, revision: str) -> None:
 async def test_something_of_everything(way: str, revision: str, tmp_path: Path) -> None:
     """What the tests above show for other transports, in one conversation: starting a process takes its time."""
     heard: list[Any] = []
-    answers: dict[str, Any] = {"elicit": lambda _: {"row": 2}, "sample": lambda _: "forty-two", "roots": [tmp_path]}
-    async with connect_client(way, revision, on_log=heard.append, log_level="warning", **answers) as client:
+    answers: dict[str, Any] = {
+        "elicitation_handler": lambda _: {"row": 2},
+        "sampling_handler": lambda _: "forty-two",
+        "roots": [tmp_path],
+    }
+    async with connect_client(way, revision, log_handler=heard.append, log_level="warning", **answers) as client:
         assert client.protocol_version == revision
         assert client.instructions == "Try it all."
         await client.ping()

@@ -282,13 +282,13 @@ async def test_without_handlers_everything_may_be_asked_and_comes_back() -> None
             pending = await one.start_tool(tool, arguments, meta={"example.com/a": 1})
             assert isinstance(pending, PendingRequest)
             assert [question.method for question in pending.input_requests.values()] == [method]
-        with pytest.raises(MCPError, match="elicit="):
+        with pytest.raises(MCPError, match="elicitation_handler="):
             await one.call("book")  # nobody is there who could answer
 
 
 async def test_with_handlers_what_they_stand_for_may_be_asked() -> None:
     async with connect_client("memory", roots=["/"]) as one:
-        with pytest.raises(MCPError, match="elicit="):
+        with pytest.raises(MCPError, match="elicitation_handler="):
             await one.start_tool("book")
 
 
@@ -303,7 +303,7 @@ async def test_extensions_are_declared_with_what_may_be_asked() -> None:
 
 
 async def test_a_handshake_server_asks_the_handlers_even_then() -> None:
-    async with connect_client("memory", NEWEST_HANDSHAKE, elicit=lambda _: {"row": 2}) as one:
+    async with connect_client("memory", NEWEST_HANDSHAKE, elicitation_handler=lambda _: {"row": 2}) as one:
         result = await one.start_tool("book")
         assert not isinstance(result, PendingRequest)
         assert result.content[0].text == "row 2, window, none"  # pyright: ignore[reportAttributeAccessIssue]
@@ -317,7 +317,7 @@ async def test_what_does_not_hold_pendings_is_refused() -> None:
 async def test_rounds_without_questions_or_with_too_many_are_bounded() -> None:
     play = ScriptedServer("stateless", {"tools/call": asking("s")})
     limits = ClientLimits(max_input_rounds=3, reconnect_delay=0.01, max_input_requests=2)
-    async with serve_on_socket(play) as at, client(at, limits=limits, elicit=lambda _: {"row": 1}) as one:
+    async with serve_on_socket(play) as at, client(at, limits=limits, elicitation_handler=lambda _: {"row": 1}) as one:
         with pytest.raises(InputRequestError, match=values(3)):
             await one.call("go")
         assert play.count("tools/call") == 4
@@ -331,12 +331,12 @@ async def test_a_question_nobody_answers_names_what_is_missing() -> None:
     async with serve_on_socket(play) as at, client(at) as one:
         with pytest.raises(InputRequestError, match="elicitation/create") as caught:
             await one.call("go")
-        assert mentions(caught.value.hint, "elicit=")
+        assert mentions(caught.value.hint, "elicitation_handler=")
         sampling = {"method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}}
         play.reactions = {"tools/call": asking(a=sampling)}
         with pytest.raises(InputRequestError) as caught:
             await one.call("go")
-        assert mentions(caught.value.hint, "sample=")
+        assert mentions(caught.value.hint, "sampling_handler=")
 
 
 async def test_a_ping_during_a_question_does_not_stop_the_clocks_for_ever() -> None:
@@ -348,7 +348,7 @@ async def test_a_ping_during_a_question_does_not_stop_the_clocks_for_ever() -> N
     async def answer(_: Any) -> dict[str, int]:
         return {"row": 1}
 
-    async with serve_on_socket(play) as at, client(at, elicit=answer) as one:
+    async with serve_on_socket(play) as at, client(at, elicitation_handler=answer) as one:
         with pytest.raises(RequestTimeout):
             async with asyncio.timeout(5):
                 await one.call_tool("go", timeout=0.3)
@@ -471,7 +471,7 @@ async def test_versions_offered_in_return_are_taken() -> None:
 
 async def test_a_refused_log_level_does_not_cost_the_server() -> None:
     play = ScriptedServer("handshake", {"logging/setLevel": ErrorReply(-32603, "no logs here")})
-    async with serve_on_socket(play) as at, client(at, on_log=print) as one:
+    async with serve_on_socket(play) as at, client(at, log_handler=print) as one:
         assert one.is_connected
 
 

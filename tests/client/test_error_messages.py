@@ -216,9 +216,9 @@ async def test_what_is_gone_names_what_to_use_instead() -> None:
 @pytest.mark.parametrize(
     ("tool", "arguments", "handler"),
     [
-        ("book", {}, "elicit="),
-        ("visit", {"url": "https://x"}, "elicit_url="),
-        ("think", {}, "sample="),
+        ("book", {}, "elicitation_handler="),
+        ("visit", {"url": "https://x"}, "url_elicitation_handler="),
+        ("think", {}, "sampling_handler="),
         ("roots", {}, "roots="),
     ],
 )
@@ -233,7 +233,7 @@ async def test_a_missing_handler_is_named(tool: str, arguments: dict[str, str], 
 @pytest.mark.parametrize("data", [None, "x", {"requiredCapabilities": 5}, {"requiredCapabilities": {"other": {}}}])
 def test_a_missing_handler_that_is_not_named(data: Any) -> None:
     hint = create_error(STATELESS, "tools/call", ErrorObject(-32021, "no", data)).hint
-    assert mentions(hint, "elicit=", "elicit_url=", "sample=", "roots=")
+    assert mentions(hint, "elicitation_handler=", "url_elicitation_handler=", "sampling_handler=", "roots=")
 
 
 async def test_what_knows_no_way_to_begin_is_doubted() -> None:

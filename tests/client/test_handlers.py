@@ -121,7 +121,7 @@ async def test_all_questions_of_a_round() -> None:
                 )
             }
         )
-    assert mentions(caught.value.hint, "elicit_url=")
+    assert mentions(caught.value.hint, "url_elicitation_handler=")
     with pytest.raises(InputRequestError):
         await answering.answer_all({"x": InputRequest(method="elicitation/create", params={"message": 5})})
 
@@ -172,7 +172,7 @@ SAMPLE = {"messages": [], "maxTokens": 1}
             {"elicitation_handler": lambda _: ElicitResult(action="decline", content={"a": object()})},
             "elicitation/create",
             FORM,
-            "elicit",
+            "elicitation_handler",
         ),
         ({"sampling_handler": lambda _: "\ud800"}, "sampling/createMessage", SAMPLE, "sample"),
         ({"roots": lambda: 5}, "roots/list", {}, "roots.*int"),

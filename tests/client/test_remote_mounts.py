@@ -131,7 +131,7 @@ async def test_refusals_are_passed_on(eras: tuple[str, str]) -> None:
 async def test_progress_logs_and_meta(eras: tuple[str, str]) -> None:
     heard: list[Any] = []
     logs: list[Any] = []
-    async with gateway(eras, on_log=logs.append) as (client, _, _):
+    async with gateway(eras, log_handler=logs.append) as (client, _, _):
         result = await client.call_tool("far_work", progress_handler=lambda *told: heard.append(told))
         assert "done" in str(result.content)
         assert heard == [(1, 2, "half")]
@@ -147,7 +147,7 @@ async def test_questions_reach_the_caller(eras: tuple[str, str]) -> None:
         asked.append(question.message)
         return {"value": "Ada" if question.message == "Name?" else 36}
 
-    async with gateway(eras, elicit=elicit) as (client, _, _):
+    async with gateway(eras, elicitation_handler=elicit) as (client, _, _):
         assert bare(await client.call("far_ask")) == "Ada 36"
         assert asked == ["Name?", "Age?"]
         assert bare(await client.call("far_add", a=1)) == 2
@@ -243,7 +243,9 @@ async def test_a_handshake_session_hears_of_a_resource_far_away() -> None:
 
 async def test_questions_find_their_caller_among_many(eras: tuple[str, str]) -> None:
     """Calls of one caller at once: each question is answered, none is lost."""
-    async with gateway(eras, elicit=lambda question: {"value": "x" if question.message == "Name?" else 1}) as (
+    async with gateway(
+        eras, elicitation_handler=lambda question: {"value": "x" if question.message == "Name?" else 1}
+    ) as (
         client,
         *_,
     ):
@@ -260,8 +262,8 @@ async def test_over_http(eras: tuple[str, str]) -> None:
             app,
             transport="http",
             revision=above,
-            elicit=lambda q: {"value": "A" if q.message == "Name?" else 1},
-            on_log=logs.append,
+            elicitation_handler=lambda q: {"value": "A" if q.message == "Name?" else 1},
+            log_handler=logs.append,
         ) as client:
             assert bare(await client.call("far_add", a=1)) == 2
             calls = [client.call_tool("far_work") for _ in range(5)]
@@ -270,7 +272,7 @@ async def test_over_http(eras: tuple[str, str]) -> None:
 
 
 async def test_a_ticket_is_good_for_one_request_of_one_kind() -> None:
-    async with gateway((NEW, OLD), elicit=lambda _: {}) as (client, _, _):
+    async with gateway((NEW, OLD), elicitation_handler=lambda _: {}) as (client, _, _):
         pending: Any = await client.start_tool("far_ask")
         (key,) = pending.questions
         answer = {key: {"action": "accept", "content": {"value": "Ada"}}}

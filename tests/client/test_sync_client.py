@@ -67,7 +67,7 @@ def test_both_ways_of_listening_have_the_same_surface() -> None:
 
 def test_everything_without_an_event_loop() -> None:
     told: list[float] = []
-    with SyncClient(create_full_server(), elicit=lambda _: {"row": 1}, roots=["/x"]) as client:
+    with SyncClient(create_full_server(), elicitation_handler=lambda _: {"row": 1}, roots=["/x"]) as client:
         assert client.is_connected
         assert client.name == "everything"
         assert client.protocol_version == client.discover().supported_versions[0]
@@ -142,7 +142,7 @@ def test_a_handler_may_use_the_client_that_asks_it() -> None:
     def answer(_: Any) -> dict[str, int]:
         return {"row": client.call("add", a=1)}
 
-    with SyncClient(create_full_server(), elicit=answer) as client:
+    with SyncClient(create_full_server(), elicitation_handler=answer) as client:
         assert client.call("book") == "row 2, window, none"
 
 
@@ -150,7 +150,10 @@ def test_a_coroutine_handler_cannot_and_is_told_so() -> None:
     async def answer(_: Any) -> dict[str, int]:
         return {"row": client.call("add", a=1)}
 
-    with SyncClient(create_full_server(), elicit=answer) as client, pytest.raises(InputRequestError, match="elicit"):
+    with (
+        SyncClient(create_full_server(), elicitation_handler=answer) as client,
+        pytest.raises(InputRequestError, match="elicit"),
+    ):
         client.call("book")
 
 

@@ -132,10 +132,10 @@ def test_options_for_a_command_are_refused_elsewhere(given: Any, option: Any) ->
 @pytest.mark.parametrize(
     ("given", "option", "kind", "named"),
     [
-        (Server("a"), {"elicit": 3}, TypeError, ("elicit=", 3, "int")),
-        (Server("a"), {"elicit_url": "x"}, TypeError, ("elicit_url=", "'x'", "str")),
-        (Server("a"), {"sample": []}, TypeError, ("sample=", "list")),
-        (Server("a"), {"on_log": True}, TypeError, ("on_log=",)),
+        (Server("a"), {"elicitation_handler": 3}, TypeError, ("elicitation_handler=", 3, "int")),
+        (Server("a"), {"url_elicitation_handler": "x"}, TypeError, ("url_elicitation_handler=", "'x'", "str")),
+        (Server("a"), {"sampling_handler": []}, TypeError, ("sampling_handler=", "list")),
+        (Server("a"), {"log_handler": True}, TypeError, ("log_handler=",)),
         (Server("a"), {"roots": 5}, TypeError, ("roots=", "Root")),
         (Server("a"), {"roots": [5]}, TypeError, ("roots=", "Root")),
         (Server("a"), {"log_level": "loud"}, ValueError, ("log_level=", "debug, info, notice")),

@@ -135,7 +135,7 @@ async def test_a_demand_that_does_not_say_what_it_wants_is_the_error_it_is(data:
 async def test_without_a_handler_the_error_says_what_is_missing() -> None:
     play = ScriptedServer("handshake", {"tools/call": required(PAGE)})
     async with serve_on_socket(play) as at, Client(at, timeouts=PATIENT) as one:
-        with pytest.raises(RemoteError, match="elicit_url="):
+        with pytest.raises(RemoteError, match="url_elicitation_handler="):
             await one.call("go")
 
 

@@ -195,7 +195,7 @@ async def test_a_form(connect: Connect) -> None:
         asked.append(question.message)
         return {"name": "Ada", "integer": 7}
 
-    async with connect(elicit=answer) as client:
+    async with connect(elicitation_handler=answer) as client:
         *_, raw = (await client.call_tool("trigger-elicitation-request")).content
         sent = json.loads(raw.text.partition("Raw result: ")[2])
         assert sent["action"] == "accept"
@@ -212,13 +212,13 @@ async def test_a_form_not_filled_in(connect: Connect, exception: type[Exception]
     def refuse(question: ElicitRequestParams) -> None:
         raise exception
 
-    async with connect(elicit=refuse) as client:
+    async with connect(elicitation_handler=refuse) as client:
         first, *_ = (await client.call_tool("trigger-elicitation-request")).content
         assert words in first.text
 
 
 async def test_a_form_filled_in_wrongly(connect: Connect) -> None:
-    async with connect(elicit=lambda question: {"name": 5}) as client:
+    async with connect(elicitation_handler=lambda question: {"name": 5}) as client:
         with pytest.raises(InputRequestError, match="name"):
             await client.call_tool("trigger-elicitation-request")
 
@@ -231,7 +231,7 @@ async def test_a_visit(connect: Connect) -> None:
         return True
 
     arguments = {"url": "https://example.com/pay"}
-    async with connect(elicit_url=visit, timeouts=Timeouts(request=2)) as client:  # it never says that a visit is over
+    async with connect(url_elicitation_handler=visit, timeouts=Timeouts(request=2)) as client:  # it never says that a visit is over
         first, *_ = (await client.call_tool("trigger-url-elicitation", arguments)).content
         assert "completed the URL elicitation" in first.text
         first, *_ = (await client.call_tool("trigger-url-elicitation", arguments | {"errorPath": True})).content
@@ -247,14 +247,14 @@ async def test_a_sample(connect: Connect) -> None:
         assert question.system_prompt == "You are a helpful test server."
         return "forty-two"
 
-    async with connect(sample=think) as client:
+    async with connect(sampling_handler=think) as client:
         (block,) = (await client.call_tool("trigger-sampling-request", {"prompt": "the answer?"})).content
         assert '"text": "forty-two"' in block.text
 
 
 async def test_roots(connect: Connect, tmp_path: Path, inbox: Any) -> None:
     roots = [tmp_path]
-    async with connect(roots=lambda: roots, on_log=lambda message: inbox.put(message.data)) as client:
+    async with connect(roots=lambda: roots, log_handler=lambda message: inbox.put(message.data)) as client:
         assert await inbox.take() == "Roots updated: 1 root(s) received from client"
         assert tmp_path.as_uri() in (await client.call_tool("get-roots-list")).content[0].text
         roots.append(tmp_path / "more")
@@ -295,7 +295,7 @@ async def test_a_list_changes(connect: Connect) -> None:
 
 
 async def test_logs(connect: Connect, inbox: Any) -> None:
-    async with connect(on_log=inbox.put, log_level="info") as client:
+    async with connect(log_handler=inbox.put, log_level="info") as client:
         await client.subscribe_resource(TEXT.format(2))
         message = await inbox.take()
         assert message.level == "info"

@@ -43,7 +43,7 @@ async def run(job: dict[str, Any]) -> dict[str, Any]:
         nonlocal heard
         heard += 1
 
-    given: dict[str, Any] = {"on_log": hear} if job.get("hear") else {}
+    given: dict[str, Any] = {"log_handler": hear} if job.get("hear") else {}
     timeouts = Timeouts(**{"probe": 1.0, "initialize": 5.0, "call": 20.0, "read": 20.0} | job.get("timeouts", {}))
     limits = ClientLimits(**job.get("limits", {}))
     client = Client(job["target"], era=job.get("era"), timeouts=timeouts, limits=limits, **given)

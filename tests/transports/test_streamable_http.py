@@ -172,7 +172,7 @@ async def test_notices_on_the_way_extend_the_limit_and_junk_is_skipped() -> None
         "stateless",
         {"tools/call": Messages([b": hello\n\n", log, b"data: junk\n\n", b"event: x\ndata: y\n\n", text_result()])},
     )
-    async with serve_over_http(play) as at, client(at, on_log=heard.append) as one:
+    async with serve_over_http(play) as at, client(at, log_handler=heard.append) as one:
         assert await one.call("go") == "ok"
         assert [one.data for one in heard] == ["x"]
 

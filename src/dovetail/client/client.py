@@ -174,8 +174,8 @@ class Client(Session):
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
         """Go on with what was pending: the result of its method, or a further Pending."""
-        check_type("pending", pending, PendingRequest, "a Pending")
-        check_type("answers", responses, Mapping, "a dict: an answer for each key of pending.questions")
+        check_type("pending", pending, PendingRequest, "a PendingRequest")
+        check_type("responses", responses, Mapping, "a dict with a response for each key of pending.input_requests")
         row, params = METHODS.get(pending.method), pending.answered(responses)
         if row is None or not row.may_require_input:
             raise ValueError(f"a pending {pending.method!r} cannot be resumed: no server asks during that")
@@ -398,8 +398,8 @@ def _build_options(
 ) -> RequestOptions:
     if timeout is None and total_timeout is None and progress_handler is None and meta is None and retry is None:
         return DEFAULT_OPTIONS
-    check_durations(timeout=timeout, total=total_timeout)
-    check_callable("progress", progress_handler)
+    check_durations(timeout=timeout, total_timeout=total_timeout)
+    check_callable("progress_handler", progress_handler)
     check_type("meta", meta, Mapping, "a dict")
     return RequestOptions(
         timeout=timeout, total_timeout=total_timeout, progress_handler=progress_handler, meta=meta, retry=retry

@@ -112,11 +112,11 @@ class InputHandlers:
         match method:
             case "elicitation/create" | "elicitation/createDialog":
                 return _check_encodable(
-                    "elicit", await self.elicit(_decode_params(params, ElicitRequestParams, method))
+                    "elicitation_handler", await self.elicit(_decode_params(params, ElicitRequestParams, method))
                 )
             case "sampling/createMessage" if self._sampling_handler is not None:
                 request = _decode_params(params, CreateMessageRequestParams, method)
-                return _check_encodable("sample", await self._create_message(request, self._sampling_handler))
+                return _check_encodable("sampling_handler", await self._create_message(request, self._sampling_handler))
             case "roots/list" if self._roots_provider is not None:
                 return _check_encodable("roots", await self._list_roots(self._roots_provider))
             case _:
@@ -147,7 +147,9 @@ class InputHandlers:
         if request.mode == "url" and not is_safe_url(request.url or ""):
             raise InvalidParams("Invalid params: url must be https, or http on this machine")
         try:
-            answer = await _call_handler("elicit" if request.mode == "form" else "elicit_url", handler, request)
+            answer = await _call_handler(
+                "elicitation_handler" if request.mode == "form" else "url_elicitation_handler", handler, request
+            )
         except ElicitationDeclined:
             return ElicitResult(action="decline")
         except ElicitationCancelled:
@@ -157,12 +159,12 @@ class InputHandlers:
     async def _create_message(
         self, request: CreateMessageRequestParams, handler: SamplingHandler
     ) -> CreateMessageResult:
-        result = await _call_handler("sample", handler, request)
+        result = await _call_handler("sampling_handler", handler, request)
         if isinstance(result, str):
             return CreateMessageResult(role="assistant", content=TextContent(text=result), model="unknown")
         if not isinstance(result, CreateMessageResult):
             raise InputRequestError(
-                f"the sample handler must return a CreateMessageResult or text, not {type_name(result)}"
+                f"sampling_handler must return a CreateMessageResult or text, not {type_name(result)}"
             )
         return result
 
@@ -171,9 +173,7 @@ class InputHandlers:
         if isinstance(roots, str | Path | Root):
             roots = [roots]  # one root, not its letters
         if not isinstance(roots, Iterable):
-            raise InputRequestError(
-                f"the roots handler must return a list of paths, URIs or Root, not {type_name(roots)}"
-            )
+            raise InputRequestError(f"roots must return a list of paths, URIs or Root, not {type_name(roots)}")
         try:
             return ListRootsResult(roots=[_parse_root(root) for root in roots])
         except InputRequestError:
@@ -198,9 +198,11 @@ def _build_elicit_result(request: ElicitRequestParams, answer: Any) -> ElicitRes
         return ElicitResult(action="decline")
     if request.mode == "url":
         return ElicitResult(action="decline" if answer is False else "accept")
-    content = to_plain(_check_encodable("elicit", answer.content or {} if isinstance(answer, ElicitResult) else answer))
+    content = to_plain(
+        _check_encodable("elicitation_handler", answer.content or {} if isinstance(answer, ElicitResult) else answer)
+    )
     if not isinstance(content, dict):
-        raise InputRequestError(f"the elicit handler must return the fields of the form, not {type_name(answer)}")
+        raise InputRequestError(f"elicitation_handler must return the fields of the form, not {type_name(answer)}")
     schema = request.requested_schema or {}
     full_content = apply_defaults(schema, content)
     _validate_content(schema, full_content)
@@ -221,9 +223,9 @@ async def _call_handler(name: str, handler: Callable[..., Any], *args: Any) -> A
     try:
         return await run_callback(handler, *args)
     except (ElicitationDeclined, ElicitationCancelled) as exc:
-        if name.startswith("elicit"):
+        if name.endswith("elicitation_handler"):
             raise
-        raise InputRequestError(f"the {name} handler refused: {exc}") from None
+        raise InputRequestError(f"{name} refused: {exc}") from None
     except (InputRequestError, ProtocolError):
         raise
     except Exception as exc:
@@ -232,7 +234,7 @@ async def _call_handler(name: str, handler: Callable[..., Any], *args: Any) -> A
 
 def _handler_error(name: str, exc: Exception) -> InputRequestError:
     detail = f"{type_name(exc)}: {clip(str(exc), _MAX_ERROR_CHARS)}" if str(exc) else type_name(exc)
-    return InputRequestError(f"the {name} handler failed: {detail}")
+    return InputRequestError(f"{name} failed: {detail}")
 
 
 def _check_encodable(name: str, answer: Any) -> Any:
@@ -241,7 +243,7 @@ def _check_encodable(name: str, answer: Any) -> Any:
         encode(answer)
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:
         raise InputRequestError(
-            f"the {name} handler returned what cannot be sent: {clip(str(exc), _MAX_ERROR_CHARS)}"
+            f"{name} returned a value that cannot be sent as JSON: {clip(str(exc), _MAX_ERROR_CHARS)}"
         ) from exc
     return answer
 
@@ -262,8 +264,10 @@ def _parse_root(root: Any) -> Root:
 
 def _handler_hint(request: InputRequest) -> str:
     name = {
-        "elicitation/create": "elicit_url" if (request.params or {}).get("mode") == "url" else "elicit",
-        "sampling/createMessage": "sample",
+        "elicitation/create": "url_elicitation_handler"
+        if (request.params or {}).get("mode") == "url"
+        else "elicitation_handler",
+        "sampling/createMessage": "sampling_handler",
         "roots/list": "roots",
     }.get(request.method)
     return f"pass {name}= to the client" if name else "ask the server's author what it needs"

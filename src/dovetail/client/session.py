@@ -70,16 +70,16 @@ class Session:
         middleware: Sequence[Middleware] = (),
     ) -> None:
         for option, function in (
-            ("elicit", elicitation_handler),
-            ("elicit_url", url_elicitation_handler),
-            ("sample", sampling_handler),
-            ("on_log", log_handler),
+            ("elicitation_handler", elicitation_handler),
+            ("url_elicitation_handler", url_elicitation_handler),
+            ("sampling_handler", sampling_handler),
+            ("log_handler", log_handler),
         ):
             check_callable(option, function)
         check_log_level("log_level=", log_level)
         check_roots(roots)
         check_middleware(middleware)
-        check_type("client", client_info, Implementation, "an Implementation(name=..., version=...)")
+        check_type("client_info", client_info, Implementation, "an Implementation(name=..., version=...)")
         check_type("capabilities", capabilities, ClientCapabilities, "a ClientCapabilities(...)")
         check_type("cache", cache, bool, "True or False")
         check_type("validate_results", validate_results, bool, "True or False")
