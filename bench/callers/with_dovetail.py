@@ -20,7 +20,7 @@ async def main(job: call_loop.Job) -> None:
     """Connect and call."""
     target: Any = {"memory": app, "http": job.target[0] if job.target else ""}.get(job.transport, job.target)
     process: Any = {"inherit_env": "all"} if isinstance(target, list) else {}
-    async with Client(target, era="handshake" if job.is_handshake else "stateless", **process) as client:
+    async with Client(target, protocol_version="handshake" if job.is_handshake else "stateless", **process) as client:
 
         async def call(text: str) -> str:
             return (await client.call_tool("echo", {"text": text})).content[0].text  # type: ignore[union-attr]

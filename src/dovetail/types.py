@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from dovetail.lazy import create_lazy_loader as _create_lazy_loader
 
 if TYPE_CHECKING:
+    from dovetail.client.deadlines import ProgressHandler as ProgressHandler
     from dovetail.client.handlers import ElicitationHandler as ElicitationHandler
     from dovetail.client.handlers import RootsProvider as RootsProvider
     from dovetail.client.handlers import SamplingHandler as SamplingHandler
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from dovetail.server.lint import LintReport as LintReport
     from dovetail.server.runners import HTTPServerOptions as HTTPServerOptions
     from dovetail.server.runners import Transport as Transport
+    from dovetail.wire.base import JSONValue as JSONValue
     from dovetail.wire.completion import Completion as Completion
     from dovetail.wire.content import Annotations as Annotations
     from dovetail.wire.content import AudioContent as AudioContent
@@ -95,6 +97,7 @@ _MODULE_BY_NAME = {
     "ImageContent": "dovetail.wire.content",
     "Implementation": "dovetail.wire.lifecycle",
     "InputRequest": "dovetail.wire.input_required",
+    "JSONValue": "dovetail.wire.base",
     "Lifespan": "dovetail.server.lifespan",
     "LintIssue": "dovetail.server.lint",
     "LintReport": "dovetail.server.lint",
@@ -106,6 +109,7 @@ _MODULE_BY_NAME = {
     "LoggingMessageNotificationParams": "dovetail.wire.logs",
     "ModelHint": "dovetail.wire.sampling",
     "ModelPreferences": "dovetail.wire.sampling",
+    "ProgressHandler": "dovetail.client.deadlines",
     "Prompt": "dovetail.wire.prompts",
     "PromptArgument": "dovetail.wire.prompts",
     "PromptMessage": "dovetail.wire.prompts",

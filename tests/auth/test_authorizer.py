@@ -154,7 +154,7 @@ async def test_no_clock_runs_while_the_user_logs_in(place: GuardedServer, user: 
     user.ready.clear()
     limits = Timeouts(discover=0.3, initialize=0.3, request=0.3, total=0.3)
     async with asyncio.TaskGroup() as group:
-        one = Client(place.url, auth=oauth_settings(user), timeouts=limits)
+        one = Client(place.url, auth=oauth_settings(user), timeout=limits)
         entering = group.create_task(one.__aenter__())
         await user.called.wait()
         await asyncio.sleep(0.7)

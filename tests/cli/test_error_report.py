@@ -58,7 +58,7 @@ def server(tmp_path: Path) -> Path:
         (["call", "{server}", "think"], {}, "--model"),
         (["call", "{server}", "where"], {}, "roots="),
         (["call", "{server}", "die"], {}, ""),
-        (["info", "--era", "stateless", "--", sys.executable, "-c", HANDSHAKE_ONLY], {}, "--era"),
+        (["info", "--era", "stateless", "--", sys.executable, "-c", HANDSHAKE_ONLY], {}, "--protocol-version"),
         (["info", "--", sys.executable, "-c", NEEDS_VARIABLE], {}, "--env WANTED="),
         (["info", "--", sys.executable, "-c", NEEDS_VARIABLE], {"WANTED": "x"}, "--env WANTED"),
     ],
@@ -71,7 +71,7 @@ def test_a_hint_names_options(
     hint = said.err.rpartition("\ntry: ")[2]
     assert hint != said.err
     assert option in hint
-    for spelling in ("=...", "()", "call_tool", "timeout=", "era=", "inherit_env"):
+    for spelling in ("=...", "()", "call_tool", "timeout=", "protocol_version=", "inherit_env"):
         assert spelling not in hint
 
 

@@ -115,7 +115,7 @@ def test_no_servers(run: RunCommand, tmp_path: Path, at_home: dict[str, str]) ->
 @pytest.mark.parametrize("era", ["stateless", "handshake"])
 async def test_a_gateway_over_stdio(file: Path, policy: Path, alone: dict[str, str], era: Any) -> None:
     command = [sys.executable, "-m", "dovetail", "gateway", str(file), "--policy", str(policy)]
-    async with Client(command, env=alone, era=era) as client:
+    async with Client(command, env=alone, protocol_version=era) as client:
         assert [one.name for one in await client.list_tools()] == ["sums__add", "sums__delete"]
         assert await client.call("sums__add", a=1, b=2) == 3
         refused = await client.call_tool("sums__delete", {"path": "x"})

@@ -54,7 +54,7 @@ async def test_a_client_finds_out_or_insists_and_knows_its_server(way: str, revi
 @pytest.mark.parametrize("way", TRANSPORTS)
 async def test_left_alone_it_speaks_the_newest_the_transport_has(way: str) -> None:
     timeouts = Timeouts(discover=30)  # a busy machine may take long to start the server
-    async with connect_client(way, timeouts=timeouts) as client:
+    async with connect_client(way, timeout=timeouts) as client:
         assert client.protocol_version == (STATELESS if way != "sse" else NEWEST_HANDSHAKE)
         assert await client.call("add", a=2, b=3) == 5
 

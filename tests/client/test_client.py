@@ -56,7 +56,7 @@ both = pytest.mark.parametrize("era", ERAS)
 
 
 def client(at: Any, **options: Any) -> Client:
-    return Client(at, name="it", **({"timeouts": QUICK} | options))
+    return Client(at, name="it", **({"timeout": QUICK} | options))
 
 
 # Lists
@@ -233,7 +233,7 @@ async def test_a_question_can_be_stored_and_answered_by_another_client() -> None
     play = ScriptedServer("stateless", {"tools/call": called})
     async with serve_over_http(play) as at:
         async with client(at) as one:
-            pending = await one.start_tool("book", {"flight": "SK"})
+            pending = await one.call_tool("book", {"flight": "SK"}, allow_input_required=True)
             assert isinstance(pending, PendingRequest)
             stored = pending.dump()
         async with client(at) as other:
@@ -262,7 +262,7 @@ with SyncClient(sys.argv[1]) as client:
 
 async def test_a_stored_question_is_answered_by_another_process() -> None:
     async with run_target("http") as at, client(at) as one:
-        pending = await one.start_tool("book")
+        pending = await one.call_tool("book", allow_input_required=True)
         assert isinstance(pending, PendingRequest)
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", RESUME, at, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
@@ -279,7 +279,7 @@ async def test_without_handlers_everything_may_be_asked_and_comes_back() -> None
             ("think", {}, "sampling/createMessage"),
             ("roots", {}, "roots/list"),
         ):
-            pending = await one.start_tool(tool, arguments, meta={"example.com/a": 1})
+            pending = await one.call_tool(tool, arguments, meta={"example.com/a": 1}, allow_input_required=True)
             assert isinstance(pending, PendingRequest)
             assert [question.method for question in pending.input_requests.values()] == [method]
         with pytest.raises(MCPError, match="elicitation_handler="):
@@ -289,14 +289,14 @@ async def test_without_handlers_everything_may_be_asked_and_comes_back() -> None
 async def test_with_handlers_what_they_stand_for_may_be_asked() -> None:
     async with connect_client("memory", roots=["/"]) as one:
         with pytest.raises(MCPError, match="elicitation_handler="):
-            await one.start_tool("book")
+            await one.call_tool("book", allow_input_required=True)
 
 
 async def test_extensions_are_declared_with_what_may_be_asked() -> None:
     play = ScriptedServer("stateless", {"tools/call": text_result("x")})
     extensions = ClientCapabilities(extensions={"example.com/x": {}})
     async with serve_over_http(play) as at, client(at, capabilities=extensions) as one:
-        await one.start_tool("go")
+        await one.call_tool("go", allow_input_required=True)
     told = play.received[-1]["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"]
     assert told["extensions"] == {"example.com/x": {}}
     assert {"elicitation", "sampling", "roots"} <= set(told)
@@ -304,7 +304,7 @@ async def test_extensions_are_declared_with_what_may_be_asked() -> None:
 
 async def test_a_handshake_server_asks_the_handlers_even_then() -> None:
     async with connect_client("memory", NEWEST_HANDSHAKE, elicitation_handler=lambda _: {"row": 2}) as one:
-        result = await one.start_tool("book")
+        result = await one.call_tool("book", allow_input_required=True)
         assert not isinstance(result, PendingRequest)
         assert result.content[0].text == "row 2, window, none"  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -445,16 +445,16 @@ async def test_eras_are_remembered_and_asked_for_again_when_they_are_wrong() -> 
 async def test_a_wish_that_cannot_be_met_says_so() -> None:
     async with serve_on_socket(ScriptedServer("handshake")) as at:
         with pytest.raises(VersionNegotiationError, match="stateless"):
-            await client(at, era="stateless").connect()
+            await client(at, protocol_version="stateless").connect()
         with pytest.raises(VersionNegotiationError, match=values("2025-11-25", "2025-03-26")) as caught:
-            await client(at, revision="2025-03-26").connect()
+            await client(at, protocol_version="2025-03-26").connect()
         assert caught.value.hint is not None
     async with serve_on_socket(ScriptedServer("stateless")) as at:
         with pytest.raises(MCPError):
-            await client(at, era="handshake").connect()
-    for wish in ({"revision": "1999-01-01"}, {"era": "iron"}, {"revision": STATELESS, "era": "handshake"}):
-        with pytest.raises(ValueError, match=r"."):
-            client("tcp://127.0.0.1:1", **wish)
+            await client(at, protocol_version="handshake").connect()
+    for version in ("1999-01-01", "iron"):
+        with pytest.raises(ValueError, match=version):
+            client("tcp://127.0.0.1:1", protocol_version=version)
 
 
 async def test_versions_offered_in_return_are_taken() -> None:
@@ -667,7 +667,7 @@ async def slow_to_leave() -> AsyncIterator[tuple[Client, ScriptedServer, asyncio
         return encode_http_reply(b"", status=204)
 
     play = ScriptedServer("handshake", session="s", http_delete_reaction=left)
-    async with serve_over_http(play) as at, Client(at, timeouts=Timeouts(close=60)) as one:
+    async with serve_over_http(play) as at, Client(at, timeout=Timeouts(close=60)) as one:
         yield one, play, gate
         gate.set()
 

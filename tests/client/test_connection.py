@@ -66,7 +66,7 @@ async def test_a_malformed_answer_fails_its_call_at_once_and_no_other(era: str, 
         return {"content": [{"type": "text", "text": "fine"}], "resultType": "complete"}
 
     play = ScriptedServer(era, {"tools/call": called})
-    async with serve_on_socket(play) as at, Client(at, name="it", timeouts=PATIENT) as one, asyncio.timeout(10):
+    async with serve_on_socket(play) as at, Client(at, name="it", timeout=PATIENT) as one, asyncio.timeout(10):
         waiting = asyncio.create_task(one.call("good"))
         with pytest.raises(InvalidResult) as caught:
             await one.call("bad")
@@ -87,7 +87,7 @@ async def test_a_malformed_answer_over_http(era: str, broken: Any, streaming: bo
         return _open_ended(encode_event_stream(Messages([encode_event(answer(message))]), message))
 
     play = ScriptedServer(era, {"tools/call": called})
-    async with serve_over_http(play) as at, Client(at, name="it", timeouts=PATIENT) as one, asyncio.timeout(10):
+    async with serve_over_http(play) as at, Client(at, name="it", timeout=PATIENT) as one, asyncio.timeout(10):
         with pytest.raises(InvalidResult) as caught:
             await one.call("bad")
         assert (caught.value.server, caught.value.step) == ("it", "tools/call bad")
@@ -106,7 +106,7 @@ async def test_an_answer_that_is_too_large_fails_its_call_at_once(era: str) -> N
     large = {"content": [{"type": "text", "text": "x" * 5000}], "resultType": "complete"}
     play = ScriptedServer(era, {"tools/call": large})
     limits = ClientLimits(max_response_bytes=4000)
-    async with serve_on_socket(play) as at, Client(at, timeouts=PATIENT, limits=limits) as one, asyncio.timeout(10):
+    async with serve_on_socket(play) as at, Client(at, timeout=PATIENT, limits=limits) as one, asyncio.timeout(10):
         with pytest.raises(InvalidResult) as caught:
             await one.call("go")
         assert "ClientLimits(answer=" in str(caught.value)
@@ -118,7 +118,7 @@ async def test_a_line_of_a_log_is_not_taken_for_an_answer(era: str) -> None:
         noise = json.dumps({"level": "info", "id": message["id"], "message": "working"}).encode()
         return Messages([noise + b"\n", {"content": [{"type": "text", "text": "fine"}], "resultType": "complete"}])
 
-    async with serve_on_socket(ScriptedServer(era, {"tools/call": called})) as at, Client(at, timeouts=PATIENT) as one:
+    async with serve_on_socket(ScriptedServer(era, {"tools/call": called})) as at, Client(at, timeout=PATIENT) as one:
         assert await one.call("go") == "fine"
 
 
@@ -135,7 +135,7 @@ async def test_a_failed_handler_is_told_to_the_server_and_to_the_call(caplog: py
         raise LookupError("no disk")
 
     play = ScriptedServer("handshake", {"tools/call": asks})
-    async with serve_on_socket(play) as at, Client(at, roots=broken, timeouts=PATIENT) as one, asyncio.timeout(10):
+    async with serve_on_socket(play) as at, Client(at, roots=broken, timeout=PATIENT) as one, asyncio.timeout(10):
         with pytest.raises(InputRequestError, match=values("roots", "LookupError: no disk")):
             await one.call("go")
         await wait_until(lambda: play.count("notifications/cancelled"))
@@ -158,7 +158,7 @@ async def test_among_several_calls_none_is_blamed_for_a_question_of_one(caplog: 
         return {"content": [{"type": "text", "text": "fine"}]}
 
     play = ScriptedServer("handshake", {"tools/call": called})
-    async with serve_on_socket(play) as at, Client(at, roots=broken, timeouts=PATIENT) as one, asyncio.timeout(10):
+    async with serve_on_socket(play) as at, Client(at, roots=broken, timeout=PATIENT) as one, asyncio.timeout(10):
         other = asyncio.create_task(one.call("other"))
         await wait_until(lambda: play.count("tools/call"))
         asking = asyncio.create_task(one.call("asking"))
@@ -183,7 +183,7 @@ async def test_over_http_the_call_whose_reply_brought_the_question_is_blamed() -
         return {"content": [{"type": "text", "text": "fine"}]}
 
     play = ScriptedServer("handshake", {"tools/call": called})
-    async with serve_over_http(play) as at, Client(at, roots=broken, timeouts=PATIENT) as one, asyncio.timeout(10):
+    async with serve_over_http(play) as at, Client(at, roots=broken, timeout=PATIENT) as one, asyncio.timeout(10):
         other = asyncio.create_task(one.call("other"))
         await wait_until(lambda: play.count("tools/call"))
         with pytest.raises(InputRequestError, match="no disk"):
@@ -205,7 +205,7 @@ async def test_whoever_records_and_fails_costs_no_answer_and_is_told_no_more(
                 raise OSError("the disk is full")
 
     play = ScriptedServer("handshake")
-    async with serve_on_socket(play) as at, Client(at, name="it", timeouts=PATIENT) as one, asyncio.timeout(10):
+    async with serve_on_socket(play) as at, Client(at, name="it", timeout=PATIENT) as one, asyncio.timeout(10):
         one.taps += [failing, lambda to, data, _: heard.append(to)]
         for _ in range(3):
             assert await one.call("pay") == "ok"
@@ -230,7 +230,7 @@ async def test_a_slow_handler_of_progress_holds_an_answer_no_longer_than_the_cal
         await asyncio.Event().wait()
 
     play = ScriptedServer(era, {"tools/call": _progressing})
-    async with serve_on_socket(play) as at, Client(at, timeouts=PATIENT) as one, asyncio.timeout(10):
+    async with serve_on_socket(play) as at, Client(at, timeout=PATIENT) as one, asyncio.timeout(10):
         result = await one.call_tool("pay", timeout=0.2, total_timeout=0.2, progress_handler=slow)
     assert result.content == [TextContent(text="paid")]
 
@@ -244,6 +244,6 @@ async def test_a_handler_of_progress_may_call_from_tasks_of_its_own(era: str) ->
 
     results = list[Any]()
     play = ScriptedServer(era, {"tools/call": _progressing})
-    async with serve_on_socket(play) as at, Client(at, timeouts=PATIENT) as one, asyncio.timeout(10):
+    async with serve_on_socket(play) as at, Client(at, timeout=PATIENT) as one, asyncio.timeout(10):
         await one.call_tool("pay", progress_handler=outer)
     assert [result.content for result in results] == [[TextContent(text="paid")]] * 2

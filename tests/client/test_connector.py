@@ -79,7 +79,7 @@ SHORT = Timeouts(discover=0.2)
 @pytest.mark.parametrize("speaks", ["both", "handshake"])
 async def test_a_session_that_opened_late_is_the_one(speaks: str, tmp_path: Path) -> None:
     file = tmp_path / "told"
-    async with Client(late(file, speaks), timeouts=SHORT, limits=QUICK) as client:
+    async with Client(late(file, speaks), timeout=SHORT, limits=QUICK) as client:
         assert client.protocol_version == "2025-11-25"
         assert await client.call("go") == "ok"
     (methods,) = told(file)
@@ -96,7 +96,7 @@ async def test_no_stateless_request_follows_a_handshake_on_its_connection(speaks
     file = tmp_path / "told"
     command = late(file, speaks)
     for opened in (2, 3):  # the second time its era is known
-        async with Client(command, timeouts=SHORT, limits=QUICK) as client:
+        async with Client(command, timeout=SHORT, limits=QUICK) as client:
             assert client.protocol_version == "2026-07-28"
             assert await client.call("go") == "ok"
         first, *others = told(file)
@@ -116,10 +116,10 @@ async def test_a_late_server_of_both_eras_is_asked_again_another_time(tmp_path: 
         )
 
     takes(0.6)
-    async with Client(command, timeouts=SHORT, limits=QUICK) as client:
+    async with Client(command, timeout=SHORT, limits=QUICK) as client:
         assert client.protocol_version == "2025-11-25"
     takes(0)
-    async with Client(command, timeouts=Timeouts(discover=20), limits=QUICK) as client:
+    async with Client(command, timeout=Timeouts(discover=20), limits=QUICK) as client:
         assert client.protocol_version == "2026-07-28"
 
 
@@ -130,7 +130,7 @@ async def test_one_limit_is_over_the_whole_opening() -> None:
     """Neither of the two questions, nor a second connection, begins it anew."""
     play = ScriptedServer("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
     async with serve_on_socket(play) as at:
-        client = Client(at, name="it", timeouts=Timeouts(discover=0.1, initialize=0.5), limits=QUICK)
+        client = Client(at, name="it", timeout=Timeouts(discover=0.1, initialize=0.5), limits=QUICK)
         with pytest.raises(RequestTimeout, match=r"0\.5 s") as caught:
             await client.connect()
         assert (caught.value.server, caught.value.step) == ("it", "initialize")
@@ -139,7 +139,7 @@ async def test_one_limit_is_over_the_whole_opening() -> None:
 
 async def test_a_server_that_never_starts_says_why_in_its_own_words(tmp_path: Path) -> None:
     program = "import sys, time; print('waiting for a key', file=sys.stderr, flush=True); sys.stdin.read()"
-    client = Client([sys.executable, "-c", program], timeouts=Timeouts(discover=0.1, initialize=2.0), limits=QUICK)
+    client = Client([sys.executable, "-c", program], timeout=Timeouts(discover=0.1, initialize=2.0), limits=QUICK)
     with pytest.raises(RequestTimeout, match="waiting for a key"):
         await client.connect()
 
@@ -147,7 +147,7 @@ async def test_a_server_that_never_starts_says_why_in_its_own_words(tmp_path: Pa
 async def test_the_limit_of_a_call_is_also_over_the_opening() -> None:
     play = ScriptedServer("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
     async with serve_on_socket(play) as at:
-        client = Client(at, name="it", timeouts=Timeouts(discover=0.1, initialize=300), limits=QUICK)
+        client = Client(at, name="it", timeout=Timeouts(discover=0.1, initialize=300), limits=QUICK)
         async with asyncio.timeout(30):
             with pytest.raises(RequestTimeout, match=r"0\.3 s") as caught:
                 await client.call_tool("go", timeout=0.3)
@@ -164,7 +164,7 @@ async def test_an_opening_that_outlasts_a_call_serves_the_next() -> None:
 
     play = ScriptedServer("handshake", {"server/discover": discover})
     async with serve_on_socket(play) as at:
-        client = Client(at, timeouts=Timeouts(discover=300, initialize=300), limits=QUICK)
+        client = Client(at, timeout=Timeouts(discover=300, initialize=300), limits=QUICK)
         with pytest.raises(RequestTimeout):
             await client.call_tool("go", timeout=0.1)
         release.set()
@@ -178,7 +178,7 @@ async def test_one_limit_is_over_all_attempts() -> None:
     play = ScriptedServer("stateless", {"tools/list": CLOSE})
     async with serve_on_socket(play) as at:
         limits = ClientLimits(max_retries=10**6, reconnect_delay=0.01)
-        async with Client(at, timeouts=Timeouts(request=0.5), limits=limits) as client, asyncio.timeout(30):
+        async with Client(at, timeout=Timeouts(request=0.5), limits=limits) as client, asyncio.timeout(30):
             with pytest.raises((ConnectionLost, RequestTimeout)):  # between two attempts, or in one
                 await client.list_tools()
 

@@ -17,10 +17,10 @@ PROGRAM = "from dovetail import Server; Server('both').run()  # {}"
 SOON = ClientLimits(reconnect_delay=0.01)
 
 
-@pytest.mark.parametrize("wish", [{"era": "handshake"}, {"revision": "2025-06-18"}])
-async def test_a_wish_is_not_a_discovery(wish: dict[str, Any]) -> None:
-    both = [sys.executable, "-c", PROGRAM.format(wish)]  # a server not met in another test
-    async with Client(both, **wish) as insisting:
+@pytest.mark.parametrize("version", ["handshake", "2025-06-18"])
+async def test_a_wish_is_not_a_discovery(version: str) -> None:
+    both = [sys.executable, "-c", PROGRAM.format(version)]  # a server not met in another test
+    async with Client(both, protocol_version=version) as insisting:
         assert insisting.protocol_version != "2026-07-28"
     async with Client(both) as open_to_anything:
         assert open_to_anything.protocol_version == "2026-07-28"
@@ -108,4 +108,4 @@ async def test_restoring_is_within_the_limit_of_the_opening() -> None:
     limits = Timeouts(initialize=0.3, request=300)
     async with serve_on_socket(play) as at:
         with pytest.raises(RequestTimeout):
-            await Client(at, limits=SOON, timeouts=limits, log_level="error").connect()
+            await Client(at, limits=SOON, timeout=limits, log_level="error").connect()

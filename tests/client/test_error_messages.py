@@ -103,7 +103,7 @@ async def test_a_time_out_shows_what_was_said_since_the_request_began() -> None:
 async def test_a_server_that_never_opens_shows_all_it_said() -> None:
     script = "import sys; print('no licence', file=sys.stderr, flush=True); sys.stdin.read()"
     with pytest.raises(RequestTimeout) as caught:
-        await Client([sys.executable, "-c", script], timeouts=Timeouts(initialize=1.0, discover=0.9)).connect()
+        await Client([sys.executable, "-c", script], timeout=Timeouts(initialize=1.0, discover=0.9)).connect()
     assert caught.value.stderr == "no licence"
 
 
@@ -116,7 +116,7 @@ JUNK = "print('Welcome to my server!', flush=True); print('ready', flush=True)"
 )
 async def test_a_program_that_only_prints_is_told_what_it_printed(script: str, kind: type[MCPError]) -> None:
     with pytest.raises(kind) as caught:
-        await Client([sys.executable, "-c", script], timeouts=QUICK).connect()
+        await Client([sys.executable, "-c", script], timeout=QUICK).connect()
     assert "'Welcome to my server!'" in str(caught.value)
     assert mentions(caught.value.hint, "stdout", "stderr")
 
@@ -185,18 +185,18 @@ async def test_arguments_are_given_by_name() -> None:
     [
         (lambda c: c.call("echo", text=object()), TypeError, ("tools/call echo", "JSON")),
         (lambda c: c.call_tool("echo", ["x"]), TypeError, ("arguments=", "list")),
-        (lambda c: c.start_tool("echo", "x"), TypeError, ("arguments=", "'x'")),
+        (lambda c: c.call_tool("echo", "x", allow_input_required=True), TypeError, ("arguments=", "'x'")),
         (lambda c: c.get_prompt("packing", ["x"]), TypeError, ("arguments=", "list")),
         (lambda c: c.call_tool("echo", timeout=0), ValueError, ("timeout=", 0)),
         (lambda c: c.call_tool("echo", timeout="5"), TypeError, ("timeout=", "'5'")),
-        (lambda c: c.call_tool("echo", total=True), TypeError, ("total=",)),
-        (lambda c: c.call_tool("echo", progress=3), TypeError, ("progress=", 3)),
+        (lambda c: c.call_tool("echo", total_timeout=True), TypeError, ("total_timeout=",)),
+        (lambda c: c.call_tool("echo", progress_handler=3), TypeError, ("progress_handler=", 3)),
         (lambda c: c.call_tool("echo", meta=[]), TypeError, ("meta=",)),
-        (lambda c: c.resume(5, {}), TypeError, ("pending=", "Pending")),
+        (lambda c: c.resume(5, {}), TypeError, ("pending=", "PendingRequest")),
         (
             lambda c: c.resume(PendingRequest(method="tools/call", params={}, input_requests={}), []),
             TypeError,
-            ("answers=",),
+            ("responses=",),
         ),
     ],
 )
@@ -224,7 +224,7 @@ async def test_what_is_gone_names_what_to_use_instead() -> None:
 )
 @pytest.mark.parametrize("era", ["stateless", "handshake"])
 async def test_a_missing_handler_is_named(tool: str, arguments: dict[str, str], handler: str, era: Any) -> None:
-    async with connect_client("memory", era=era) as client:
+    async with connect_client("memory", era) as client:
         with pytest.raises(MCPError) as caught:
             await client.call_tool(tool, arguments)
     assert mentions(caught.value.hint, handler)
@@ -246,7 +246,7 @@ async def test_what_knows_no_way_to_begin_is_doubted() -> None:
 async def test_a_web_server_is_recognised_behind_a_socket() -> None:
     async with run_target("http") as at:
         with pytest.raises(MCPError, match=r"'HTTP/1\.1 400 Bad Request'") as caught:
-            await Client(at.replace("http://", "tcp://").removesuffix("/mcp"), timeouts=QUICK).connect()
+            await Client(at.replace("http://", "tcp://").removesuffix("/mcp"), timeout=QUICK).connect()
     assert "http://" in (caught.value.hint or "")
 
 

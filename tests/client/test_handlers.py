@@ -166,15 +166,15 @@ SAMPLE = {"messages": [], "maxTokens": 1}
 @pytest.mark.parametrize(
     ("handlers", "method", "params", "said"),
     [
-        ({"elicitation_handler": lambda _: {"name": object()}}, "elicitation/create", FORM, "elicit"),
-        ({"elicitation_handler": lambda _: {"name": "\ud800"}}, "elicitation/create", FORM, "elicit"),
+        ({"elicitation_handler": lambda _: {"name": object()}}, "elicitation/create", FORM, "elicitation_handler"),
+        ({"elicitation_handler": lambda _: {"name": "\ud800"}}, "elicitation/create", FORM, "elicitation_handler"),
         (
             {"elicitation_handler": lambda _: ElicitResult(action="decline", content={"a": object()})},
             "elicitation/create",
             FORM,
             "elicitation_handler",
         ),
-        ({"sampling_handler": lambda _: "\ud800"}, "sampling/createMessage", SAMPLE, "sample"),
+        ({"sampling_handler": lambda _: "\ud800"}, "sampling/createMessage", SAMPLE, "sampling_handler"),
         ({"roots": lambda: 5}, "roots/list", {}, "roots.*int"),
         ({"roots": lambda: None}, "roots/list", {}, "roots"),
         ({"roots": lambda: "https://\ud800"}, "roots/list", {}, "roots"),

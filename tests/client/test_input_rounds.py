@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail import CallToolResult, Client, PendingRequest
-from dovetail.client.input_rounds import decode_result
+from dovetail.client.input_rounds import build_resume_params, decode_result
 from dovetail.errors import InvalidResult
 from dovetail.wire.methods import METHODS
 from scripted_server import ScriptedServer, serve_on_socket
@@ -42,8 +42,8 @@ def test_questions_are_pending() -> None:
 
 def test_a_state_alone_is_pending_too() -> None:
     found = decoded(resultType="input_required", requestState="later")
-    assert found.questions == {}
-    assert found.answered({}) == {"name": "go", "requestState": "later"}
+    assert found.input_requests == {}
+    assert build_resume_params(found, {}) == {"name": "go", "requestState": "later"}
 
 
 @pytest.mark.parametrize(
@@ -74,13 +74,13 @@ def test_a_pending_question_survives_being_stored_and_goes_back_as_it_came(
     first = decoded(params, resultType="input_required", inputRequests=asked, requestState=state)
     pending = PendingRequest.load(first.dump())
     assert pending == first
-    again = pending.answered(answers)
+    again = build_resume_params(pending, answers)
     assert again["inputResponses"] == answers
     assert again.get("requestState") == state
     assert {name: again[name] for name in params} == params
     # What was answered in one round is not part of the next.
     second = decoded(again, pending.round, resultType="input_required", inputRequests=asked)
-    assert (second.params, second.rounds, second.state) == (params, 2, None)
+    assert (second.params, second.round, second.request_state) == (params, 2, None)
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"method":"x"}', "5"])

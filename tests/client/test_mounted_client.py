@@ -127,7 +127,7 @@ async def test_a_question_goes_to_the_caller_it_is_about(below: str) -> None:
             await asyncio.sleep(0)
             return {"action": "accept", "content": {"value": name}}
 
-        asking = call("ask", caller(OLD, capabilities=ASKABLE))
+        asking = call("ask", caller(OLD, client_capabilities=ASKABLE))
         asking.ask = answer
         return await one.handle(asking)
 
@@ -177,17 +177,20 @@ async def test_a_question_that_could_be_of_either_of_two_callers_is_put_to_neith
     """Those who come from one address are not one."""
     asked = list[str]()
     anna, otto = (
-        asking(caller(OLD, capabilities=ASKABLE, session=name), asked, name, origin) for name in ("anna", "otto")
+        asking(caller(OLD, client_capabilities=ASKABLE, session_id=name), asked, name, origin)
+        for name in ("anna", "otto")
     )
     async with Held().during(anna) as one:
         assert b"isError" in cast("bytes", await one.handle(otto))
     assert asked == []
 
 
-@pytest.mark.parametrize("who", [{"session": "one"}, {"principal": Principal("anna")}])
+@pytest.mark.parametrize("who", [{"session_id": "one"}, {"principal": Principal("anna")}])
 async def test_a_question_that_can_only_be_of_one_caller_is_put_to_it(who: dict[str, Any]) -> None:
     asked = list[str]()
-    first, second = (asking(caller(OLD, capabilities=ASKABLE, **who), asked, name) for name in ("first", "second"))
+    first, second = (
+        asking(caller(OLD, client_capabilities=ASKABLE, **who), asked, name) for name in ("first", "second")
+    )
     async with Held().during(first) as one:
         await one.handle(second)
     assert asked == ["second"]
@@ -198,9 +201,9 @@ async def test_a_caller_who_waits_elsewhere_counts_too() -> None:
     asked = list[str]()
     async with run_target("tcp", far()) as at, asyncio.timeout(20):
         one = Client(at, protocol_version=OLD).mountable()
-        waits: Any = await one.handle(call("ask", caller(NEW, capabilities=ASKABLE)))
+        waits: Any = await one.handle(call("ask", caller(NEW, client_capabilities=ASKABLE)))
         assert waits.result_type == "input_required"
-        otto = asking(caller(OLD, capabilities=ASKABLE), asked, "otto")
+        otto = asking(caller(OLD, client_capabilities=ASKABLE), asked, "otto")
         assert b"isError" in cast("bytes", await one.handle(otto))
         await one.stop()
     assert asked == []

@@ -81,7 +81,7 @@ class Slow:
 
 async def test_nothing_is_subscribed_before_it_could_be_heard() -> None:
     slow = Slow(opens=True)
-    async with run_scripted_server(slow.answer) as server, Client(server.url, era="handshake") as client:
+    async with run_scripted_server(slow.answer) as server, Client(server.url, protocol_version="handshake") as client:
         async with client.listen(uris=[URI]):
             pass
         await client.subscribe_resource(URI)
@@ -93,7 +93,7 @@ async def test_a_stream_that_never_opens_is_not_waited_for() -> None:
     limits = Timeouts(discover=0.05)
     async with (
         run_scripted_server(slow.answer) as server,
-        Client(server.url, era="handshake", timeouts=limits) as client,
+        Client(server.url, protocol_version="handshake", timeout=limits) as client,
     ):
         await client.subscribe_resource(URI)
     assert slow.done[-1] == "resources/subscribe"
@@ -115,7 +115,7 @@ print(asked, flush=True)
 
 async def test_a_question_after_leaving_is_nobodys_business(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "dovetail"):
-        async with Client([sys.executable, "-c", LATE], era="handshake", roots=["/"]):
+        async with Client([sys.executable, "-c", LATE], protocol_version="handshake", roots=["/"]):
             pass
     assert caplog.text == ""
 

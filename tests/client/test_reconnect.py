@@ -56,7 +56,7 @@ lost = pytest.mark.parametrize("loss", [CLOSE, RST], ids=["fin", "rst"])
 
 
 def client(at: Any, **options: Any) -> Client:
-    return Client(at, name="it", **({"timeouts": QUICK, "limits": SOON} | options))
+    return Client(at, name="it", **({"timeout": QUICK, "limits": SOON} | options))
 
 
 def once(reaction: Any, then: Any) -> Any:
@@ -215,7 +215,7 @@ async def test_a_restarted_server_is_found_again_and_nothing_runs_twice(era: str
         return app
 
     async with serve(make()) as web:
-        one = client(f"http://127.0.0.1:{web.port}/mcp", era=era)
+        one = client(f"http://127.0.0.1:{web.port}/mcp", protocol_version=era)
         await one.connect()
         assert await one.call("run", name="before") == "before"
         port = web.port
@@ -237,7 +237,7 @@ async def test_a_result_is_not_lost_over_the_list_of_tools_asked_for_after_it(li
 
     play = ScriptedServer("handshake", {"tools/list": listed, "tools/call": once(CLOSE, text_result("paid"))})
     timeouts = Timeouts(connect=2, discover=0.3, initialize=5, call=0.5, request=0.5)
-    async with serve_on_socket(play) as at, client(at, timeouts=timeouts) as one:
+    async with serve_on_socket(play) as at, client(at, timeout=timeouts) as one:
         await one.list_tools()
         with pytest.raises(OutcomeUnknown):
             await one.call("die")
@@ -324,7 +324,7 @@ async def test_a_listener_outlives_one_attempt_that_is_slow_or_odd(slip: Any) ->
         "subscriptions/listen": lambda message: slips.pop() if slips and play.count(LISTEN) > 1 else _confirmed(message)
     }
     timeouts = Timeouts(connect=2, discover=5, initialize=5, call=5, request=0.3)
-    async with serve_over_http(play) as at, client(at, timeouts=timeouts) as one, asyncio.timeout(10):
+    async with serve_over_http(play) as at, client(at, timeout=timeouts) as one, asyncio.timeout(10):
         changes = aiter(one.listen(prompts=False, resources=False))
         assert (await anext(changes)).maybe_missed
         assert not slips
@@ -340,7 +340,11 @@ async def test_a_listener_outlives_an_opening_that_is_slow() -> None:
         "tools/call": CLOSE,
     }
     timeouts = Timeouts(connect=2, discover=0.1, initialize=0.3, call=5, request=5)
-    async with serve_on_socket(play) as at, client(at, timeouts=timeouts, era="handshake") as one, asyncio.timeout(10):
+    async with (
+        serve_on_socket(play) as at,
+        client(at, timeout=timeouts, protocol_version="handshake") as one,
+        asyncio.timeout(10),
+    ):
         async with one.listen() as changes:
             with pytest.raises(OutcomeUnknown):
                 await one.call("go")
@@ -355,7 +359,7 @@ async def test_attempts_that_are_never_confirmed_come_to_an_end() -> None:
     play.reactions = {LISTEN: lambda message: _confirmed(message) if play.count(LISTEN) == 1 else SILENCE}
     timeouts = Timeouts(connect=2, discover=5, initialize=5, call=5, request=0.05)
     limits = ClientLimits(reconnect_delay=0.01, max_reconnect_delay=0.02, max_reconnects=3)
-    async with serve_over_http(play) as at, client(at, timeouts=timeouts, limits=limits) as one, asyncio.timeout(10):
+    async with serve_over_http(play) as at, client(at, timeout=timeouts, limits=limits) as one, asyncio.timeout(10):
         with pytest.raises(ConnectionLost, match="4 times") as caught:
             async for _ in one.listen():
                 pass
@@ -402,7 +406,7 @@ def executed(file: Path) -> list[str]:
 @both
 async def test_a_crashed_child_is_started_again_and_the_call_is_not_repeated(era: str, tmp_path: Path) -> None:
     file = tmp_path / "ran"
-    async with client(child(file), era=era) as one:
+    async with client(child(file), protocol_version=era) as one:
         with pytest.raises(OutcomeUnknown) as caught:
             await one.call("die", name="first")
         assert caught.value.exit_code == 3
@@ -436,7 +440,7 @@ async def test_a_program_that_is_not_there() -> None:
 async def test_junk_on_stdout_is_reported_and_skipped(
     era: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with client(child(tmp_path / "ran", "junk"), era=era) as one:
+    async with client(child(tmp_path / "ran", "junk"), protocol_version=era) as one:
         for _ in range(5):
             assert isinstance(await one.call("pid", into=int), int)
     reports = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
@@ -446,7 +450,7 @@ async def test_junk_on_stdout_is_reported_and_skipped(
 
 @both
 async def test_one_bad_byte_costs_nothing_but_itself(era: str, tmp_path: Path) -> None:
-    async with client(child(tmp_path / "ran", "bytes"), era=era) as one:
+    async with client(child(tmp_path / "ran", "bytes"), protocol_version=era) as one:
         assert await one.call("echo", text="x") == "x\ufffd"
         assert await one.call("echo", text="y") == "y\ufffd"
 
@@ -478,7 +482,7 @@ async def test_a_list_that_may_have_changed_unheard_is_asked_for_again() -> None
 
 async def test_a_server_that_never_confirms_is_not_waited_for() -> None:
     play = ScriptedServer("stateless", {"subscriptions/listen": SILENCE})
-    async with serve_on_socket(play) as at, client(at, timeouts=Timeouts(request=0.2)) as one:
+    async with serve_on_socket(play) as at, client(at, timeout=Timeouts(request=0.2)) as one:
         with pytest.raises(RequestTimeout, match=r"0\.2 s"):
             async with asyncio.timeout(5), one.listen():
                 pass
@@ -527,7 +531,7 @@ def test_no_child_outlives_an_opening_that_was_cancelled(how: str, tmp_path: Pat
     file = tmp_path / "pid"
 
     async def use() -> None:
-        one = Client([sys.executable, "-c", STUBBORN, str(file)], era="handshake")
+        one = Client([sys.executable, "-c", STUBBORN, str(file)], protocol_version="handshake")
         opening = asyncio.create_task(one.connect())
         await wait_until(lambda: file.exists() and file.read_text().endswith("\n"))
         opening.cancel()

@@ -255,13 +255,13 @@ async def test_questions_find_their_caller_among_many(eras: tuple[str, str]) -> 
 async def test_over_http(eras: tuple[str, str]) -> None:
     above, below = eras
     logs: list[Any] = []
-    async with testing.connect(far(), transport="http", revision=below) as inner:
+    async with testing.connect(far(), transport="http", protocol_version=below) as inner:
         app = Server("near")
         app.mount(inner, "far")
         async with testing.connect(
             app,
             transport="http",
-            revision=above,
+            protocol_version=above,
             elicitation_handler=lambda q: {"value": "A" if q.message == "Name?" else 1},
             log_handler=logs.append,
         ) as client:
@@ -273,8 +273,8 @@ async def test_over_http(eras: tuple[str, str]) -> None:
 
 async def test_a_ticket_is_good_for_one_request_of_one_kind() -> None:
     async with gateway((NEW, OLD), elicitation_handler=lambda _: {}) as (client, _, _):
-        pending: Any = await client.start_tool("far_ask")
-        (key,) = pending.questions
+        pending: Any = await client.call_tool("far_ask", allow_input_required=True)
+        (key,) = pending.input_requests
         answer = {key: {"action": "accept", "content": {"value": "Ada"}}}
         forged = type(pending).load(pending.dump().replace(b"far_ask", b"far_who"))
         with pytest.raises(RemoteError, match="requestState"):

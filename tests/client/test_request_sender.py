@@ -130,7 +130,7 @@ async def test_a_result_that_is_none_says_where() -> None:
 
 async def test_a_server_that_only_wants_to_be_asked_later_is_asked_again_with_its_state() -> None:
     keeping = Keeping({"resultType": "input_required", "requestState": "s"}, DONE)
-    await requesting(keeping, reconnect_after=0.0).send_until_complete(CALL_TOOL, {"name": "go", "arguments": {}})
+    await requesting(keeping, reconnect_delay=0.0).send_until_complete(CALL_TOOL, {"name": "go", "arguments": {}})
     first, second = (params for _, params, _ in keeping.sent)
     assert "requestState" not in first
     assert second == first | {"requestState": "s"}
@@ -141,7 +141,7 @@ ASKS_LATER = {"resultType": "input_required", "requestState": "s"}
 
 async def test_one_total_is_over_all_rounds() -> None:
     keeping = Keeping(ASKS_LATER)
-    one = requesting(keeping, reconnect_after=0.02, rounds=1000)
+    one = requesting(keeping, reconnect_delay=0.02, max_input_rounds=1000)
     async with asyncio.timeout(10):
         with pytest.raises(RequestTimeout, match=r"total.*0\.2 s"):
             await one.send_until_complete(CALL_TOOL, {"name": "go", "arguments": {}}, RequestOptions(total_timeout=0.2))

@@ -117,7 +117,7 @@ async def says(*messages: Any, ends: asyncio.Event | None = None, id: str | None
 
 
 def listening_client(at: str, **options: Any) -> Client:
-    return Client(at, name="it", **({"era": "handshake", "limits": SOON, "timeouts": PATIENT} | options))
+    return Client(at, name="it", **({"protocol_version": "handshake", "limits": SOON, "timeout": PATIENT} | options))
 
 
 async def test_a_gap_in_the_stream_is_told_as_missed() -> None:
@@ -237,7 +237,7 @@ async def test_a_server_without_such_a_stream_cannot_be_listened_to(status: int)
 async def test_a_server_that_goes_away_is_lost_and_so_is_the_session() -> None:
     play = ScriptedServer("handshake", session="s", http_get_reaction=SILENCE)
     async with serve_over_http(play) as at:
-        one = listening_client(at, timeouts=Timeouts(discover=0.1))
+        one = listening_client(at, timeout=Timeouts(discover=0.1))
         await one.connect()
         assert one.is_connected
     await wait_until(lambda: not one.is_connected)
@@ -260,7 +260,7 @@ async def test_an_opening_that_fails_in_any_way_is_told_to_who_listens() -> None
 async def test_a_client_that_leaves_waits_for_no_answer_to_its_listeners() -> None:
     play = ScriptedServer("handshake", {"resources/unsubscribe": SILENCE})
     async with serve_on_socket(play) as at, asyncio.timeout(20):
-        one = Client(at, timeouts=Timeouts(discover=5, request=60, close=2))
+        one = Client(at, timeout=Timeouts(discover=5, request=60, close=2))
         listeners = [one.listen(uris=[f"a:{number}"]) for number in range(3)]
         for listener in listeners:
             await listener.__aenter__()
@@ -274,7 +274,7 @@ async def test_a_client_that_leaves_waits_for_no_answer_to_its_listeners() -> No
 
 async def test_a_listener_that_stops_alone_says_so() -> None:
     play = ScriptedServer("handshake")
-    async with serve_on_socket(play) as at, Client(at, timeouts=PATIENT) as one, asyncio.timeout(20):
+    async with serve_on_socket(play) as at, Client(at, timeout=PATIENT) as one, asyncio.timeout(20):
         async with one.listen(uris=["a:1"]):
             pass
         assert play.count("resources/unsubscribe") == 1

@@ -38,7 +38,7 @@ def test_both_have_the_same_surface() -> None:
 
 
 def test_both_have_the_same_attributes() -> None:
-    plain = SyncClient(Server("a"), timeouts=Timeouts(call=7), limits=ClientLimits(max_pages=7))
+    plain = SyncClient(Server("a"), timeout=Timeouts(call=7), limits=ClientLimits(max_pages=7))
     awaited = Client(Server("a"))
     hooks = {"log_relay", "on_connection"}  # for hosts and servers, which live on a loop
     theirs = {name for name in vars(awaited) if not name.startswith("_")} - hooks
@@ -95,8 +95,8 @@ def test_everything_without_an_event_loop() -> None:
         assert client.get_prompt("packing", {"city": "Oslo"}).messages
         assert client.complete("city", "R", prompt="packing").values == ["Rome"]
         assert client.call("book") == "row 1, window, none"
-        pending: Any = client.start_tool("book")
-        (key,) = pending.questions
+        pending: Any = client.call_tool("book", allow_input_required=True)
+        (key,) = pending.input_requests
         answer = {"action": "accept", "content": {"row": 2}}
         assert client.resume(pending, {key: answer}).content[0].text == "row 2, window, none"
         assert client.request("prompts/list")["prompts"]
@@ -115,7 +115,7 @@ def test_everything_without_an_event_loop() -> None:
 
 
 def test_sessions_have_their_own() -> None:
-    with SyncClient(create_full_server(), era="handshake") as client:
+    with SyncClient(create_full_server(), protocol_version="handshake") as client:
         client.subscribe_resource("page://1")
         client.unsubscribe_resource("page://1")
         client.shutdown()

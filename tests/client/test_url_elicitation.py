@@ -49,7 +49,7 @@ async def test_the_user_is_asked_and_the_call_made_again_when_the_visit_is_over(
             asked.append(question)
             return True
 
-        async with Client(at, url_elicitation_handler=visit, timeouts=PATIENT) as one, asyncio.timeout(20):
+        async with Client(at, url_elicitation_handler=visit, timeout=PATIENT) as one, asyncio.timeout(20):
             calling = asyncio.create_task(one.call("go"))
             await wait_until(lambda: asked)
             assert not calling.done()
@@ -66,7 +66,7 @@ async def test_a_visit_that_is_over_before_the_user_says_so_is_not_waited_for() 
         async def visit(_: ElicitRequestParams) -> None:
             await one.ping()
 
-        async with Client(at, url_elicitation_handler=visit, timeouts=PATIENT) as one, asyncio.timeout(20):
+        async with Client(at, url_elicitation_handler=visit, timeout=PATIENT) as one, asyncio.timeout(20):
             assert await one.call("go") == "done"
 
 
@@ -76,7 +76,7 @@ async def test_a_server_that_never_says_so_is_asked_again_in_time_and_the_user_i
     served = Served(required(PAGE), required(PAGE), required(PAGE))
     soon = Timeouts(request=0.05)
     play = ScriptedServer("handshake", {"tools/call": served})
-    async with on(play) as at, Client(at, url_elicitation_handler=asked.append, timeouts=soon) as one:
+    async with on(play) as at, Client(at, url_elicitation_handler=asked.append, timeout=soon) as one:
         assert await one.call("go") == "done"
     assert len(asked) == 1
     assert len(served.calls) == 4
@@ -88,7 +88,7 @@ async def test_other_requests_may_want_it_too_and_several_pages_are_asked_for_in
     left = [required(*pages)]
     prompt = {"messages": [{"role": "user", "content": {"type": "text", "text": "hi"}}]}
     play = ScriptedServer("handshake", {"prompts/get": lambda _: left.pop() if left else prompt})
-    async with serve_on_socket(play) as at, Client(at, url_elicitation_handler=asked.append, timeouts=PATIENT) as one:
+    async with serve_on_socket(play) as at, Client(at, url_elicitation_handler=asked.append, timeout=PATIENT) as one:
         assert len((await one.get_prompt("p")).messages) == 1
     assert [one.message for one in asked] == ["a", "b"]
 
@@ -102,7 +102,7 @@ async def test_a_user_who_says_no_ends_the_call(no: type[MCPError]) -> None:
     play = ScriptedServer("handshake", {"tools/call": served})
     async with (
         serve_on_socket(play) as at,
-        Client(at, name="it", url_elicitation_handler=refuse, timeouts=PATIENT) as one,
+        Client(at, name="it", url_elicitation_handler=refuse, timeout=PATIENT) as one,
     ):
         with pytest.raises(no, match="it: tools/call"):
             await one.call("go")
@@ -112,7 +112,7 @@ async def test_a_user_who_says_no_ends_the_call(no: type[MCPError]) -> None:
 async def test_a_server_that_is_never_content_is_not_asked_for_ever() -> None:
     fresh = iter(range(100))
     play = ScriptedServer("handshake", {"tools/call": lambda _: required(PAGE | {"elicitationId": str(next(fresh))})})
-    options = {"timeouts": Timeouts(request=0.01), "limits": ClientLimits(max_input_rounds=3)}
+    options = {"timeout": Timeouts(request=0.01), "limits": ClientLimits(max_input_rounds=3)}
     async with serve_on_socket(play) as at, Client(at, url_elicitation_handler=lambda _: True, **options) as one:
         with pytest.raises(InputRequestError, match="3"):
             await one.call("go")
@@ -126,7 +126,7 @@ async def test_a_server_that_is_never_content_is_not_asked_for_ever() -> None:
 )  # fmt: skip
 async def test_a_demand_that_does_not_say_what_it_wants_is_the_error_it_is(data: Any) -> None:
     play = ScriptedServer("handshake", {"tools/call": ErrorReply(-32042, "visit first", data)})
-    async with serve_on_socket(play) as at, Client(at, url_elicitation_handler=lambda _: True, timeouts=PATIENT) as one:
+    async with serve_on_socket(play) as at, Client(at, url_elicitation_handler=lambda _: True, timeout=PATIENT) as one:
         with pytest.raises(RemoteError, match="visit first"):
             await one.call("go")
     assert play.count("tools/call") == 1
@@ -134,13 +134,13 @@ async def test_a_demand_that_does_not_say_what_it_wants_is_the_error_it_is(data:
 
 async def test_without_a_handler_the_error_says_what_is_missing() -> None:
     play = ScriptedServer("handshake", {"tools/call": required(PAGE)})
-    async with serve_on_socket(play) as at, Client(at, timeouts=PATIENT) as one:
+    async with serve_on_socket(play) as at, Client(at, timeout=PATIENT) as one:
         with pytest.raises(RemoteError, match="url_elicitation_handler="):
             await one.call("go")
 
 
 async def test_an_address_no_browser_should_open_is_refused() -> None:
     play = ScriptedServer("handshake", {"tools/call": required(PAGE | {"url": "file:///etc/passwd"})})
-    async with serve_on_socket(play) as at, Client(at, url_elicitation_handler=lambda _: True, timeouts=PATIENT) as one:
+    async with serve_on_socket(play) as at, Client(at, url_elicitation_handler=lambda _: True, timeout=PATIENT) as one:
         with pytest.raises(InputRequestError, match=r"url.*https"):
             await one.call("go")

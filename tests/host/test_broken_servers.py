@@ -74,7 +74,7 @@ BAD = ("never", "hangs", "crashes", "junk", "huge", "lies")
 
 def add(host: Host, folder: Path, name: str) -> None:
     program = folder / ("bad_program.py" if name in BAD else "good_program.py")
-    options: dict[str, Any] = {"era": "handshake", "start_time": 5.0, "backoff": (0.2, 1.0)} if name in BAD else {}
+    options: dict[str, Any] = {"protocol_version": "handshake", "start_time": 5.0, "backoff": (0.2, 1.0)} if name in BAD else {}
     host.add(name, [sys.executable, "-u", str(program), name], **options)
 
 

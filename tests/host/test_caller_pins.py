@@ -121,7 +121,7 @@ async def test_callers_that_cannot_be_told_apart_are_asked_every_time(tmp_path: 
 
             async def call(answer: str) -> bool:
                 elicit = people.caller("anonymous", answer)
-                async with Client(gateway, era="stateless", elicitation_handler=elicit) as client:
+                async with Client(gateway, protocol_version="stateless", elicitation_handler=elicit) as client:
                     return not (await client.call_tool("up__look")).is_error
 
             assert await call("no")
@@ -139,7 +139,7 @@ async def test_a_yes_to_results_from_now_on_counts_for_nobody_else(tmp_path: Pat
     async with testing.serve(upstream, transport="http") as url, opened(url, tmp_path, people, asks) as host:
 
         async def call(name: str, answer: str) -> bool:
-            options: Any = {"era": "handshake", "elicit": people.caller(name, answer)}
+            options: Any = {"protocol_version": "handshake", "elicitation_handler": people.caller(name, answer)}
             async with testing.connect(host.as_server(), principal=Principal(name), **options) as client:
                 return not (await client.call_tool("up__look")).is_error
 
@@ -158,7 +158,7 @@ async def test_a_yes_of_the_user_counts_for_callers_that_cannot_be_told_apart(tm
 
             async def call() -> bool:
                 async with Client(
-                    gateway, era="stateless", elicitation_handler=people.caller("anonymous", "no")
+                    gateway, protocol_version="stateless", elicitation_handler=people.caller("anonymous", "no")
                 ) as client:
                     return not (await client.call_tool("up__look")).is_error
 
@@ -207,7 +207,7 @@ async def test_a_new_session_is_not_asked_however_many_there_were() -> None:
         host.add("up", Upstream())
         await use_as_many(host)
         people = People()
-        async with Client(host.as_server(), era="handshake", elicitation_handler=people.caller("new", "no")) as client:
+        async with Client(host.as_server(), protocol_version="handshake", elicitation_handler=people.caller("new", "no")) as client:
             assert not (await client.call_tool("up__look")).is_error
         assert people.asked == []
         assert await use(host, "another", "look", HOSTILE)

@@ -147,7 +147,7 @@ async def chaos(folder: Path, count: int, seed: int) -> None:
             names = [f"s{number}" for number in range(4)]
             for number, name in enumerate(names):
                 era = "handshake" if number % 2 else "stateless"
-                host.add(name, [sys.executable, "-u", str(program), name, str(path)], era=era)
+                host.add(name, [sys.executable, "-u", str(program), name, str(path)], protocol_version=era)
             host.add("local", url)
             names.append("local")
             await scripted(host, path, "warm", count // 4, dice)  # what is made once is made now

@@ -40,7 +40,7 @@ async def test_a_callers_credentials_stay_with_the_gateway() -> None:
         await wait_until(lambda: reachable(port))
         for era in ("stateless", "handshake"):
             auth = BearerAuth("token-of-ada-0000")
-            async with Client(target, auth=auth, headers=given, era=era) as client:  # pyright: ignore[reportArgumentType]
+            async with Client(target, auth=auth, headers=given, protocol_version=era) as client:  # pyright: ignore[reportArgumentType]
                 await client.call_tool("far__who")
         with pytest.raises(MCPError):
             async with Client(target, auth=BearerAuth("someone-elses-0000")) as client:

@@ -288,7 +288,7 @@ async def test_who_has_no_credentials_hears_of_nothing(era: Any) -> None:
         host.add("far", far, credentials=lambda who: {} if who == "ada" else None)
         app = host.as_server(auth=TOKENS)
         async with testing.serve(app, transport="http") as url:
-            async with caller(url, "bob", era=era) as client:
+            async with caller(url, "bob", protocol_version=era) as client:
                 if era == "handshake":
                     with pytest.raises(MCPError):
                         await client.subscribe_resource("far+note:1")
@@ -296,7 +296,7 @@ async def test_who_has_no_credentials_hears_of_nothing(era: Any) -> None:
                     async with client.listen(**wanted) as changes:
                         assert changes.acknowledged_filter is not None
                         assert not changes.acknowledged_filter.resource_subscriptions
-            async with caller(url, "ada", era=era) as client, client.listen(**wanted) as changes:
+            async with caller(url, "ada", protocol_version=era) as client, client.listen(**wanted) as changes:
                 await heard(aiter(changes), far)
             assert host.servers[0].state == "idle"
         await app.stop()
@@ -403,7 +403,7 @@ async def test_what_an_anonymous_caller_agreed_to_is_not_agreed_to_by_the_next(e
         app = host.as_server()
         async with testing.serve(app, transport="http") as url:
             for name in ("ada", "bob"):
-                async with Client(url, era=era, elicitation_handler=elicit(name)) as client:
+                async with Client(url, protocol_version=era, elicitation_handler=elicit(name)) as client:
                     for _ in range(2):
                         await client.call_tool("far__add", {"a": 1})
         await app.stop()

@@ -75,7 +75,7 @@ async def test_two_hostile_processes_reach_neither_each_other_nor_an_honest_one(
     async with Host(policy=OPEN, consent=consent, roots=[tmp_path / "shared"]) as host:
         for name in ("one", "two"):
             target = [sys.executable, "-u", str(program), name, str(tmp_path / name)]
-            host.add(name, target, roots=(tmp_path / f"only-{name}",), era="handshake")
+            host.add(name, target, roots=(tmp_path / f"only-{name}",), protocol_version="handshake")
         host.add("honest", honest)
         progress: dict[str, list[Any]] = {"one": [], "two": [], "honest": []}
 

@@ -210,7 +210,7 @@ async def test_one_that_is_disabled_is_left_alone() -> None:
 
 async def test_stopping_ends_a_start_and_tells_whoever_waits() -> None:
     scene = Scene(
-        lambda: Client([sys.executable, "-c", "import time; time.sleep(100)"], timeouts=Timeouts(discover=50))
+        lambda: Client([sys.executable, "-c", "import time; time.sleep(100)"], timeout=Timeouts(discover=50))
     )
     waiting = asyncio.create_task(scene.member.ready())
     await scene.until("starting")

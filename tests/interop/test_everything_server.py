@@ -76,7 +76,7 @@ async def test_opening(connect: Connect) -> None:
 
 @pytest.mark.parametrize("revision", HANDSHAKE)
 async def test_every_revision_it_speaks(connect: Connect, revision: str) -> None:
-    async with connect(revision=revision) as client:
+    async with connect(protocol_version=revision) as client:
         assert client.protocol_version == revision
         assert await client.call("echo", message=revision) == f"Echo: {revision}"
 
@@ -231,7 +231,7 @@ async def test_a_visit(connect: Connect) -> None:
         return True
 
     arguments = {"url": "https://example.com/pay"}
-    async with connect(url_elicitation_handler=visit, timeouts=Timeouts(request=2)) as client:  # it never says that a visit is over
+    async with connect(url_elicitation_handler=visit, timeout=Timeouts(request=2)) as client:  # it never says that a visit is over
         first, *_ = (await client.call_tool("trigger-url-elicitation", arguments)).content
         assert "completed the URL elicitation" in first.text
         first, *_ = (await client.call_tool("trigger-url-elicitation", arguments | {"errorPath": True})).content

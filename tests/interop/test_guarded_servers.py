@@ -44,7 +44,7 @@ async def test_a_user_logs_in(url: str, user: User) -> None:
 
 @pytest.mark.parametrize("era", ["handshake", "stateless"])
 async def test_in_either_era(url: str, user: User, era: Any) -> None:
-    async with Client(url, auth=oauth_settings(user), era=era) as client:
+    async with Client(url, auth=oauth_settings(user), protocol_version=era) as client:
         assert await client.call("greet", name="Ada") == "Hello, Ada!"
 
 

@@ -92,7 +92,7 @@ async def peer(request: pytest.FixtureRequest, reach: Reach) -> AsyncIterator[Pe
     desk = Desk()
     target = reach(library, transport)
     handlers: dict[str, Any] = {"elicit": desk.elicit, "sample": desk.sample, "roots": [ROOT]}
-    async with Client(target, era=era, log_handler=desk.logged.put_nowait, **handlers) as client:
+    async with Client(target, protocol_version=era, log_handler=desk.logged.put_nowait, **handlers) as client:
         yield Peer(library, transport, era, client, desk)
 
 
@@ -250,7 +250,7 @@ async def test_roots(client: Client) -> None:
 async def test_a_form_answered_elsewhere(reach: Reach, library: str) -> None:
     url, desk = reach(library, "http"), Desk()
     async with Client(url, elicitation_handler=desk.elicit) as client:
-        pending = await client.start_tool("book", {"flight": "SK 461"})
+        pending = await client.call_tool("book", {"flight": "SK 461"}, allow_input_required=True)
         assert isinstance(pending, PendingRequest)
     async with Client(url, elicitation_handler=desk.elicit) as client:
         again = PendingRequest.load(pending.dump())
@@ -262,7 +262,7 @@ async def test_a_form_answered_elsewhere(reach: Reach, library: str) -> None:
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("era", REVISIONS)
 async def test_nobody_to_ask(reach: Reach, library: str, era: Any) -> None:
-    async with Client(reach(library, "http"), era=era) as client:
+    async with Client(reach(library, "http"), protocol_version=era) as client:
         with pytest.raises((ToolError, RemoteError, InputRequestError)):
             await client.call("book", flight="SK 461")
         assert await client.call("greet", name="Ada") == "Hello, Ada!"

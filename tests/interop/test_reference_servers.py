@@ -97,7 +97,7 @@ def repository(tmp_path: Path) -> Path:
 async def test_git(pypi_server: Command, repository: Path, era: Any) -> None:
     (repository / "notes.txt").write_text("one\n")
     at = {"repo_path": str(repository)}
-    async with Client(pypi_server("mcp-server-git", "--repository", str(repository)), era=era) as git:
+    async with Client(pypi_server("mcp-server-git", "--repository", str(repository)), protocol_version=era) as git:
         assert git.protocol_version == ERAS[era]
         assert len(await git.list_tools()) == 12
         assert "notes.txt" in await git.call("git_status", **at)
@@ -112,7 +112,7 @@ async def test_git(pypi_server: Command, repository: Path, era: Any) -> None:
 
 
 async def test_time(pypi_server: Command, era: Any) -> None:
-    async with Client(pypi_server("mcp-server-time", "--local-timezone", "Europe/Oslo"), era=era) as clock:
+    async with Client(pypi_server("mcp-server-time", "--local-timezone", "Europe/Oslo"), protocol_version=era) as clock:
         assert clock.protocol_version == ERAS[era]
         assert [tool.name for tool in await clock.list_tools()] == ["get_current_time", "convert_time"]
         told = await clock.call(
@@ -146,5 +146,5 @@ async def test_sqlite(pypi_server: Command, tmp_path: Path) -> None:
 async def test_the_newer_era_is_not_there(pypi_server: Command, npm_server: Command, tmp_path: Path) -> None:
     for command in (pypi_server("mcp-server-sqlite", "--db-path", str(tmp_path / "x.db")), npm_server("memory")):
         with pytest.raises(VersionNegotiationError, match="stateless"):
-            async with Client(command, era="stateless", env={"MEMORY_FILE_PATH": str(tmp_path / "x.jsonl")}):
+            async with Client(command, protocol_version="stateless", env={"MEMORY_FILE_PATH": str(tmp_path / "x.jsonl")}):
                 pass

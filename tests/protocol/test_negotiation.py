@@ -1,5 +1,6 @@
 """The probe as a machine: whatever a server answers, it ends, settles only what both sides speak, and says why not."""
 
+import re
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import VersionNegotiationError
-from dovetail.protocol.negotiation import DISCOVER, INITIALIZE, VersionNegotiation, check_revision_and_era
+from dovetail.protocol.negotiation import DISCOVER, INITIALIZE, VersionNegotiation, check_protocol_version
 from dovetail.wire.lifecycle import DiscoverResult, ServerCapabilities
 from dovetail.wire.revisions import DRAFT, HANDSHAKE_REVISIONS, STATELESS_REVISIONS
 
@@ -56,40 +57,35 @@ def test_a_counter_offer_is_taken_and_one_that_is_refused_twice_is_not() -> None
 
 
 def test_the_answer_to_initialize_settles_it() -> None:
-    probe = VersionNegotiation(era="handshake")
+    probe = VersionNegotiation("handshake")
     assert (probe.next_method, probe.revision) == (INITIALIZE, HANDSHAKE_REVISIONS[-1])
     probe.handle_initialize(HANDSHAKE_REVISIONS[0])
     assert (probe.next_method, probe.revision) == (None, HANDSHAKE_REVISIONS[0])
     with pytest.raises(VersionNegotiationError, match=f"1999-01-01.*{HANDSHAKE_REVISIONS[0]}"):
         VersionNegotiation().handle_initialize("1999-01-01")
     with pytest.raises(VersionNegotiationError) as caught:
-        VersionNegotiation(revision=HANDSHAKE_REVISIONS[1]).handle_initialize(HANDSHAKE_REVISIONS[0])
+        VersionNegotiation(HANDSHAKE_REVISIONS[1]).handle_initialize(HANDSHAKE_REVISIONS[0])
     assert repr(HANDSHAKE_REVISIONS[0]) in (caught.value.hint or "")
 
 
 def test_a_wish_narrows_what_is_tried() -> None:
-    stateless = VersionNegotiation(era="stateless")
+    stateless = VersionNegotiation("stateless")
     assert not stateless.can_fall_back
     with pytest.raises(VersionNegotiationError) as caught:
         stateless.fall_back()
-    assert "era=" in (caught.value.hint or "")
-    assert VersionNegotiation(revision=DRAFT).revision == DRAFT
-    assert VersionNegotiation(revision=HANDSHAKE_REVISIONS[1]).next_method == INITIALIZE
-    assert not VersionNegotiation(era="handshake").handle_initialize_error("none")
-    assert not VersionNegotiation(era="handshake").handle_initialize_error({"supported": "all"})
+    assert "protocol_version=" in (caught.value.hint or "")
+    assert VersionNegotiation(DRAFT).revision == DRAFT
+    assert VersionNegotiation(HANDSHAKE_REVISIONS[1]).next_method == INITIALIZE
+    assert not VersionNegotiation("handshake").handle_initialize_error("none")
+    assert not VersionNegotiation("handshake").handle_initialize_error({"supported": "all"})
 
 
 def test_wishes_that_cannot_be() -> None:
-    for revision, era in (
-        ("1999-01-01", None),
-        (None, "iron"),
-        (STATELESS_REVISIONS[-1], "handshake"),
-        (HANDSHAKE_REVISIONS[0], "stateless"),
-    ):
-        with pytest.raises(ValueError, match=r"revision|era"):
-            check_revision_and_era(revision, era)
-    check_revision_and_era(HANDSHAKE_REVISIONS[0], "handshake")
-    check_revision_and_era(None, None)
+    for protocol_version in ("1999-01-01", "iron", ""):
+        with pytest.raises(ValueError, match=re.escape(repr(protocol_version))):
+            check_protocol_version(protocol_version)
+    for protocol_version in (HANDSHAKE_REVISIONS[0], STATELESS_REVISIONS[-1], DRAFT, "handshake", "stateless", None):
+        check_protocol_version(protocol_version)
 
 
 versions = st.lists(st.one_of(st.sampled_from(KNOWN), st.text(max_size=12), st.none(), st.integers()), max_size=8)
@@ -102,20 +98,14 @@ answers = st.one_of(
     st.tuples(st.just("initialized"), st.one_of(st.sampled_from(KNOWN), st.text(max_size=12))),
     st.tuples(st.just("countered"), details),
 )
-wishes = st.one_of(
-    st.just((None, None)),
-    st.sampled_from([(one, None) for one in KNOWN]),
-    st.sampled_from([(None, "stateless"), (None, "handshake")]),
-)
+wishes = st.sampled_from([None, *KNOWN, "stateless", "handshake"])
 
 
 @given(wish=wishes, said=st.lists(answers, min_size=1, max_size=30))
 def test_whatever_is_answered_it_ends_and_speaks_only_what_was_wished(wish: Any, said: list[Any]) -> None:
-    revision, era = wish
-    probe = VersionNegotiation(revision, era)
-    allowed = {one for one in KNOWN if revision in (None, one)}
-    if era is not None:
-        allowed = set(STATELESS_REVISIONS) if era == "stateless" else {*HANDSHAKE_REVISIONS, DRAFT}
+    probe = VersionNegotiation(wish)
+    eras = {"stateless": set(STATELESS_REVISIONS), "handshake": {*HANDSHAKE_REVISIONS, DRAFT}}
+    allowed = eras.get(wish) or {one for one in KNOWN if wish in (None, one)}
     for one in said:
         if probe.next_method is None:
             break

@@ -52,7 +52,7 @@ CALL = [("server", "tools/call"), ("client", "notifications/progress"), ("client
 async def test_a_server_traces_itself(tmp_path: Path, transport: str, revision: str) -> None:
     file = tmp_path / "trace.jsonl"
     async with testing.connect(
-        server(trace=file), transport=transport, revision=revision, headers=_secret(transport)
+        server(recording=file), transport=transport, protocol_version=revision, headers=_secret(transport)
     ) as client:
         await client.call_tool("login", {"password": "hunter2"}, progress_handler=print)
     found = frames(file)
@@ -93,7 +93,7 @@ async def test_one_variable_traces_everything(tmp_path: Path, monkeypatch: pytes
 
 async def test_two_may_share_a_file(tmp_path: Path) -> None:
     file = tmp_path / "both.jsonl"
-    async with Client(server(trace=file), recording=file, name="client") as client:
+    async with Client(server(recording=file), recording=file, name="client") as client:
         await client.call_tool("login", {"password": "x"})
     with file.open("rb") as lines:
         parts = list(read_frames(lines))
@@ -117,7 +117,7 @@ async def test_nothing_is_written_unasked(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
     file = tmp_path / "missing" / "trace.jsonl"
     with pytest.raises(OSError, match=r"trace\.jsonl"):
-        server(trace=file).asgi()
+        server(recording=file).asgi()
     with pytest.raises(OSError, match=r"trace\.jsonl"):
         Client(server(), recording=file)
 
@@ -127,7 +127,7 @@ async def test_a_place_that_is_lost_costs_nothing_but_the_trace(
 ) -> None:
     file = tmp_path / "place" / "trace.jsonl"
     file.parent.mkdir()
-    async with Client(server(trace=file)) as client:
+    async with Client(server(recording=file)) as client:
         file.unlink()
         file.parent.rmdir()
         for _ in range(2):

@@ -44,9 +44,9 @@ async def run(job: dict[str, Any]) -> dict[str, Any]:
         heard += 1
 
     given: dict[str, Any] = {"log_handler": hear} if job.get("hear") else {}
-    timeouts = Timeouts(**{"probe": 1.0, "initialize": 5.0, "call": 20.0, "read": 20.0} | job.get("timeouts", {}))
+    timeouts = Timeouts(**{"discover": 1.0, "initialize": 5.0, "call": 20.0, "request": 20.0} | job.get("timeouts", {}))
     limits = ClientLimits(**job.get("limits", {}))
-    client = Client(job["target"], era=job.get("era"), timeouts=timeouts, limits=limits, **given)
+    client = Client(job["target"], protocol_version=job.get("era"), timeout=timeouts, limits=limits, **given)
     await client.connect()
     await client.call("warm")
     if job["what"] == "hold":

@@ -67,7 +67,7 @@ async def killed(file: Path, kills: int) -> None:
     pids: set[int] = set()
     answered: list[str] = []
     interrupted: list[str] = []
-    options: dict[str, Any] = {"limits": ClientLimits(reconnect_delay=0.01), "timeouts": Timeouts(call=10)}
+    options: dict[str, Any] = {"limits": ClientLimits(reconnect_delay=0.01), "timeout": Timeouts(call=10)}
     async with Client([sys.executable, str(MORTAL), str(file)], **options) as client:
         for kill in range(kills):
             pid = await client.call("pid", into=int)

@@ -144,7 +144,7 @@ def report(row: str, kills: int, outcomes: Outcomes, log: Log) -> None:
 
 async def storm_over_stdio(tmp_path: Path, era: str, kills: int) -> None:
     log = Log(tmp_path / "marks.txt")
-    client = Client(command(log.path, era), timeouts=Timeouts(call=LIMIT), limits=QUICK)
+    client = Client(command(log.path, era), timeout=Timeouts(call=LIMIT), limits=QUICK)
     dead: set[int] = set()
 
     async def kill_newest() -> None:
@@ -193,7 +193,7 @@ def _listens(port: int) -> bool:
 async def storm_over_http(tmp_path: Path, era: str, kills: int) -> None:
     log = Log(tmp_path / "marks.txt")
     async with supervised(log, era) as (url, kill):
-        client = Client(url, timeouts=Timeouts(call=LIMIT), limits=QUICK)
+        client = Client(url, timeout=Timeouts(call=LIMIT), limits=QUICK)
         async with client:
             outcomes = await storm(client, kill, kills, seed=kills)
         assert client.protocol_version is None

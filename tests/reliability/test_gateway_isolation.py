@@ -103,7 +103,7 @@ async def test_no_header_of_a_caller_goes_further() -> None:
         async with served(host) as port:
             given = {name: f"canary-{number}" for number, name in enumerate(SENT)}
             for era, path in itertools.product(("stateless", "handshake"), ("/mcp", "/s/far/mcp")):
-                async with Client(f"http://127.0.0.1:{port}{path}", headers=given, era=era) as client:
+                async with Client(f"http://127.0.0.1:{port}{path}", headers=given, protocol_version=era) as client:
                     await client.call_tool("who" if path != "/mcp" else "far__who")
     assert len(far.headers) == 4
     leaked = [name for name, value in given.items() if value in repr(far.headers)]

@@ -52,7 +52,7 @@ async def test_a_hostile_schema_of_results(name: str, era: str) -> None:
         play.reactions = {**play.reactions, "tools/list": listed}
     else:
         play.reactions = {**play.reactions, "tools/list": lambda message: _raw(message, schema_text)}
-    async with serve_on_socket(play) as at, Client(at, timeouts=Timeouts(request=2)) as client:
+    async with serve_on_socket(play) as at, Client(at, timeout=Timeouts(request=2)) as client:
         with contextlib.suppress(MCPError):
             await client.list_tools()
         judged = await _spent(client, "go")

@@ -31,7 +31,7 @@ async def behind_a_proxy(era: str, ran: list[str]) -> AsyncIterator[tuple[Client
     async with serve(app) as web, FaultProxy(web.port).running() as proxy:
         url = f"http://127.0.0.1:{proxy.port}/mcp"
         limits = ClientLimits(reconnect_delay=0.01)
-        async with Client(url, era=era, timeouts=QUICK, limits=limits) as client:  # pyright: ignore[reportArgumentType]
+        async with Client(url, protocol_version=era, timeout=QUICK, limits=limits) as client:  # pyright: ignore[reportArgumentType]
             yield client, proxy
 
 

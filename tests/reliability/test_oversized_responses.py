@@ -93,7 +93,7 @@ async def test_an_event_of_very_many_lines() -> None:
     """Each line could cost an object; the limit is made small, because reading them takes its time."""
     play = ScriptedServer("stateless", {"tools/call": only_once(short_lines)})
     async with serve_over_http(play) as at:
-        seen = await run_client(at, era="stateless", limits={"answer": 4 * MiB})
+        seen = await run_client(at, era="stateless", limits={"max_response_bytes": 4 * MiB})
     assert seen["outcome"] == "InvalidResult", seen
     assert seen["usable"]
     record_measurement("T03 client, an event of short lines, limit 4 MiB", seen["mib"], "MiB")

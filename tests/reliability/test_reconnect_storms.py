@@ -71,7 +71,7 @@ async def test_a_server_that_cannot_be_opened_is_not_hammered_by_callers() -> No
         {"initialize": encode_http_reply(b"", status=500), "server/discover": encode_http_reply(b"", status=500)},
     )
     async with serve_over_http(play) as at:
-        client = Client(at, timeouts=Timeouts(discover=1))
+        client = Client(at, timeout=Timeouts(discover=1))
 
         async def insist() -> None:
             while True:

@@ -64,7 +64,7 @@ async def test_silent_at_a_step(where: str, era: str, method: str, step: str, si
     play = ScriptedServer(era, reactions)
     on = serve_on_socket if where == "socket" else serve_over_http
     async with on(play) as at:
-        client = Client(at, name="it", timeouts=SHORT)
+        client = Client(at, name="it", timeout=SHORT)
         began = time.monotonic()
         with pytest.raises(RequestTimeout) as caught:
             await asked(client, step)
@@ -94,7 +94,7 @@ async def asked(client: Client, step: str) -> Any:
 async def test_pings_are_no_answer(era: str) -> None:
     async with (
         serve_over_http(ScriptedServer(era, {"tools/call": pinging})) as at,
-        Client(at, timeouts=SHORT) as client,
+        Client(at, timeout=SHORT) as client,
     ):
         with pytest.raises(RequestTimeout):
             await asyncio.wait_for(client.call("go"), 10)
@@ -104,7 +104,7 @@ async def test_progress_without_an_end_ends_at_the_total() -> None:
     ticks = Messages([create_notification("notifications/progress", progressToken=1, progress=n) for n in range(3)])
     async with (
         serve_on_socket(ScriptedServer("handshake", {"tools/call": ticks})) as at,
-        Client(at, timeouts=SHORT) as client,
+        Client(at, timeout=SHORT) as client,
     ):
         with pytest.raises(RequestTimeout):
             await client.call_tool("go", timeout=LIMIT, total_timeout=2 * LIMIT)
@@ -112,7 +112,7 @@ async def test_progress_without_an_end_ends_at_the_total() -> None:
 
 @pytest.mark.parametrize("era", [None, *ERAS])
 async def test_a_process_that_never_speaks(era: Any) -> None:
-    client = Client([sys.executable, "-c", "import sys; sys.stdin.read()"], era=era, timeouts=SHORT)
+    client = Client([sys.executable, "-c", "import sys; sys.stdin.read()"], protocol_version=era, timeout=SHORT)
     began = time.monotonic()
     with pytest.raises(RequestTimeout):
         await client.connect()
@@ -136,7 +136,7 @@ async def test_a_port_that_takes_connections_and_reads_nothing() -> None:
     for at in (f"http://127.0.0.1:{port}/mcp", f"tcp://127.0.0.1:{port}"):
         with pytest.raises(MCPError):
             async with asyncio.timeout(10):
-                await Client(at, timeouts=SHORT).connect()
+                await Client(at, timeout=SHORT).connect()
     server.close()
     over.set()
     await asyncio.wait(gone)

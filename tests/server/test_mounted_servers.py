@@ -244,7 +244,7 @@ async def test_a_question_is_sealed_with_the_outer_servers_secrets() -> None:
         Client(worker(), elicitation_handler=lambda _: {}) as one,
         Client(worker(), elicitation_handler=lambda _: {}) as other,
     ):
-        pending: Any = await one.start_tool("in_ask")
+        pending: Any = await one.call_tool("in_ask", allow_input_required=True)
         (key,) = pending.questions
         result = await other.resume(pending, {key: {"action": "accept", "content": {"value": "that"}}})
         assert "that" in str(result.content)

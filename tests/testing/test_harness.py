@@ -20,7 +20,7 @@ TRANSPORTS = ["memory", "stdio", "http", "sse", "unix", "tcp"]
 async def test_every_transport_in_every_revision(transport: Any, revision: str) -> None:
     if transport == "sse" and revision == "2026-07-28":
         return  # that transport had gone by then
-    async with testing.connect(app, transport=transport, revision=revision) as client:
+    async with testing.connect(app, transport=transport, protocol_version=revision) as client:
         assert client.protocol_version == revision
         assert client.name == "calculator"
         assert await client.call("add", a=1, b=2) in (3, "3")
@@ -40,7 +40,7 @@ async def test_nothing_is_left(transport: Any) -> None:
 
 
 def test_without_await() -> None:
-    with testing.connect_sync(app, transport="http", revision="2025-11-25") as client:
+    with testing.connect_sync(app, transport="http", protocol_version="2025-11-25") as client:
         assert client.call("add", a=1, b=2) == 3
 
 
@@ -110,10 +110,10 @@ def guarded() -> Server:
 @pytest.mark.parametrize("faults", [None, testing.Faults()])
 async def test_a_caller_in_memory_who_is_somebody(revision: str, faults: Any) -> None:
     server = guarded()
-    async with testing.connect(server, revision=revision, faults=faults, principal=ADA) as client:
+    async with testing.connect(server, protocol_version=revision, faults=faults, principal=ADA) as client:
         assert client.name == "guarded"
         assert await client.call("who") == "ada"
-    async with testing.connect(server, revision=revision, principal="bob") as client:
+    async with testing.connect(server, protocol_version=revision, principal="bob") as client:
         assert await client.list_tools() == []
         with pytest.raises(RemoteError, match="write") as caught:
             await client.call("who")

@@ -44,13 +44,13 @@ def test_a_test_that_does_not_await(project: pytest.Pytester) -> None:
         import pytest
         from sums import app
 
-        @pytest.mark.mcp(server=app, transport=["memory", "http"], revision=["2025-11-25", "2026-07-28"])
+        @pytest.mark.mcp(server=app, transport=["memory", "http"], protocol_version=["2025-11-25", "2026-07-28"])
         def test_add(mcp_sync_client):
             assert mcp_sync_client.call("add", a=1, b=2) == 3
 
         @pytest.mark.mcp(app)
         def test_positional(mcp_sync_client):
-            assert mcp_sync_client.revision == "2026-07-28"
+            assert mcp_sync_client.protocol_version == "2026-07-28"
         """
     )
     result = run(project, "-v")
@@ -76,8 +76,8 @@ def test_a_test_that_awaits(project: pytest.Pytester, runner: str) -> None:
         async def test_add(mcp_client):
             async with mcp_client() as client:
                 assert await client.call("add", a=1, b=2) == 3
-            async with mcp_client(revision="2025-06-18") as client:
-                assert client.revision == "2025-06-18"
+            async with mcp_client(protocol_version="2025-06-18") as client:
+                assert client.protocol_version == "2025-06-18"
         """
     )
     run(project, runner=runner).assert_outcomes(passed=2)
@@ -156,7 +156,7 @@ def test_loading_the_plugin_loads_nothing_of_dovetail_but_itself(project: pytest
     ("marked", "says"),
     [
         ('server=app, transprt="http"', "*test_it*transprt=*transport*"),
-        ("app, elict=print", "*elict=*elicit*"),
+        ("app, elicitation_handlr=print", "*elicitation_handlr=*elicitation_handler*"),
         ("app, target=5", "*target=*"),
         ("app, zzz=1", "*zzz=*"),
         ('app, "http"', "*test_it*2*"),

@@ -71,7 +71,7 @@ async def test_the_opening_and_the_words_of_the_server_are_recorded(revision: st
 
 @pytest.mark.parametrize("transport", ["memory", "http"])
 async def test_a_call_that_is_given_up_is_recorded(transport: Any) -> None:
-    async with testing.connect(app, transport=transport, revision="2025-11-25") as client:
+    async with testing.connect(app, transport=transport, protocol_version="2025-11-25") as client:
         with testing.record_traffic(client) as traffic, pytest.raises(RequestTimeout):
             await client.call_tool("hold", timeout=0.05)
         (call,) = traffic.sent("tools/call")
@@ -79,7 +79,7 @@ async def test_a_call_that_is_given_up_is_recorded(transport: Any) -> None:
 
 
 async def test_a_stateless_call_over_http_is_given_up_without_a_word() -> None:
-    async with testing.connect(app, transport="http", revision="2026-07-28") as client:
+    async with testing.connect(app, transport="http", protocol_version="2026-07-28") as client:
         with testing.record_traffic(client) as traffic, pytest.raises(RequestTimeout):
             await client.call_tool("hold", timeout=0.05)
     traffic.assert_not_sent("notifications/cancelled")

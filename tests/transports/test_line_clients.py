@@ -173,7 +173,7 @@ async def test_a_server_that_cannot_be_reached_is_not_waited_for_longer_than_was
             with pytest.raises(ConnectError, match=rf"0\.05 s.*127\.0\.0\.1:{port}"):
                 await SocketClient(10, host="127.0.0.1", port=port, connect_timeout=0.05).open(RecordingInbox())
             with pytest.raises(ConnectError, match=r"0\.05 s"):
-                await Client(f"tcp://127.0.0.1:{port}", timeouts=Timeouts(connect=0.05)).connect()
+                await Client(f"tcp://127.0.0.1:{port}", timeout=Timeouts(connect=0.05)).connect()
 
 
 async def test_the_limit_of_a_unix_socket_is_the_one_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ async def test_the_limit_of_a_unix_socket_is_the_one_given(tmp_path: Path, monke
     monkeypatch.setattr(asyncio.get_running_loop(), "create_unix_connection", never)
     async with asyncio.timeout(20):
         with pytest.raises(ConnectError, match=r"0\.05 s.*none"):
-            await Client(f"unix:{tmp_path / 'none'}", timeouts=Timeouts(connect=0.05)).connect()
+            await Client(f"unix:{tmp_path / 'none'}", timeout=Timeouts(connect=0.05)).connect()
 
 
 # Processes

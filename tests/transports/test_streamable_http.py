@@ -52,7 +52,7 @@ PAGE = b"<html><h1>Welcome \x1b[31m</h1></html>"
 
 def client(at: str, **options: Any) -> Client:
     limits = options.pop("limits", ClientLimits(reconnect_delay=0.01))
-    return Client(at, name="it", timeouts=QUICK, limits=limits, **options)
+    return Client(at, name="it", timeout=QUICK, limits=limits, **options)
 
 
 async def opened(reply: Any, **options: Any) -> MCPError:
@@ -374,7 +374,7 @@ async def test_how_long_leaving_may_take_is_a_setting() -> None:
 
     play = ScriptedServer("handshake", session="s", http_get_reaction=SILENCE, http_delete_reaction=never)
     async with serve_over_http(play) as at:
-        one = Client(at, timeouts=Timeouts(close=0.05))
+        one = Client(at, timeout=Timeouts(close=0.05))
         await one.connect()
         async with asyncio.timeout(1.5):
             await one.close()
@@ -412,7 +412,7 @@ async def test_leaving_is_complete_also_when_nobody_waits_for_it() -> None:
                 visit.send(encode_http_reply(answer, mcp_session_id="s"))
 
     async with run_raw_server(serve) as here:
-        one = client(here.url, era="handshake")
+        one = client(here.url, protocol_version="handshake")
         await one.connect()
         async with asyncio.timeout(10):
             await begun.wait()
@@ -448,7 +448,7 @@ async def test_how_long_leaving_may_take_is_an_option() -> None:
         )
 
     async with run_scripted_server(answer) as server:
-        one = Client(server.url, era="handshake", timeouts=Timeouts(close=0.01))
+        one = Client(server.url, protocol_version="handshake", timeout=Timeouts(close=0.01))
         await one.connect()
         async with asyncio.timeout(1.5):
             await one.close()

@@ -44,7 +44,7 @@ class CommandClient(Client):
     def __init__(self, target: Any, **options: Any) -> None:
         self.is_program = _is_program(target)
         self._runs_dovetail = isinstance(target, list) and tuple(target[: len(DOVETAIL_COMMAND)]) == DOVETAIL_COMMAND
-        self._has_user_timeout = "timeouts" in options  # the user says how long to wait
+        self._has_user_timeout = "timeout" in options  # the user says how long to wait
         self._stderr_monitor = _StderrMonitor(options.get("stderr"))
         if self.is_program:
             options["stderr"] = self._stderr_monitor
@@ -204,7 +204,7 @@ def create_client(target: Any, options: dict[str, Any], answers: AnswerProvider 
 def _translate_option(message: str) -> str:
     """An option of the client that is named first, as the one of the command line that sets it."""
     name, separator, rest = message.partition("= ")
-    option_names = {"headers": "--header", "era": "--era", "revision": "--revision", "auth": "--auth", "cwd": "--cwd"}
+    option_names = {"headers": "--header", "protocol_version": "--protocol-version", "auth": "--auth", "cwd": "--cwd"}
     return f"{option_names[name]} {rest}" if separator and name in option_names else translate_options(message)
 
 

@@ -265,12 +265,12 @@ def build_client_options(options: TargetOptions, target: Any) -> dict[str, Any]:
     """The options of the client that a command line asks for."""
     from dovetail.protocol.limits import Timeouts
 
-    client_kwargs: dict[str, Any] = {"revision": options.revision, "era": options.era}
+    client_kwargs: dict[str, Any] = {"protocol_version": options.revision or options.era}
     if not options.command:
         client_kwargs["name"] = options.module or options.args[0]
     if options.timeout is not None:
         seconds = options.timeout
-        client_kwargs["timeouts"] = Timeouts(
+        client_kwargs["timeout"] = Timeouts(
             initialize=seconds, call=seconds, request=seconds, total=max(seconds, Timeouts().total)
         )
     if options.headers:

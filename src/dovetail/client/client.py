@@ -2,18 +2,18 @@
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from dovetail.client.deadlines import Progress
+from dovetail.client.deadlines import ProgressHandler
 from dovetail.client.handlers import ALL_CAPABILITIES
-from dovetail.client.input_rounds import PendingRequest
+from dovetail.client.input_rounds import PendingRequest, build_resume_params
 from dovetail.client.option_checks import check_callable, check_durations, check_log_level, check_type
 from dovetail.client.request_sender import CALL_TOOL, DEFAULT_OPTIONS, RequestOptions
 from dovetail.client.result_values import convert_value, extract_contents, extract_value, find_unknown_tool_error
 from dovetail.client.session import Session
 from dovetail.client.subscription import Subscription
 from dovetail.errors import MCPError, NotSupported
-from dovetail.wire.base import replace
+from dovetail.wire.base import JSONValue, replace
 from dovetail.wire.completion import Completion
 from dovetail.wire.input_required import InputRequest
 from dovetail.wire.lifecycle import ClientCapabilities, DiscoverResult, RootsCapability
@@ -117,51 +117,63 @@ class Client(Session):
         except MCPError as exc:
             raise self._request_sender.add_request_context(exc, CALL_TOOL.name, {"name": tool}) from None
 
+    @overload
     async def call_tool(
         self,
         name: str,
-        arguments: Mapping[str, Any] | None = None,
+        arguments: Mapping[str, object] | None = None,
         *,
         timeout: float | None = None,
         total_timeout: float | None = None,
-        progress_handler: Progress | None = None,
-        meta: Mapping[str, Any] | None = None,
+        progress_handler: ProgressHandler | None = None,
+        meta: Mapping[str, JSONValue] | None = None,
         retry: bool | None = None,
-    ) -> CallToolResult:
-        """Call a tool and get its whole result, also one that says it failed.
+        allow_input_required: Literal[False] = False,
+    ) -> CallToolResult: ...
+    @overload
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, object] | None = None,
+        *,
+        timeout: float | None = None,
+        total_timeout: float | None = None,
+        progress_handler: ProgressHandler | None = None,
+        meta: Mapping[str, JSONValue] | None = None,
+        retry: bool | None = None,
+        allow_input_required: bool,
+    ) -> CallToolResult | PendingRequest: ...
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, object] | None = None,
+        *,
+        timeout: float | None = None,
+        total_timeout: float | None = None,
+        progress_handler: ProgressHandler | None = None,
+        meta: Mapping[str, JSONValue] | None = None,
+        retry: bool | None = None,
+        allow_input_required: bool = False,
+    ) -> CallToolResult | PendingRequest:
+        """Call a tool and return its whole result, also if the tool failed.
 
-        `timeout` counts from the last sign of life, `total` from the beginning. `progress(done, total, message)` is
-        called on the way. `retry=True`: it may run twice; else only what the tool declares harmless is repeated.
+        `timeout` counts from the last progress, `total_timeout` from the start. `progress_handler` receives
+        `(progress, total, message)`. `retry=True` allows the call to run twice. Otherwise only calls that the tool
+        declares safe to repeat are retried.
+
+        `allow_input_required=True` returns a `PendingRequest` when the server asks for input, instead of calling the
+        handlers. Answer it with `resume`, in this process or in another. A handshake server cannot wait for that, so
+        its requests always go to the handlers. If the client has no handlers, it declares all capabilities.
         """
+        if allow_input_required:
+            meta = await self._declare_capabilities(meta)
         options = _build_options(timeout, total_timeout, progress_handler, meta, retry)
         if type(arguments) is not dict:
             check_type("arguments", arguments, Mapping, "a dict")
         params = {"name": name, "arguments": dict(arguments or {})}
-        return await self._run_on_loop(self._request_sender.send_until_complete, CALL_TOOL, params, options)
-
-    async def start_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        timeout: float | None = None,
-        total_timeout: float | None = None,
-        progress_handler: Progress | None = None,
-        meta: Mapping[str, Any] | None = None,
-        retry: bool | None = None,
-    ) -> CallToolResult | PendingRequest:
-        """As `call_tool`, but questions come back as a Pending, to be answered with `resume`, here or elsewhere.
-
-        No handlers are needed: without any, the server is told that everything may be asked. A handshake server cannot
-        wait like that: its questions go to the handlers as ever.
-        """
-        options = _build_options(
-            timeout, total_timeout, progress_handler, await self._declare_capabilities(meta), retry
-        )
-        if type(arguments) is not dict:
-            check_type("arguments", arguments, Mapping, "a dict")
-        params = {"name": name, "arguments": dict(arguments or {})}
-        return await self._run_on_loop(self._request_sender.send, CALL_TOOL, params, options)
+        sender = self._request_sender
+        send = sender.send if allow_input_required else sender.send_until_complete
+        return await self._run_on_loop(send, CALL_TOOL, params, options)
 
     async def resume(
         self,
@@ -170,20 +182,20 @@ class Client(Session):
         *,
         timeout: float | None = None,
         total_timeout: float | None = None,
-        progress_handler: Progress | None = None,
-        meta: Mapping[str, Any] | None = None,
+        progress_handler: ProgressHandler | None = None,
+        meta: Mapping[str, JSONValue] | None = None,
     ) -> Any:
-        """Go on with what was pending: the result of its method, or a further Pending."""
+        """Answer a pending request. Return the result of its method, or another `PendingRequest`."""
         check_type("pending", pending, PendingRequest, "a PendingRequest")
         check_type("responses", responses, Mapping, "a dict with a response for each key of pending.input_requests")
-        row, params = METHODS.get(pending.method), pending.answered(responses)
+        row, params = METHODS.get(pending.method), build_resume_params(pending, responses)
         if row is None or not row.may_require_input:
-            raise ValueError(f"a pending {pending.method!r} cannot be resumed: no server asks during that")
+            raise ValueError(f"cannot resume {pending.method!r}: the method never requires input")
         options = _build_options(timeout, total_timeout, progress_handler, await self._declare_capabilities(meta), None)
         return await self._run_on_loop(self._request_sender.send, row, params, options, pending.round)
 
     async def answer_input_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, Any]:
-        """What the handlers answer to questions of a Pending, for those who resume it themselves."""
+        """Call the handlers for the input requests of a `PendingRequest`. Return the responses for `resume`."""
         return await self._run_on_loop(self._handlers.answer_all, requests)
 
     async def _declare_capabilities(self, meta: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -225,7 +237,7 @@ class Client(Session):
         return extract_contents(await self.read_resource(uri))
 
     async def read_resource(
-        self, uri: str, *, timeout: float | None = None, meta: Mapping[str, Any] | None = None
+        self, uri: str, *, timeout: float | None = None, meta: Mapping[str, JSONValue] | None = None
     ) -> ReadResourceResult:
         """The whole result of reading a resource."""
         options = _build_options(timeout, None, None, meta, None)
@@ -249,7 +261,7 @@ class Client(Session):
         arguments: Mapping[str, str] | None = None,
         *,
         timeout: float | None = None,
-        meta: Mapping[str, Any] | None = None,
+        meta: Mapping[str, JSONValue] | None = None,
     ) -> GetPromptResult:
         """A prompt, filled in."""
         check_type("arguments", arguments, Mapping, "a dict")
@@ -392,7 +404,7 @@ _STATELESS_HINTS = {
 def _build_options(
     timeout: float | None,
     total_timeout: float | None,
-    progress_handler: Progress | None,
+    progress_handler: ProgressHandler | None,
     meta: Mapping[str, Any] | None,
     retry: bool | None,
 ) -> RequestOptions:

@@ -30,7 +30,7 @@ from dovetail.errors import (
 from dovetail.protocol.client_messages import RequestEncoder, encode_initialize
 from dovetail.protocol.client_transport import ClientTransport, EncodedRequest
 from dovetail.protocol.limits import Timeouts
-from dovetail.protocol.negotiation import DISCOVER, INITIALIZE, Era, VersionNegotiation, check_revision_and_era
+from dovetail.protocol.negotiation import DISCOVER, INITIALIZE, Era, VersionNegotiation, check_protocol_version
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.lifecycle import (
     ClientCapabilities,
@@ -81,15 +81,14 @@ class ConnectionAttempt:
         timeouts: Timeouts,
         deadline: RequestDeadline,
         *,
-        revision: str | None,
-        era: Era | None,
+        protocol_version: str | None,
     ) -> None:
         self._create_transport = create_transport
         self._create_connection = create_connection
         self._identity = identity
         self._timeouts = timeouts
         self._deadline = deadline
-        self._negotiation = VersionNegotiation(revision, era)
+        self._negotiation = VersionNegotiation(protocol_version)
         self._loop = asyncio.get_running_loop()
         self._connection = create_connection(create_transport())
         self._discover_error: ConnectionLost | None = None  # when it was asked what it speaks
@@ -288,7 +287,7 @@ def _explain_error(exc: MCPError, connection: Connection) -> MCPError:
         exc.args = (f"{exc.args[0]}; it wrote {clip(connection.first_invalid_message, 200)!r}, which is no message",)
         exc.at(hint=_invalid_message_hint(connection))
     if isinstance(exc, RequestTimeout):
-        exc.at(hint="is it an MCP server? If it needs longer to start, give timeouts=Timeouts(initialize=...)")
+        exc.at(hint="is it an MCP server? If it needs longer to start, pass timeout=Timeouts(initialize=...)")
     if isinstance(exc, RemoteError) and exc.code == MethodNotFound.code:
         exc.at(hint="is it an MCP server? It knows no way to begin a conversation")
     return exc.at(hint=connection.transport.suggest_fix()) if isinstance(exc, ProcessStartError) else exc
@@ -312,18 +311,16 @@ class Connector:
         timeouts: Timeouts,
         *,
         key: str | None,
-        revision: str | None,
-        era: Era | None,
+        protocol_version: str | None,
     ) -> None:
-        check_revision_and_era(revision, era)
+        check_protocol_version(protocol_version)
         self.identity = identity
         self.resource_subscriptions: set[str] = set()  # those that are no listener's
         self._create_transport = create_transport
         self._create_connection = create_connection
         self._timeouts = timeouts
-        self._key = key if revision is None and era is None else None
-        self._revision = revision
-        self._era: Era | None = era
+        self._key = key if protocol_version is None else None
+        self._protocol_version = protocol_version
 
     async def open(self, deadlines: DeadlineTimer) -> Connection:
         """A conversation, ready for requests; one limit is over all it takes."""
@@ -344,7 +341,7 @@ class Connector:
     async def _connect(self, deadline: RequestDeadline) -> Connection:
         key = self._key
         known_era = None if key is None else _KNOWN_ERAS.get(key)
-        attempt = self._create_attempt(known_era or self._era, deadline)
+        attempt = self._create_attempt(known_era or self._protocol_version, deadline)
         try:
             connection = await attempt.run()
         except MCPError as exc:
@@ -360,15 +357,14 @@ class Connector:
             _KNOWN_ERAS[key] = "stateless" if encoder.is_stateless else "handshake"
         return connection
 
-    def _create_attempt(self, era: Era | None, deadline: RequestDeadline) -> ConnectionAttempt:
+    def _create_attempt(self, protocol_version: str | None, deadline: RequestDeadline) -> ConnectionAttempt:
         return ConnectionAttempt(
             self._create_transport,
             self._create_connection,
             self.identity,
             self._timeouts,
             deadline,
-            revision=self._revision,
-            era=era,
+            protocol_version=protocol_version,
         )
 
     async def _restore(self, connection: Connection, deadline: RequestDeadline) -> None:

@@ -7,12 +7,12 @@ a clock says when it is due, and is looked at no sooner than the first of them.
 import asyncio
 from collections.abc import Callable
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from dovetail.errors import MCPError
 from dovetail.wire.jsonrpc import RequestId
 
-Progress = Callable[[float, float | None, str | None], Any]
+ProgressHandler: TypeAlias = Callable[[float, float | None, str | None], Any]
 
 # A year: no event loop can wait for ever, and some count in nanoseconds.
 MAX_TIMEOUT_S: Final = 365 * 86400.0
@@ -41,7 +41,7 @@ class RequestDeadline:
         self,
         idle_timeout: float = MAX_TIMEOUT_S,
         total_timeout: float = MAX_TIMEOUT_S,
-        progress_handler: Progress | None = None,
+        progress_handler: ProgressHandler | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.started_at = now = self._loop.time()

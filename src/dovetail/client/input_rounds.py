@@ -35,7 +35,7 @@ INPUT_REQUIRED = "input_required"
 
 
 class PendingRequest(Struct, frozen=True, kw_only=True):
-    """A request that waits for answers: `questions` by key, to be answered under the same keys."""
+    """A request that waits for input. Answer each of `input_requests` under its key with `Client.resume`."""
 
     method: str
     params: dict[str, Any]
@@ -44,26 +44,27 @@ class PendingRequest(Struct, frozen=True, kw_only=True):
     round: int = 1
 
     def dump(self) -> bytes:
-        """As JSON, to be stored. What the server put into it may be secret: keep it as you would a token."""
+        """Return it as JSON. It may hold secrets of the server: store it like a token."""
         return msgspec.json.encode(self)
 
     @classmethod
     def load(cls, data: bytes | str) -> "PendingRequest":
-        """What `dump` stored; ValueError if it is something else."""
+        """Load what `dump` returned. Raise ValueError for anything else."""
         return msgspec.json.decode(data, type=cls)
 
-    def answered(self, answers: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters of the next try; the state goes back exactly as it came, or not at all."""
-        params = dict(self.params)
-        if self.input_requests:
-            params["inputResponses"] = {key: to_plain(value) for key, value in answers.items()}
-        if self.request_state is not None:
-            params["requestState"] = self.request_state
-        return params
+
+def build_resume_params(pending: PendingRequest, responses: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of the next round. The request state goes back unchanged."""
+    params = dict(pending.params)
+    if pending.input_requests:
+        params["inputResponses"] = {key: to_plain(value) for key, value in responses.items()}
+    if pending.request_state is not None:
+        params["requestState"] = pending.request_state
+    return params
 
 
 def decode_result(raw: Any, row: Method, params: dict[str, Any], rounds: int = 0) -> Any:
-    """The result of a request as its type, or a Pending."""
+    """Return the result of a request as its type, or a PendingRequest."""
     assert row.result is not None
     try:
         result: Result = decode_body(raw, row.result, f"the result of {row.name}")
@@ -97,7 +98,7 @@ def _build_pending(
 
 URL_ELICITATION_REQUIRED: Final = -32042
 
-_MISSING_HANDLER_HINT: Final = "pass elicit_url= to the client: the server wants a page visited first"
+_MISSING_HANDLER_HINT: Final = "pass url_elicitation_handler= to the client, because the user must visit a page first"
 
 
 class URLElicitations:

@@ -242,7 +242,7 @@ class MountedClient:
 
     async def start(self) -> None:
         """Connect, unless that is done, and listen to what changes."""
-        if not self._client.connected:
+        if not self._client.is_connected:
             await self._client.connect()
             self._has_no_changes, self._listen_again_at = False, 0.0
         if self._change_listeners and not self._has_no_changes:
@@ -265,7 +265,7 @@ class MountedClient:
 
     def capabilities(self) -> ServerCapabilities:
         """What the server declared."""
-        return self._client.capabilities if self._client.connected else _ASSUMED_CAPABILITIES
+        return self._client.server_capabilities if self._client.is_connected else _ASSUMED_CAPABILITIES
 
     # Lists
 
@@ -396,7 +396,7 @@ class MountedClient:
             if not self._request_sender.is_stateless or _INPUT_REQUIRED_MARKER not in raw:
                 return raw
             input_required = decode_body(raw, InputRequiredResult, f"the result of {exchange.method}")
-            if input_required.result_type != INPUT_REQUIRED or rounds >= self._client.limits.rounds:
+            if input_required.result_type != INPUT_REQUIRED or rounds >= self._client.limits.max_input_rounds:
                 return raw
             requests = input_required.input_requests or {}
             responses = (
@@ -445,7 +445,7 @@ class MountedClient:
     def _convert_result(self, exchange: Exchange, raw: Result | ForwardedResult) -> Result | bytes:
         if isinstance(raw, Result):
             return raw
-        revision = self._client.revision
+        revision = self._client.protocol_version
         if exchange.caller.protocol_version == revision:
             return raw
         row = METHODS[exchange.method]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from dovetail.client.connection import Connection
-from dovetail.client.deadlines import DeadlineTimer, Progress, RequestDeadline
+from dovetail.client.deadlines import DeadlineTimer, ProgressHandler, RequestDeadline
 from dovetail.errors import (
     ConnectError,
     ConnectionLost,
@@ -43,7 +43,7 @@ class SendOptions(Struct, frozen=True, kw_only=True):
 
     idle_timeout: float
     total_timeout: float
-    progress_handler: Progress | None = None
+    progress_handler: ProgressHandler | None = None
     meta: Mapping[str, Any] | None = None
     can_repeat: bool = False  # whether it may be sent again though it may have run
 

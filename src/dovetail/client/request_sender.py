@@ -10,9 +10,15 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, ClassVar
 
-from dovetail.client.deadlines import MAX_TIMEOUT_S, Progress
+from dovetail.client.deadlines import MAX_TIMEOUT_S, ProgressHandler
 from dovetail.client.handlers import InputHandlers
-from dovetail.client.input_rounds import URL_ELICITATION_REQUIRED, PendingRequest, URLElicitations, decode_result
+from dovetail.client.input_rounds import (
+    URL_ELICITATION_REQUIRED,
+    PendingRequest,
+    URLElicitations,
+    build_resume_params,
+    decode_result,
+)
 from dovetail.client.pagination import SkippedItems, collect_pages, skip_malformed_items
 from dovetail.client.reconnect import Reconnector, SendOptions
 from dovetail.client.result_cache import ResultCache
@@ -48,7 +54,7 @@ class RequestOptions(Struct, frozen=True, kw_only=True):
 
     timeout: float | None = None  # since the last sign of life
     total_timeout: float | None = None
-    progress_handler: Progress | None = None
+    progress_handler: ProgressHandler | None = None
     meta: Mapping[str, Any] | None = None
     retry: bool | None = None
 
@@ -204,7 +210,7 @@ class RequestSender:
                 error = RequestTimeout(f"no answer within the total limit of {total:g} s; the server asked again")
                 raise self.add_request_context(error, row.name, params)
             result = await send_round(
-                row, result.answered(responses), replace(options, total_timeout=remaining), result.round
+                row, build_resume_params(result, responses), replace(options, total_timeout=remaining), result.round
             )
         return result
 

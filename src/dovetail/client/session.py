@@ -30,7 +30,6 @@ from dovetail.protocol.client_transport import ClientTransport
 from dovetail.protocol.exchange import Caller
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.middleware import Middleware, validate_middleware
-from dovetail.protocol.negotiation import Era
 from dovetail.protocol.recording_format import Recorder
 from dovetail.protocol.stats import ClientStats
 from dovetail.wire.base import replace
@@ -55,7 +54,6 @@ class Session:
         key: str | None,
         client_info: Implementation,
         protocol_version: str | None = None,
-        era: Era | None = None,
         elicitation_handler: ElicitationHandler | None = None,
         url_elicitation_handler: ElicitationHandler | None = None,
         sampling_handler: SamplingHandler | None = None,
@@ -113,8 +111,7 @@ class Session:
             identity,
             self.timeouts,
             key=key,
-            revision=protocol_version,
-            era=era,
+            protocol_version=protocol_version,
         )
         self._callbacks = CallbackQueue(self.limits.max_queued_notifications)
         self._subscriptions: set[Subscription] = set()

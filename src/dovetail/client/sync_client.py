@@ -7,14 +7,15 @@ import os
 import threading
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, overload
 
 from dovetail.client.client import Client
-from dovetail.client.deadlines import Progress
+from dovetail.client.deadlines import ProgressHandler
 from dovetail.client.input_rounds import PendingRequest
 from dovetail.client.subscription import ChangeEvent, Subscription
 from dovetail.protocol.middleware import Middleware
 from dovetail.protocol.stats import ClientStats
+from dovetail.wire.base import JSONValue
 from dovetail.wire.completion import Completion
 from dovetail.wire.input_required import InputRequest
 from dovetail.wire.lifecycle import DiscoverResult, Implementation, ServerCapabilities
@@ -53,8 +54,8 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
     if threading.current_thread().name == _THREAD_NAME:
         coroutine.close()
         raise RuntimeError(
-            "a SyncClient cannot be called where its own work is done: by progress=, on_log= or a coroutine handler; "
-            "plain functions that answer questions may call it"
+            "a SyncClient cannot be called from progress_handler=, log_handler= or a coroutine handler, because they "
+            "run on its event loop; call it from a plain function"
         )
     future = asyncio.run_coroutine_threadsafe(coroutine, loop)
     try:
@@ -246,18 +247,45 @@ class SyncClient:
         """
         return run_blocking(self._client.call(tool, *_args, into=into, **arguments))
 
+    @overload
     def call_tool(
         self,
         name: str,
-        arguments: Mapping[str, Any] | None = None,
+        arguments: Mapping[str, object] | None = None,
         *,
         timeout: float | None = None,
         total_timeout: float | None = None,
-        progress_handler: Progress | None = None,
-        meta: Mapping[str, Any] | None = None,
+        progress_handler: ProgressHandler | None = None,
+        meta: Mapping[str, JSONValue] | None = None,
         retry: bool | None = None,
-    ) -> CallToolResult:
-        """Call a tool and get its whole result, also one that says it failed; the options are those of Client's."""
+        allow_input_required: Literal[False] = False,
+    ) -> CallToolResult: ...
+    @overload
+    def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, object] | None = None,
+        *,
+        timeout: float | None = None,
+        total_timeout: float | None = None,
+        progress_handler: ProgressHandler | None = None,
+        meta: Mapping[str, JSONValue] | None = None,
+        retry: bool | None = None,
+        allow_input_required: bool,
+    ) -> CallToolResult | PendingRequest: ...
+    def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, object] | None = None,
+        *,
+        timeout: float | None = None,
+        total_timeout: float | None = None,
+        progress_handler: ProgressHandler | None = None,
+        meta: Mapping[str, JSONValue] | None = None,
+        retry: bool | None = None,
+        allow_input_required: bool = False,
+    ) -> CallToolResult | PendingRequest:
+        """Call a tool and return its whole result. The options are those of `Client.call_tool`."""
         return run_blocking(
             self._client.call_tool(
                 name,
@@ -267,30 +295,7 @@ class SyncClient:
                 progress_handler=progress_handler,
                 meta=meta,
                 retry=retry,
-            )
-        )
-
-    def start_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        timeout: float | None = None,
-        total_timeout: float | None = None,
-        progress_handler: Progress | None = None,
-        meta: Mapping[str, Any] | None = None,
-        retry: bool | None = None,
-    ) -> CallToolResult | PendingRequest:
-        """As `call_tool`, but questions come back as a Pending, to be answered with `resume`, here or elsewhere."""
-        return run_blocking(
-            self._client.start_tool(
-                name,
-                arguments,
-                timeout=timeout,
-                total_timeout=total_timeout,
-                progress_handler=progress_handler,
-                meta=meta,
-                retry=retry,
+                allow_input_required=allow_input_required,
             )
         )
 
@@ -301,10 +306,10 @@ class SyncClient:
         *,
         timeout: float | None = None,
         total_timeout: float | None = None,
-        progress_handler: Progress | None = None,
-        meta: Mapping[str, Any] | None = None,
+        progress_handler: ProgressHandler | None = None,
+        meta: Mapping[str, JSONValue] | None = None,
     ) -> Any:
-        """Go on with what was pending: the result of its method, or a further Pending."""
+        """Answer a pending request. Return the result of its method, or another `PendingRequest`."""
         return run_blocking(
             self._client.resume(
                 pending,
@@ -317,7 +322,7 @@ class SyncClient:
         )
 
     def answer_input_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, Any]:
-        """What the handlers answer to questions of a Pending, for those who resume it themselves."""
+        """Call the handlers for the input requests of a `PendingRequest`. Return the responses for `resume`."""
         return run_blocking(self._client.answer_input_requests(requests))
 
     # Resources
@@ -343,7 +348,7 @@ class SyncClient:
         return run_blocking(self._client.read(uri))
 
     def read_resource(
-        self, uri: str, *, timeout: float | None = None, meta: Mapping[str, Any] | None = None
+        self, uri: str, *, timeout: float | None = None, meta: Mapping[str, JSONValue] | None = None
     ) -> ReadResourceResult:
         """The whole result of reading a resource."""
         return run_blocking(self._client.read_resource(uri, timeout=timeout, meta=meta))
@@ -364,7 +369,7 @@ class SyncClient:
         arguments: Mapping[str, str] | None = None,
         *,
         timeout: float | None = None,
-        meta: Mapping[str, Any] | None = None,
+        meta: Mapping[str, JSONValue] | None = None,
     ) -> GetPromptResult:
         """A prompt, filled in."""
         return run_blocking(self._client.get_prompt(name, arguments, timeout=timeout, meta=meta))

@@ -18,7 +18,13 @@ from urllib.parse import urlsplit
 from dovetail.client import client as caller
 from dovetail.client import sync_client
 from dovetail.client.handlers import ElicitationHandler, RootsProvider, SamplingHandler
-from dovetail.client.option_checks import check_string_mapping, check_type, describe_value, suggest_match
+from dovetail.client.option_checks import (
+    check_durations,
+    check_string_mapping,
+    check_type,
+    describe_value,
+    suggest_match,
+)
 from dovetail.errors import ScriptNotFound, clip
 from dovetail.oauth.login.login_settings import BearerAuth
 from dovetail.protocol.client_transport import ClientTransport, InProcessServer
@@ -56,8 +62,7 @@ class Client(caller.Client):
         target: Target,
         *,
         name: str | None = None,
-        protocol_version: str | None = None,
-        era: Era | None = None,
+        protocol_version: str | Era | None = None,
         elicitation_handler: ElicitationHandler | None = None,
         url_elicitation_handler: ElicitationHandler | None = None,
         sampling_handler: SamplingHandler | None = None,
@@ -66,7 +71,7 @@ class Client(caller.Client):
         log_level: LoggingLevel | None = None,
         client_info: Implementation | None = None,
         capabilities: ClientCapabilities | None = None,
-        timeouts: Timeouts | None = None,
+        timeout: float | Timeouts | None = None,
         limits: ClientLimits | None = None,
         cache: bool = True,
         validate_results: bool = True,
@@ -84,10 +89,9 @@ class Client(caller.Client):
         stderr: Any = None,
     ) -> None:
         check_type("name", name, str, "a text")
-        check_type("timeouts", timeouts, Timeouts, "a Timeouts(...): seconds for each kind of waiting")
         check_type("limits", limits, ClientLimits, "a ClientLimits(...)")
-        check_type("trace", recording, (str, Path), "the path of a file")
-        limits, timeouts = limits or ClientLimits(), timeouts or Timeouts()
+        check_type("recording", recording, (str, Path), "the path of a file")
+        limits, timeouts = limits or ClientLimits(), _build_timeouts(timeout)
         resolved = resolve_target(
             target,
             limits=limits,
@@ -101,7 +105,6 @@ class Client(caller.Client):
             key=resolved.key,
             client_info=client_info or Implementation(name="dovetail", version=VERSION),
             protocol_version=protocol_version,
-            era=era,
             elicitation_handler=elicitation_handler,
             url_elicitation_handler=url_elicitation_handler,
             sampling_handler=sampling_handler,
@@ -120,6 +123,14 @@ class Client(caller.Client):
             from dovetail.recording.trace import RecordingWriter
 
             self.taps.append(RecordingWriter(recording_path, self.name).record)
+
+
+def _build_timeouts(timeout: float | Timeouts | None) -> Timeouts:
+    check_type("timeout", timeout, (int, float, Timeouts), "a number of seconds or a Timeouts(...)")
+    if timeout is None or isinstance(timeout, Timeouts):
+        return timeout or Timeouts()
+    check_durations(timeout=timeout)
+    return Timeouts(call=timeout, request=timeout, total=max(timeout, Timeouts().total))
 
 
 class ResolvedTarget:

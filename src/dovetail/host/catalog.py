@@ -26,7 +26,7 @@ from dovetail.host.tool_formats import (
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode_canonical
 
-__all__ = ["Catalog", "Manifest", "CatalogEntry"]
+__all__ = ["Catalog", "CatalogEntry", "Manifest"]
 
 
 class Catalog(Struct, frozen=True, kw_only=True, dict=True):

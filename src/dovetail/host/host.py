@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final, Self
 
-from dovetail.client.deadlines import Progress
+from dovetail.client.deadlines import ProgressHandler
 from dovetail.client.input_rounds import PendingRequest
 from dovetail.client.targets import Client
 from dovetail.host.audit_log import AuditLog, create_audit_listener
@@ -194,7 +194,7 @@ class Host(ManagedServers):
         *,
         wait: bool = True,
         timeout: float | None = None,
-        progress_handler: Progress | None = None,
+        progress_handler: ProgressHandler | None = None,
         meta: Mapping[str, Any] | None = None,
         retry: bool | None = None,
         **named: Any,
@@ -228,7 +228,7 @@ class Host(ManagedServers):
             authorization.request,
             wait=wait,
             timeout=timeout,
-            progress=progress_handler,
+            progress_handler=progress_handler,
             meta=meta,
             retry=retry,
         )
@@ -252,10 +252,14 @@ class Host(ManagedServers):
         async def send_request(client: Client, max_seconds: float | None) -> Any:
             if resume is not None:
                 return await resume(client)
-            call = client.call_tool if wait else client.start_tool
             idle_timeout = timeout if max_seconds is None else min(timeout or max_seconds, max_seconds)
-            return await call(
-                request.tool, dict(request.arguments or {}), timeout=idle_timeout, total_timeout=max_seconds, **options
+            return await client.call_tool(
+                request.tool,
+                dict(request.arguments or {}),
+                timeout=idle_timeout,
+                total_timeout=max_seconds,
+                allow_input_required=not wait,
+                **options,
             )
 
         with add_handler_hints():

@@ -167,17 +167,22 @@ _RATE_LIMITED_CODES: Final = frozenset({-32004, 429})
 _TOOL_FAILED_CODE: Final = -32002
 
 
-_HANDLER_OPTIONS: Final = {"sampling": "sample=", "roots": "roots="}
+_HANDLER_OPTIONS: Final = {
+    "elicitation": "elicitation_handler=",
+    "elicitation.url": "url_elicitation_handler=",
+    "sampling": "sampling_handler=",
+    "roots": "roots=",
+}
 
 
 def _missing_capability_hint(data: Any) -> str:
     required = data.get("requiredCapabilities") if isinstance(data, dict) else None
     names = [
-        ("elicit_url=" if "url" in (modes or ()) else "elicit=") if name == "elicitation" else _HANDLER_OPTIONS[name]
+        _HANDLER_OPTIONS[f"{name}.url" if name == "elicitation" and "url" in (modes or ()) else name]
         for name, modes in (required.items() if isinstance(required, dict) else ())
-        if name == "elicitation" or name in _HANDLER_OPTIONS
+        if name in _HANDLER_OPTIONS
     ]
-    return f"give the client a handler for it: {' and '.join(names) or 'elicit=, elicit_url=, sample= or roots='}"
+    return f"pass {' and '.join(names) or ', '.join(_HANDLER_OPTIONS.values())} to the client"
 
 
 _UNSUPPORTED_HINTS: Final = {

@@ -5,13 +5,15 @@ or silence, means a handshake. Never keyed to one error code. spec: stdio#backwa
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from dovetail.errors import HeaderMismatch, MissingClientCapability, UnsupportedProtocolVersion, VersionNegotiationError
 from dovetail.wire.lifecycle import DiscoverResult
 from dovetail.wire.revisions import DRAFT, HANDSHAKE_REVISIONS, STATELESS_REVISIONS
 
 Era = Literal["stateless", "handshake"]
+
+ERAS: Final[tuple[Era, ...]] = get_args(Era)
 
 DISCOVER: Final = "server/discover"
 INITIALIZE: Final = "initialize"
@@ -25,13 +27,13 @@ _STATELESS_CODES: Final = frozenset(
 class VersionNegotiation:
     """`send` is the next request, DISCOVER or INITIALIZE, in `revision`; None when the revision is settled."""
 
-    def __init__(self, revision: str | None = None, era: Era | None = None) -> None:
-        self._requested_revision = revision
+    def __init__(self, protocol_version: str | None = None) -> None:
+        self._requested_revision = None if protocol_version in ERAS else protocol_version
         self._tried_revisions: list[str] = []
-        self._is_automatic = revision is None and era is None
-        self._stateless_revisions = _allowed_revisions(revision, era, STATELESS_REVISIONS)
+        self._is_automatic = protocol_version is None
+        self._stateless_revisions = _allowed_revisions(protocol_version, "stateless", STATELESS_REVISIONS)
         self._handshake_revisions = _allowed_revisions(
-            revision, era, (DRAFT,) if revision == DRAFT else HANDSHAKE_REVISIONS
+            protocol_version, "handshake", (DRAFT,) if protocol_version == DRAFT else HANDSHAKE_REVISIONS
         )
         self.next_method: str | None
         if self._stateless_revisions:
@@ -67,7 +69,7 @@ class VersionNegotiation:
         """Not a server of the stateless era: open a session."""
         if not self._handshake_revisions:
             raise VersionNegotiationError("the server does not speak the stateless era of the protocol").at(
-                hint="leave out era= and protocol_version=, or name a handshake revision"
+                hint='leave out protocol_version=, or pass protocol_version="handshake"'
             )
         self.next_method, self.revision = INITIALIZE, self._handshake_revisions[-1]
 
@@ -117,24 +119,18 @@ class VersionNegotiation:
         theirs = ", ".join(str(revision)[:32] for revision in offered[:8]) or "none at all"
         ours = ", ".join((*self._handshake_revisions, *self._stateless_revisions))
         return VersionNegotiationError(f"the server speaks {theirs}; this client was to speak {ours}").at(
-            hint="update the older of the two" if self._is_automatic else "leave out era= and protocol_version="
+            hint="update the older of the two" if self._is_automatic else "leave out protocol_version="
         )
 
 
-def _allowed_revisions(revision: str | None, era: Era | None, era_revisions: Sequence[str]) -> tuple[str, ...]:
-    if revision is not None:
-        return (revision,) if revision in era_revisions else ()
-    if era is not None and (era == "stateless") != (era_revisions is STATELESS_REVISIONS):
-        return ()
-    return tuple(era_revisions)
+def _allowed_revisions(protocol_version: str | None, era: Era, era_revisions: Sequence[str]) -> tuple[str, ...]:
+    if protocol_version is None or protocol_version == era:
+        return tuple(era_revisions)
+    return (protocol_version,) if protocol_version in era_revisions else ()
 
 
-def check_revision_and_era(revision: str | None, era: str | None) -> None:
-    """Refuse a revision or an era that does not exist."""
-    revisions = (*HANDSHAKE_REVISIONS, *STATELESS_REVISIONS, DRAFT)
-    if revision is not None and revision not in revisions:
-        raise ValueError(f"revision must be one of {', '.join(revisions)}, not {revision!r}")
-    if era not in (None, "stateless", "handshake"):
-        raise ValueError(f"era must be 'stateless' or 'handshake', not {era!r}")
-    if revision is not None and era is not None and (revision in STATELESS_REVISIONS) != (era == "stateless"):
-        raise ValueError(f"revision {revision} is not of the {era} era")
+def check_protocol_version(protocol_version: str | None) -> None:
+    """ValueError unless it is a known protocol version, "handshake", "stateless" or None."""
+    known = (*HANDSHAKE_REVISIONS, *STATELESS_REVISIONS, DRAFT, *ERAS)
+    if protocol_version is not None and protocol_version not in known:
+        raise ValueError(f"protocol_version= must be one of {', '.join(known)}, not {protocol_version!r}")

@@ -67,7 +67,7 @@ async def connect(
     target_server = server if principal is None else _with_principal(resolve_server(server), transport, principal)
     async with serve(target_server, transport=transport, faults=faults) as target:
         if protocol_version is None and transport == "sse":
-            options.setdefault("era", "handshake")
+            protocol_version = "handshake"
         if isinstance(resolved := resolve_server(server), Server):
             options.setdefault("name", resolved.name)
         async with Client(target, protocol_version=protocol_version, **options) as client:
@@ -146,8 +146,8 @@ class ServerWithPrincipal:
 def _with_principal(server: Any, transport: str, principal: str) -> ServerWithPrincipal:
     if transport != "memory" or not isinstance(server, Server):
         raise ValueError(
-            "principal= is for a Server in memory: over HTTP give the server auth=StaticTokenVerifier(...), and the client "
-            "auth=BearerAuth(...)"
+            "principal= works only with a Server in memory. Over HTTP, pass auth=StaticTokenVerifier(...) to "
+            "the server and auth=BearerAuth(...) to the client."
         )
     return ServerWithPrincipal(server, principal)
 

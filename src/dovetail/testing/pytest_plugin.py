@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from dovetail.testing.faults import Faults
 
 _MARKER_HELP = (
-    "mcp(server, transport, revision, **options): what mcp_client and mcp_sync_client connect to, and how; with a list "
-    "of transports or revisions the test runs for each"
+    "mcp(server, transport, protocol_version, **options): connect mcp_client and mcp_sync_client to this server. "
+    "With a list of transports or protocol versions, the test runs once for each"
 )
-_LIST_OPTIONS = ("transport", "revision")
+_LIST_OPTIONS = ("transport", "protocol_version")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,15 +41,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test runs once for each transport and revision its marker lists."""
-    if "mcp_setting" not in metafunc.fixturenames:
+    """Run a test once for each transport and protocol version in its marker."""
+    if "_mcp_setting" not in metafunc.fixturenames:
         return
     options = _read_markers(metafunc.definition)
     lists = {name: options[name] for name in _LIST_OPTIONS if isinstance(options.get(name), list | tuple)}
     if lists:
         settings = [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
         names = ["-".join(map(str, setting.values())) for setting in settings]
-        metafunc.parametrize("mcp_setting", settings, indirect=True, ids=names)
+        metafunc.parametrize("_mcp_setting", settings, indirect=True, ids=names)
 
 
 def _read_markers(item: Any) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _check_marker(marker: pytest.Mark, item: Any) -> None:
 
 
 @pytest.fixture
-def mcp_setting(request: pytest.FixtureRequest) -> dict[str, Any]:
+def _mcp_setting(request: pytest.FixtureRequest) -> dict[str, Any]:
     """The marker's arguments for this test, of a list the one whose turn it is."""
     return _read_markers(request.node) | getattr(request, "param", {})
 
@@ -109,23 +109,23 @@ def mcp_faults() -> "Faults":
 
 @pytest.fixture
 def mcp_client(
-    request: pytest.FixtureRequest, mcp_setting: dict[str, Any]
+    request: pytest.FixtureRequest, _mcp_setting: dict[str, Any]
 ) -> "Callable[..., AbstractAsyncContextManager[Client]]":
     """Connects: `async with mcp_client() as client`, with other options than the marker's if given."""
     from dovetail.testing.harness import connect
 
     def connect_client(server: Any = None, **options: Any) -> "AbstractAsyncContextManager[Client]":
-        return connect(**_merge_options(request, mcp_setting, server, options))
+        return connect(**_merge_options(request, _mcp_setting, server, options))
 
     return connect_client
 
 
 @pytest.fixture
-def mcp_sync_client(request: pytest.FixtureRequest, mcp_setting: dict[str, Any]) -> "Iterator[SyncClient]":
+def mcp_sync_client(request: pytest.FixtureRequest, _mcp_setting: dict[str, Any]) -> "Iterator[SyncClient]":
     """A connected client for tests that do not await."""
     from dovetail.testing.harness import connect_sync
 
-    with connect_sync(**_merge_options(request, mcp_setting, None, {})) as client:
+    with connect_sync(**_merge_options(request, _mcp_setting, None, {})) as client:
         yield client
 
 

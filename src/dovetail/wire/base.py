@@ -6,7 +6,8 @@ are one struct, as are elicitation's modes; results are told apart by `resultTyp
 a dict so that foreign keys survive. A result is stamped on a copy. Comments name revisions by year and month.
 """
 
-from typing import Any, Literal, dataclass_transform
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias, dataclass_transform
 
 from msgspec import UNSET, Struct, StructMeta, UnsetType, field
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ __all__ = [
     "UNSET",
     "CacheableResult",
     "EmptyResult",
+    "JSONValue",
     "PaginatedParams",
     "Params",
     "Result",
@@ -24,6 +26,9 @@ __all__ = [
     "field",
     "replace",
 ]
+
+
+JSONValue: TypeAlias = "str | int | float | bool | Sequence[JSONValue] | Mapping[str, JSONValue] | None"
 
 
 class _KeywordOnlyMeta(StructMeta):

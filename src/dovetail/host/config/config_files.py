@@ -18,13 +18,13 @@ from dovetail.host.config.secret_lookup import ConfigLevel, SecretResolver
 from dovetail.host.config.server_entry import ConfigProblem, ServerConfig, Settings, parse_entry
 
 __all__ = [
-    "ServerConfig",
     "ConfigProblem",
+    "ServerConfig",
     "Settings",
-    "find_config_files",
-    "parse_config",
-    "load_config",
     "discover_configs",
+    "find_config_files",
+    "load_config",
+    "parse_config",
     "resolve_references",
 ]
 

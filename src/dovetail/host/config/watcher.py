@@ -120,6 +120,6 @@ def _settings_options(settings: Settings) -> dict[str, Any]:
         "deny": tuple(settings.tools.deny) or None,
         "quota": parse_limits(settings.limits) if settings.limits else None,
         "roots": tuple(settings.roots) or None,
-        "timeouts": Timeouts(**timeouts) if timeouts else None,
+        "timeout": Timeouts(**timeouts) if timeouts else None,
     }
     return {name: value for name, value in options.items() if value is not None}

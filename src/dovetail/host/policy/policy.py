@@ -27,7 +27,7 @@ from dovetail.host.policy.rules import (
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.tools import ToolAnnotations
 
-__all__ = ["Decision", "Policy", "PolicyRequest", "ToolLimits", "Rule", "arg", "rule"]
+__all__ = ["Decision", "Policy", "PolicyRequest", "Rule", "ToolLimits", "arg", "rule"]
 
 PolicyLevel: TypeAlias = Literal["admin", "user", "project", "built-in"]
 
