@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Mapping
 
 from dovetail import Context, Server, ServerLimits
-from dovetail.errors import Denied
+from dovetail.errors import Unauthorized
 
 TOKENS = {b"Bearer let-me-in": "ada"}
 
@@ -24,7 +24,7 @@ async def authenticate(headers: Mapping[bytes, bytes]) -> str:
     """The principal a token belongs to."""
     principal = TOKENS.get(headers.get(b"authorization", b""))
     if principal is None:
-        raise Denied("A token is needed")
+        raise Unauthorized("A token is needed")
     return principal
 
 

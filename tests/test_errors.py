@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail import errors
+from dovetail.error_context import add_context, clip
 from dovetail.errors import (
     AuthError,
-    Denied,
     ElicitationCancelled,
     ElicitationDeclined,
+    Forbidden,
     MCPError,
     MethodNotFound,
     MissingClientCapability,
@@ -23,12 +24,16 @@ from dovetail.errors import (
     ToolError,
     ToolNotFound,
     TransportError,
+    Unauthorized,
     UnsupportedProtocolVersion,
-    clip,
 )
 from mentions import mentions
 
-EVERY = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, BaseException)]
+EVERY = [
+    kind
+    for _, kind in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(kind, BaseException) and not issubclass(kind, Warning)
+]
 CODES = {
     "ParseError": -32700,
     "InvalidRequest": -32600,
@@ -42,7 +47,7 @@ CODES = {
     "HeaderMismatch": -32020,
     "MissingClientCapability": -32021,
     "UnsupportedProtocolVersion": -32022,
-    "Busy": 429,
+    "ServerBusy": 429,
     "InsufficientScope": 403,
 }
 
@@ -57,6 +62,16 @@ def test_what_is_ours_to_send_has_a_code_and_nothing_else_has() -> None:
     for kind in EVERY:
         if not issubclass(kind, ProtocolError):
             assert not hasattr(kind, "code"), kind
+
+
+def test_every_error_is_public() -> None:
+    assert sorted(errors.__all__) == sorted([kind.__name__ for kind in EVERY] + ["DovetailDeprecationWarning"])
+
+
+def test_some_errors_are_builtin_errors_too() -> None:
+    assert issubclass(errors.RequestTimeout, TimeoutError)
+    assert issubclass(errors.ScriptNotFound, FileNotFoundError)
+    assert issubclass(errors.DovetailDeprecationWarning, DeprecationWarning)
 
 
 def test_the_drawing_shows_every_exception() -> None:
@@ -119,19 +134,22 @@ def test_a_no_has_words_of_its_own() -> None:
     assert issubclass(ElicitationCancelled, ToolError)
 
 
-def test_a_share_used_up_is_told_apart() -> None:
-    assert (ServerBusy("x").own, ServerBusy("x", own=True).own, ServerBusy("x").retry_after) == (False, True, 1.0)
+def test_a_busy_server_says_when_to_try_again() -> None:
+    assert (ServerBusy("x").retry_after, ServerBusy("x", 2.5).data) == (1.0, {"retryAfterMs": 2500})
 
 
 @pytest.mark.parametrize(
     ("denied", "expected"),
     [
-        (Denied(), (401, "Bearer")),
-        (Denied("Not you", status=403), (403, "")),
-        (Denied(challenge='Bearer realm="x"'), (401, 'Bearer realm="x"')),
+        (Unauthorized(), (401, "Bearer")),
+        (Forbidden("Not you"), (403, "")),
+        (Forbidden(challenge='Bearer error="insufficient_scope"'), (403, 'Bearer error="insufficient_scope"')),
+        (Unauthorized(challenge='Bearer realm="x"'), (401, 'Bearer realm="x"')),
     ],
 )
-def test_who_is_turned_away_is_told_what_is_missing(denied: Denied, expected: tuple[int, str]) -> None:
+def test_who_is_turned_away_is_told_what_is_missing(
+    denied: Unauthorized | Forbidden, expected: tuple[int, str]
+) -> None:
     assert str(denied)
     assert (denied.status_code, denied.challenge) == expected
 
@@ -152,7 +170,7 @@ def test_clipped_text_may_hold_half_a_surrogate_pair() -> None:
 
 
 def test_of_many_lines_the_last_whole_ones_are_shown() -> None:
-    error = MCPError("no").at(stderr="\n".join(f"line {number:04}" for number in range(500)))
+    error = add_context(MCPError("no"), stderr="\n".join(f"line {number:04}" for number in range(500)))
     shown = str(error).splitlines()[2:]
     assert 100 < len(shown) < 130
     assert shown[-1] == "  line 0499"
@@ -160,7 +178,7 @@ def test_of_many_lines_the_last_whole_ones_are_shown() -> None:
 
 
 def test_of_one_endless_line_its_end_is_shown() -> None:
-    shown = str(MCPError("no").at(stderr="first\n" + "x" * 5000 + "end")).splitlines()[2:]
+    shown = str(add_context(MCPError("no"), stderr="first\n" + "x" * 5000 + "end")).splitlines()[2:]
     assert len(shown) == 1
     assert shown[0].endswith("xend")
     assert len(shown[0]) < 1300

@@ -1,60 +1,104 @@
-"""Every exception of dovetail. An exception with a code is about the wire; one without never travels.
+"""Every exception of dovetail. An error with a code travels as a JSON-RPC error. One without a code never travels.
 
 MCPError
-├── ProtocolError            ours to send: code, message, data
-│   ├── ParseError           -32700
-│   ├── InvalidRequest       -32600
-│   ├── MethodNotFound       -32601
-│   ├── InvalidParams        -32602
-│   │   ├── ResourceNotFound   -32002 in the handshake revisions
-│   │   ├── ToolNotFound       -32003 in the draft dialect
-│   │   └── PromptNotFound     -32004 in the draft dialect
-│   ├── InternalError        -32603
-│   ├── HeaderMismatch       -32020
+├── ProtocolError                  sent by this side: code, message, data
+│   ├── ParseError                 -32700
+│   ├── InvalidRequest             -32600
+│   ├── MethodNotFound             -32601
+│   ├── InvalidParams              -32602
+│   │   ├── ResourceNotFound       -32002 in the handshake revisions
+│   │   ├── ToolNotFound           -32003 in the draft
+│   │   └── PromptNotFound         -32004 in the draft
+│   ├── InternalError              -32603
+│   ├── HeaderMismatch             -32020
 │   ├── MissingClientCapability    -32021
-│   ├── UnsupportedProtocolVersion  -32022
-│   ├── InsufficientScope    403, with the scopes it takes
-│   └── Busy                 429, with a time after which to try again
-├── RemoteError                theirs, received: code, message, data
-│   ├── NotFound             there is no such tool, resource or prompt
-│   ├── Unauthorized         the server wants to know who asks
-│   └── RateLimited          too much at once; the same request may succeed later
-├── TransportError           no code
-│   ├── ProcessStartError          the server's process did not come up
-│   │   └── ScriptNotFound     there is no such file
-│   ├── ConnectError        nothing could be reached; nothing was sent
-│   ├── HTTPStatusError            an HTTP status nobody asked for
-│   ├── NotMCPServer               what answers there is no MCP server
-│   ├── VersionNegotiationError     the two sides share no revision of the protocol
-│   ├── RequestTimeout       a limit of time passed
-│   └── Disconnected         the other side is gone
-│       └── Interrupted      it went while it may have been at work on the request
-├── AuthError                no code: an HTTP status carries it
-│   ├── Denied               ours to send
-│   ├── NeedsLogin           401, received
-│   ├── Forbidden            403, received
-│   └── LoginFailed          the way to a token ended
-├── PolicyError              the host said no: the rule and the reason
-├── ModelError               a language model could not be asked, or its answer not be read
-├── NotSupported               the server did not declare what this needs
-├── InputRequestError              a question of the server could not be answered
-├── InvalidResult              the result is not what the tool or the method promises
-└── ToolError                raised by an author: becomes an error result the model reads
-    ├── Declined             the user said no
-    └── Dismissed            the user closed the question
+│   ├── UnsupportedProtocolVersion -32022
+│   ├── InsufficientScope          403, with the scopes it needs
+│   └── ServerBusy                 429 or 503, with retry_after
+├── RemoteError                    reported by the other side: code, message, data
+│   ├── NotFound                   unknown tool, resource or prompt, also of a Host
+│   └── RateLimited                with retry_after
+├── TransportError                 no code
+│   ├── ProcessStartError          the server's process did not start
+│   │   └── ScriptNotFound         also a FileNotFoundError
+│   ├── ConnectError               nothing was reached, nothing was sent
+│   ├── HTTPStatusError            unexpected HTTP status
+│   ├── NotMCPServer               something else answers there
+│   ├── VersionNegotiationError    no common protocol version
+│   ├── RequestTimeout             also a TimeoutError
+│   └── ConnectionLost             the connection broke
+│       └── OutcomeUnknown         it broke while the request may have run
+├── AuthError
+│   ├── Unauthorized               401, received or raised, or the server's own error
+│   ├── Forbidden                  403, received or raised
+│   └── LoginFailed                the login ended without a token
+├── ToolError                      raised by tools, and by client.call
+│   ├── ElicitationDeclined        the user declined
+│   └── ElicitationCancelled       the user closed the question
+├── PolicyError                    refused by the policy or the user
+├── ModelError                     the language model failed
+├── NotSupported                   the server lacks a capability
+├── InputRequestError              an input request could not be answered
+└── InvalidResult                  a result violates the method or the tool's schema
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Self
+from typing import Any, Final
+
+from dovetail.error_context import clip as _clip
+
+__all__ = [
+    "AuthError",
+    "ConnectError",
+    "ConnectionLost",
+    "DovetailDeprecationWarning",
+    "ElicitationCancelled",
+    "ElicitationDeclined",
+    "Forbidden",
+    "HTTPStatusError",
+    "HeaderMismatch",
+    "InputRequestError",
+    "InsufficientScope",
+    "InternalError",
+    "InvalidParams",
+    "InvalidRequest",
+    "InvalidResult",
+    "LoginFailed",
+    "MCPError",
+    "MethodNotFound",
+    "MissingClientCapability",
+    "ModelError",
+    "NotFound",
+    "NotMCPServer",
+    "NotSupported",
+    "OutcomeUnknown",
+    "ParseError",
+    "PolicyError",
+    "ProcessStartError",
+    "PromptNotFound",
+    "ProtocolError",
+    "RateLimited",
+    "RemoteError",
+    "RequestTimeout",
+    "ResourceNotFound",
+    "ScriptNotFound",
+    "ServerBusy",
+    "ToolError",
+    "ToolNotFound",
+    "TransportError",
+    "Unauthorized",
+    "UnsupportedProtocolVersion",
+    "VersionNegotiationError",
+]
 
 _MAX_STDERR_CHARS: Final = 1200
 
 
 class MCPError(Exception):
-    """The root of every exception dovetail raises on purpose.
+    """Base of all errors of dovetail.
 
-    What a client raises says where it happened: `server`, `step`, `revision`, and, where there is one, the HTTP
-    `status`, the process's `exit_code` and last `stderr`, and a `hint` what to try next.
+    Errors of a client say where they happened: `server`, `step` and `protocol_version`, and if known the HTTP
+    `status_code`, the `exit_code` and the last `stderr` of the process, and a `hint` what to try next.
     """
 
     server: str | None = None
@@ -65,17 +109,10 @@ class MCPError(Exception):
     stderr: str | None = None
     hint: str | None = None
 
-    def at(self, **facts: Any) -> Self:
-        """The same error, told where it happened; what is already known stays."""
-        for name, value in facts.items():
-            if value is not None and getattr(self, name) is None:
-                setattr(self, name, value)
-        return self
-
     def __str__(self) -> str:
         lines = [": ".join([*self._location_parts(), super().__str__()])]
         if self.stderr:
-            lines.append("the server's last words on stderr:")
+            lines.append("the last lines of the server on stderr:")
             lines += [f"  {line}" for line in _last_lines(self.stderr, _MAX_STDERR_CHARS)]
         if self.hint:
             lines.append(f"try: {self.hint}")
@@ -87,7 +124,7 @@ class MCPError(Exception):
 
 
 class ProtocolError(MCPError):
-    """A refusal this side sends to the other; `code`, `message` and `data` go on the wire."""
+    """A JSON-RPC error that this side sends. Raise it to refuse a request with `code`, `message` and `data`."""
 
     code: int = -32603
 
@@ -115,7 +152,7 @@ class MethodNotFound(ProtocolError):
     code = -32601
 
     def __init__(self, method: str) -> None:
-        super().__init__(f"Method not found: {clip(method)}")
+        super().__init__(f"Method not found: {_clip(method)}")
 
 
 class InvalidParams(ProtocolError):
@@ -135,18 +172,18 @@ class ToolNotFound(InvalidParams):
     """No tool of this name is offered to this caller."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"Unknown tool: {clip(name)}")
+        super().__init__(f"Unknown tool: {_clip(name)}")
 
 
 class PromptNotFound(InvalidParams):
     """No prompt of this name is offered to this caller."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"Unknown prompt: {clip(name)}")
+        super().__init__(f"Unknown prompt: {_clip(name)}")
 
 
 class InternalError(ProtocolError):
-    """Something of ours failed; the text says nothing about it, the log does."""
+    """An internal error. The message reveals nothing, the log has the details."""
 
     code = -32603
 
@@ -177,25 +214,24 @@ class UnsupportedProtocolVersion(ProtocolError):
 
     def __init__(self, requested: str, supported: Sequence[str]) -> None:
         super().__init__(
-            f"Unsupported protocol version {clip(requested)}; this server speaks {', '.join(supported)}",
+            f"Unsupported protocol version {_clip(requested)}; this server speaks {', '.join(supported)}",
             {"supported": list(supported), "requested": requested[:64]},
         )
 
 
 class ServerBusy(ProtocolError):
-    """A limit on work in progress is reached; the same request may succeed later."""
+    """A limit of the server is reached. The same request may succeed later."""
 
     # Outside the range JSON-RPC reserves, as the error code policy asks. spec: basic#error-codes
     code = 429
 
-    def __init__(self, message: str, retry_after: float = 1.0, *, own: bool = False) -> None:
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
         super().__init__(message, {"retryAfterMs": int(retry_after * 1000)})
         self.retry_after = retry_after
-        self.own = own  # whether it is the caller's own share that is used up, not everyone's
 
 
 class InsufficientScope(ProtocolError):
-    """The caller's token lacks scopes this request takes; over HTTP it is a 403 that asks for them."""
+    """The caller's token lacks scopes. Over HTTP, the response is a 403 that names them."""
 
     # Outside the range JSON-RPC reserves, as the error code policy asks. spec: basic#error-codes
     code = 403
@@ -216,25 +252,21 @@ class RemoteError(MCPError):
 
 
 class NotFound(RemoteError):
-    """The server has no tool, resource or prompt of that name."""
-
-
-class Unauthorized(RemoteError):
-    """The server wants to know who asks, and says so inside the protocol."""
+    """The tool, resource or prompt does not exist."""
 
 
 class RateLimited(RemoteError):
-    """The server has too much to do; the same request may succeed later, in `retry_after` seconds if it said so."""
+    """The server limits requests. Try again later, after `retry_after` seconds if the server sent them."""
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds to wait, where the server named them."""
+        """Seconds to wait, if the server sent them."""
         delay_ms = self.data.get("retryAfterMs") if isinstance(self.data, dict) else None
         return min(delay_ms, 1e12) / 1000 if isinstance(delay_ms, int | float) else None
 
 
 class TransportError(MCPError):
-    """The channel failed; nothing was said about the request itself."""
+    """The connection failed."""
 
 
 class ProcessStartError(TransportError):
@@ -242,86 +274,85 @@ class ProcessStartError(TransportError):
 
 
 class ScriptNotFound(ProcessStartError, FileNotFoundError):
-    """There is no such script to start."""
+    """The script does not exist."""
 
 
 class ConnectError(TransportError):
-    """Nothing could be reached under the address; nothing was sent."""
+    """The server could not be reached. Nothing was sent."""
 
 
 class HTTPStatusError(TransportError):
-    """An HTTP status that is no answer; `body` is the beginning of what came with it."""
+    """An unexpected HTTP status. `body` is the beginning of the response."""
 
     body: str = ""
     retry_after: float | None = None
 
 
 class NotMCPServer(TransportError):
-    """Something answers under the address, but it does not speak this protocol."""
+    """Something answers at the address, but it is not an MCP server."""
 
 
 class VersionNegotiationError(TransportError):
-    """The two sides share no revision of the protocol."""
+    """Client and server have no protocol version in common."""
 
 
-class RequestTimeout(TransportError):
-    """A limit of time passed; the server was told that the answer is no longer wanted."""
+class RequestTimeout(TransportError, TimeoutError):
+    """A timeout expired. The client has cancelled the request."""
 
 
 class ConnectionLost(TransportError):
-    """The other side is gone; `sent` tells whether any of the request may have reached it."""
+    """The connection was lost. `maybe_sent` says whether the request may have reached the server."""
 
     maybe_sent: bool = True
 
 
 class OutcomeUnknown(ConnectionLost):
-    """The connection was lost while the server may have been at work: the call was not repeated."""
+    """The connection was lost while the request may have been running. It was not repeated."""
 
 
 class AuthError(MCPError):
-    """Something about who the caller is."""
+    """Base of the errors about credentials."""
 
 
-class Denied(AuthError):
-    """Raise this from `authenticate` to turn a caller away: 401 to ask for credentials, 403 to refuse them.
+class Unauthorized(AuthError):
+    """Credentials are missing or invalid: HTTP 401, or an error of the server that says so.
 
-    `nonce` is what a DPoP proof must repeat.
+    Raise it from the function given as `auth=` to ask a caller for credentials. `challenge` is the value of the header
+    WWW-Authenticate, received or to be sent. `dpop_nonce` is a nonce that the next DPoP proof must contain.
     """
 
+    status_code: int | None = 401
+
     def __init__(
-        self,
-        message: str = "Authentication is required",
-        *,
-        status: int = 401,
-        challenge: str = "",
-        dpop_nonce: str | None = None,
+        self, message: str = "Authentication is required", *, challenge: str = "Bearer", dpop_nonce: str | None = None
     ) -> None:
         super().__init__(message)
-        self.status_code = status
-        self.challenge = challenge or ("Bearer" if status == 401 else "")
+        self.challenge = challenge
         self.dpop_nonce = dpop_nonce
 
 
-class NeedsLogin(AuthError):
-    """The server asks for credentials: 401. `challenge` is what it says about them."""
-
-    challenge: str = ""
-
-
 class Forbidden(AuthError):
-    """The credentials do not suffice: 403. `challenge` is what the server says about them."""
+    """The credentials do not allow this: HTTP 403.
 
-    challenge: str = ""
+    Raise it from the function given as `auth=` to reject a caller. `challenge` is the value of the header
+    WWW-Authenticate, received or to be sent.
+    """
+
+    status_code: int | None = 403
+
+    def __init__(self, message: str = "Access denied", *, challenge: str = "") -> None:
+        super().__init__(message)
+        self.challenge = challenge
 
 
 class LoginFailed(AuthError):
-    """A login came to no token; `reason` is the authorization server's error code, where it gave one."""
+    """A login ended without a token. `oauth_error` is the error code of the authorization server, if it sent one."""
 
     oauth_error: str | None = None
 
 
 class PolicyError(MCPError):
-    """The host said no. `verdict` is what its policy, or the user, decided; `rule` is the rule that did, if one did."""
+    """The policy or the user refused. `action` is what they decided, `rule` the rule that matched, if one did."""
 
     def __init__(self, message: str, *, action: str = "deny", rule: Any = None) -> None:
         super().__init__(message)
@@ -330,25 +361,25 @@ class PolicyError(MCPError):
 
 
 class ModelError(MCPError):
-    """A language model could not be asked, or what it answered cannot be read."""
+    """The language model failed or returned something unusable."""
 
 
 class NotSupported(MCPError):
-    """The server does not have what this needs."""
+    """The server lacks a capability that this needs."""
 
 
 class InputRequestError(MCPError):
-    """A question of the server could not be answered: nobody handles it, or the answer does not fit it."""
+    """An input request of the server could not be answered: no handler, or its answer is invalid."""
 
 
 class InvalidResult(MCPError):
-    """What the server answered is not what the method, or the tool's own schema, promises."""
+    """A result violates the method or the schema of the tool."""
 
 
 class ToolError(MCPError):
-    """Raise this from a tool to tell the model what went wrong, in your words.
+    """Raise it from a tool to report a failure to the model.
 
-    A client raises it when a tool failed; `result` is then the whole result.
+    A client raises it when a tool failed. `result` is then the whole result.
     """
 
     result: Any = None
@@ -358,14 +389,14 @@ class ToolError(MCPError):
 
 
 class ElicitationDeclined(ToolError):
-    """The user was asked and said no."""
+    """The user declined to answer."""
 
     def __init__(self, message: str = "The user declined to answer.") -> None:
         super().__init__(message)
 
 
 class ElicitationCancelled(ToolError):
-    """The user was asked and closed the question without choosing."""
+    """The user closed the question without an answer."""
 
     def __init__(self, message: str = "The user dismissed the question.") -> None:
         super().__init__(message)
@@ -382,7 +413,5 @@ def _last_lines(text: str, max_chars: int) -> list[str]:
     return [line[-max_chars:] for line in lines[first_line:]]
 
 
-def clip(text: str, limit: int = 128) -> str:
-    """Peer text made safe to repeat in a message or a log: bounded, control characters escaped."""
-    short = text if len(text) <= limit else text[: limit - 1] + "…"
-    return short if short.isprintable() else short.encode("unicode_escape", "backslashreplace").decode("ascii")
+class DovetailDeprecationWarning(DeprecationWarning):
+    """A public name, parameter or default is deprecated. The message names its replacement and the removal version."""

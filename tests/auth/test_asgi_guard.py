@@ -10,7 +10,7 @@ import pytest
 from auth.live_server import serve_app
 from dovetail import Client, Context, Server
 from dovetail.auth import AuthorizationServer, Guard, JWTVerifier, Principal, StaticTokenVerifier
-from dovetail.errors import NeedsLogin
+from dovetail.errors import Unauthorized
 from dovetail.oauth.challenge import parse_challenge
 from dovetail.protocol.http_checks import build_scope_challenge
 from oauth.fake_issuer import Issuer, current_claims
@@ -436,6 +436,6 @@ async def test_a_client_without_a_login_is_told() -> None:
     async with serve_app(lambda _: guarded().asgi()) as url:
         async with Client(url + "/mcp", headers=bearer("ada")) as client:
             assert await client.call("who") == "ada"
-        with pytest.raises(NeedsLogin):
+        with pytest.raises(Unauthorized):
             async with Client(url + "/mcp") as client:
                 await client.call("who")

@@ -31,7 +31,7 @@ from dovetail import Client, MCPError, Timeouts
 from dovetail.auth import BearerAuth, ClientCredentials, DeviceLogin, EnterpriseLogin, OAuth
 from dovetail.auth.authorizer import OAuthAuthorizer, create_authorizer
 from dovetail.auth.token_stores import FileTokenStore, MemoryTokenStore
-from dovetail.errors import Forbidden, HTTPStatusError, LoginFailed, NeedsLogin
+from dovetail.errors import Forbidden, HTTPStatusError, LoginFailed, Unauthorized
 from dovetail.oauth.login.saved_login import SavedLogin
 from dovetail.transports.http_client.http_client import HTTPClient
 from dovetail.transports.http_client.remote_server import RemoteServer, create_http_client
@@ -254,7 +254,7 @@ async def test_a_server_that_takes_no_token_is_not_logged_in_to_again_and_again(
     place: GuardedServer, user: User
 ) -> None:
     place.accepts = lambda token: False
-    with pytest.raises(NeedsLogin):
+    with pytest.raises(Unauthorized):
         async with create_client(place, user):
             pass
     assert place.logins == 1

@@ -8,6 +8,7 @@ import pytest
 from cli.command_process import SAMPLE_SERVER, RunCommand
 from dovetail import MCPError
 from dovetail.cli.error_report import translate_error
+from dovetail.error_context import add_context
 from dovetail.errors import RequestTimeout
 
 SERVER = """
@@ -76,6 +77,6 @@ def test_a_hint_names_options(
 
 
 def test_what_no_option_does_is_not_advised() -> None:
-    late: MCPError = RequestTimeout("late").at(hint="raise ClientLimits(items=...)")
+    late: MCPError = add_context(RequestTimeout("late"), hint="raise ClientLimits(items=...)")
     translate_error(late)
     assert str(late) == "late"

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dovetail.client.validator import SchemaLimits, UnusableSchema, apply_defaults, compile_schema
-from dovetail.errors import clip
+from dovetail.error_context import clip
 from mentions import mentions
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"

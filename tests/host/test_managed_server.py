@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dovetail import Client, MCPError, Server, Timeouts
-from dovetail.errors import NeedsLogin, ProcessStartError, RequestTimeout
+from dovetail.errors import ProcessStartError, RequestTimeout, Unauthorized
 from dovetail.host.events import HostEvent
 from dovetail.host.managed_server import ManagedServer, ServerSettings
 from host.polling import TIMEOUT_S, wait_until
@@ -144,10 +144,10 @@ async def test_a_mistake_in_its_configuration_is_its_own() -> None:
 
 async def test_a_server_that_wants_a_login() -> None:
     async def permit() -> None:
-        raise NeedsLogin("log in first")
+        raise Unauthorized("log in first")
 
     scene = Scene(lambda: Client(small()), permit)
-    with pytest.raises(NeedsLogin):
+    with pytest.raises(Unauthorized):
         await scene.member.ready()
     assert scene.member.state == "needs_login"
 
@@ -209,9 +209,7 @@ async def test_one_that_is_disabled_is_left_alone() -> None:
 
 
 async def test_stopping_ends_a_start_and_tells_whoever_waits() -> None:
-    scene = Scene(
-        lambda: Client([sys.executable, "-c", "import time; time.sleep(100)"], timeout=Timeouts(discover=50))
-    )
+    scene = Scene(lambda: Client([sys.executable, "-c", "import time; time.sleep(100)"], timeout=Timeouts(discover=50)))
     waiting = asyncio.create_task(scene.member.ready())
     await scene.until("starting")
     async with asyncio.timeout(TIMEOUT_S):

@@ -11,7 +11,7 @@ import pytest
 from auth.guarded_server import User, oauth_settings
 from dovetail import Client
 from dovetail.auth import BearerAuth
-from dovetail.errors import NeedsLogin
+from dovetail.errors import Unauthorized
 
 SCRIPT = Path(__file__).with_name("guarded_servers.py")
 LIBRARIES = {"official": "mcp", "fast": "fastmcp"}
@@ -65,7 +65,7 @@ async def test_a_login_is_taken_up_by_the_next_run(url: str, user: User, tmp_pat
 
 @pytest.mark.parametrize("auth", [None, BearerAuth("made-up")])
 async def test_nobody_else_comes_in(url: str, auth: Any) -> None:
-    with pytest.raises(NeedsLogin) as refused:
+    with pytest.raises(Unauthorized) as refused:
         async with Client(url, auth=auth):
             pass
     assert "resource_metadata=" in refused.value.challenge

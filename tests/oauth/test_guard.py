@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.errors import Denied
+from dovetail.errors import AuthError
 from dovetail.oauth import proofs
 from dovetail.oauth.challenge import parse_challenge
 from dovetail.oauth.flow import HTTPRequest, HTTPResponse
@@ -39,8 +39,8 @@ def head(authorization: str | None, dpop: str | None = None, **changes: Any) -> 
     return RequestHead(authorization=authorization, dpop_proof=dpop, **facts)
 
 
-def denied(guard: Guard, authorization: str | None, dpop: str | None = None, **changes: Any) -> Denied:
-    with pytest.raises(Denied) as refusal:
+def denied(guard: Guard, authorization: str | None, dpop: str | None = None, **changes: Any) -> AuthError:
+    with pytest.raises(AuthError) as refusal:
         run_flow(guard.admit(head(authorization, dpop, **changes)))
     return refusal.value
 
@@ -131,7 +131,7 @@ def test_several_verifiers_and_one_that_cannot_be_asked(issuer: Issuer) -> None:
     forged = other.token(iss=ISSUER)
     for token, status in ((forged, 401), ("unknown", 503)):
         refusal = denied(guard, f"Bearer {token}")
-        assert (refusal.status_code, bool(refusal.challenge)) == (status, status == 401)
+        assert (refusal.status_code, bool(getattr(refusal, "challenge", ""))) == (status, status == 401)
 
 
 def test_a_forged_issuer(issuer: Issuer) -> None:
@@ -145,7 +145,7 @@ def test_a_forged_issuer(issuer: Issuer) -> None:
 
 def test_an_outage_refuses_but_does_not_condemn(issuer: Issuer) -> None:
     guard = Guard(JWTVerifier(issuer=ISSUER))
-    with pytest.raises(Denied) as refusal:
+    with pytest.raises(AuthError) as refusal:
         run_flow(guard.admit(head(f"Bearer {issuer.token()}")), lambda _: HTTPResponse(0))
     assert refusal.value.status_code == 503
 
@@ -192,14 +192,14 @@ def test_a_token_that_names_its_issuer_is_shown_to_no_other(issuer: Issuer) -> N
             shown.append(call.url)
             return HTTPResponse(200, {}, b'{"active": false}')
 
-        with pytest.raises(Denied):
+        with pytest.raises(AuthError):
             run_flow(guard.admit(head(f"Bearer {other.token(iss=ISSUER)}")), web)
         assert not shown
         for _ in range(3):
-            with pytest.raises(Denied):
+            with pytest.raises(AuthError):
                 run_flow(guard.admit(head("Bearer opaque")), web)
         assert shown == ["https://old.example/i"]  # what is not active is not asked about again at once
-        with pytest.raises(Denied):
+        with pytest.raises(AuthError):
             run_flow(guard.admit(head("Bearer opaque")), web, now=NOW + 6)
         assert len(shown) == 2
 
@@ -270,7 +270,7 @@ def test_binding_can_be_required_and_nonces_too(issuer: Issuer, key: dict[str, A
     good = proofs.create_dpop_proof(key, "POST", RESOURCE, NOW, token=token, nonce=refusal.dpop_nonce)
     assert run_flow(guard.admit(head(f"DPoP {token}", good))).subject == "ada"
     stale = proofs.create_dpop_proof(key, "POST", RESOURCE, NOW + 900, token=token, nonce=refusal.dpop_nonce)
-    with pytest.raises(Denied) as late:
+    with pytest.raises(AuthError) as late:
         run_flow(guard.admit(head(f"DPoP {bound(issuer, key)}", stale)), now=NOW + 900)
     assert late.value.status_code == 401
 

@@ -29,6 +29,7 @@ from dovetail.protocol.http_checks import (
     parse_accept,
     parse_media_type,
 )
+from dovetail.protocol.limits import CallerBusy
 
 LOCAL = HostFilter((), (), None)
 NAMED = HostFilter(["MCP.example.com", "10.0.0.7:9000"], ["https://app.example.com/"], None)
@@ -376,7 +377,7 @@ def test_accept_verdicts_do_not_pile_up() -> None:
         (UnsupportedProtocolVersion("x", ()), 400),
         (InternalError("x"), 200),
         (ServerBusy("x"), 503),
-        (ServerBusy("x", own=True), 429),
+        (CallerBusy("x"), 429),
     ],
 )
 def test_the_status_of_an_error(exc: ProtocolError, status: int) -> None:

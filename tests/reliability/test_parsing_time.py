@@ -30,7 +30,8 @@ from harness import (
 
 import dovetail
 from dovetail import MCPError, Server
-from dovetail.errors import ProtocolError, clip
+from dovetail.error_context import clip
+from dovetail.errors import ProtocolError
 from dovetail.protocol.headers import HeaderPath, check_param_headers, decode_value
 from dovetail.protocol.http_checks import Refusal, collect_headers, parse_accept, parse_media_type
 from dovetail.protocol.request_state import Sealer

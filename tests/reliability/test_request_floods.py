@@ -28,6 +28,7 @@ from harness import (
 
 from dovetail import ServerLimits
 from dovetail.errors import ServerBusy
+from dovetail.protocol.limits import CallerBusy
 from dovetail.server.thread_pool import ThreadPool
 
 TRIES = 60
@@ -107,7 +108,7 @@ async def test_a_burst_in_one_turn_takes_no_more_than_half_the_threads() -> None
     calls = [threads.run(release.wait, (10.0,), {}, "greedy") for _ in range(100)]
     tasks = [asyncio.ensure_future(one) for one in calls]
     refused = [one async for one in _busy(tasks[4:])]
-    assert all(one.own for one in refused)
+    assert all(isinstance(one, CallerBusy) for one in refused)
     assert await threads.run(str, (7,), {}, "other") == "7"
     release.set()
     assert await asyncio.gather(*tasks[:4]) == [True] * 4

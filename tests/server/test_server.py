@@ -22,6 +22,7 @@ from dovetail.errors import (
     ToolNotFound,
 )
 from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.limits import CallerBusy
 from dovetail.wire.input_required import InputRequiredResult
 from dovetail.wire.prompts import GetPromptResult
 from mentions import mentions, values
@@ -627,7 +628,7 @@ async def test_calls_have_a_limit() -> None:
         await began(pause)
         with pytest.raises(ServerBusy) as caught:
             await client.call("pause")
-        assert not caught.value.own
+        assert not isinstance(caught.value, CallerBusy)
         pause.go.set()
     assert text(await client.call("pause")) == "done"
 
@@ -640,7 +641,7 @@ async def test_a_caller_has_a_share_of_the_calls() -> None:
         await began(pause)
         with pytest.raises(ServerBusy) as caught:
             await alice.call("pause")
-        assert caught.value.own
+        assert isinstance(caught.value, CallerBusy)
         for other in (bob, nobody, nobody):
             group.create_task(other.call("pause"))
         await asyncio.sleep(0)
@@ -879,7 +880,7 @@ async def test_listeners_are_no_calls_but_have_a_limit_of_their_own() -> None:
     assert await client.request("tools/list")
     with pytest.raises(ServerBusy) as caught:
         await Client(app, origin="alice").request("subscriptions/listen", {"notifications": {}})
-    assert caught.value.own
+    assert isinstance(caught.value, CallerBusy)
     other = await listening(Client(app, origin="bob"), toolsListChanged=True)
     await app.stop()
     await asyncio.gather(task, other)

@@ -9,7 +9,7 @@ import pytest
 
 from dovetail import Context, RemoteError, Server, testing
 from dovetail.auth import BearerAuth, Principal, StaticTokenVerifier
-from dovetail.errors import InsufficientScope, NeedsLogin
+from dovetail.errors import InsufficientScope, Unauthorized
 from testing.calculator import app
 
 TRANSPORTS = ["memory", "stdio", "http", "sse", "unix", "tcp"]
@@ -129,7 +129,7 @@ def test_somebody_without_await() -> None:
 async def test_over_http_a_guarded_server_asks(transport: Any) -> None:
     async with testing.connect(guarded(), transport=transport, auth=BearerAuth("ada")) as client:
         assert await client.call("who") == "ada"
-    with pytest.raises(NeedsLogin):
+    with pytest.raises(Unauthorized):
         async with testing.connect(guarded(), transport=transport):
             pass
     with pytest.raises(ValueError, match="Bearer"):

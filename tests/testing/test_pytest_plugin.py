@@ -97,8 +97,8 @@ def test_faults_and_markers_of_a_class(project: pytest.Pytester) -> None:
                     mcp_sync_client.call("add", a=1, b=2)
 
             @pytest.mark.mcp(transport="memory")
-            def test_the_nearest_wins(self, mcp_setting):
-                assert mcp_setting == {"server": "sums:app", "transport": "memory"}
+            def test_the_nearest_wins(self, _mcp_setting):
+                assert _mcp_setting == {"server": "sums:app", "transport": "memory"}
         """
     )
     run(project).assert_outcomes(passed=2)
@@ -136,7 +136,7 @@ def test_a_cassette(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -
 
 def test_pytest_finds_the_plugin_by_itself(project: pytest.Pytester) -> None:
     project.runpytest_subprocess("--help").stdout.fnmatch_lines(["*--mcp-record*"])
-    project.runpytest_subprocess("--markers").stdout.fnmatch_lines(["@pytest.mark.mcp(server, transport, revision, *"])
+    project.runpytest_subprocess("--markers").stdout.fnmatch_lines(["@pytest.mark.mcp(server, transport, protocol_version, *"])
 
 
 def test_loading_the_plugin_loads_nothing_of_dovetail_but_itself(project: pytest.Pytester) -> None:

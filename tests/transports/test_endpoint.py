@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from dovetail.errors import Denied, InternalError, InvalidParams, MethodNotFound, ServerBusy
+from dovetail.errors import Forbidden, InternalError, InvalidParams, MethodNotFound, ServerBusy, Unauthorized
 from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.limits import CallerBusy
 from dovetail.transports.http_server.endpoint import Endpoint
 from transports.fake_service import (
     LATEST_HANDSHAKE,
@@ -142,7 +143,7 @@ async def test_a_refusal_has_the_status_of_its_code(
         (MethodNotFound("x"), 404, None),
         (InternalError("x"), 200, None),
         (ServerBusy("later", 3.0), 503, "3"),
-        (ServerBusy("later", own=True), 429, "1"),
+        (CallerBusy("later"), 429, "1"),
     ],
 )
 async def test_an_error_of_the_work_has_the_status_of_its_code(exc: Exception, status: int, retry: str | None) -> None:
@@ -417,11 +418,11 @@ async def test_a_client_that_leaves_in_the_middle_of_a_body() -> None:
 async def whoever(headers: Mapping[bytes, bytes]) -> str | None:
     match headers.get(b"authorization"):
         case None:
-            raise Denied
+            raise Unauthorized
         case b"Bearer bad":
-            raise Denied("Not you", status=403)
+            raise Forbidden("Not you")
         case b"Bearer odd":
-            raise Denied("Try again", challenge='Bearer realm="x"')
+            raise Unauthorized("Try again", challenge='Bearer realm="x"')
         case given:
             return given.decode().removeprefix("Bearer ")
 

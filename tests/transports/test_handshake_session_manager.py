@@ -12,6 +12,7 @@ import pytest
 
 from dovetail.errors import ConnectionLost, InvalidParams, RemoteError, ResourceNotFound, ServerBusy
 from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.limits import CallerBusy
 from dovetail.transports.http_server.endpoint import Endpoint
 from transports.fake_service import (
     BATCHING,
@@ -213,7 +214,7 @@ async def test_equal_ids_are_answered_each_on_its_own_reply() -> None:
 
 async def test_work_that_finds_no_room_has_a_status_of_its_own() -> None:
     async def work(exchange: Exchange) -> Any:
-        raise ServerBusy("later", 3.0, own=exchange.id == 2)
+        raise (CallerBusy if exchange.id == 2 else ServerBusy)("later", 3.0)
 
     app = endpoint(FakeService(work))
     session = await open_session(app, BATCHING)

@@ -15,9 +15,9 @@ from dovetail.errors import (
     HTTPStatusError,
     InvalidResult,
     MCPError,
-    NeedsLogin,
     NotMCPServer,
     TransportError,
+    Unauthorized,
 )
 from dovetail.transports.http_client.http1_connection import ConnectionBroken, InvalidHTTPResponse, ResponseTooLarge
 from dovetail.transports.http_client.http_client import HostUnreachable
@@ -153,7 +153,7 @@ async def test_an_error_response_counts_more_than_its_status(status: int) -> Non
 
 async def test_who_must_log_in_is_told_so_whatever_else_is_said() -> None:
     found = await refused(401, ERROR, www_authenticate='Bearer realm="x"')
-    assert isinstance(found, NeedsLogin)
+    assert isinstance(found, Unauthorized)
     assert (found.status_code, found.challenge) == (401, 'Bearer realm="x"')
 
 

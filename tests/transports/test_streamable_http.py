@@ -24,9 +24,9 @@ from dovetail.errors import (
     Forbidden,
     HTTPStatusError,
     InvalidResult,
-    NeedsLogin,
     NotMCPServer,
     OutcomeUnknown,
+    Unauthorized,
 )
 from scripted_server import (
     LATEST_HANDSHAKE,
@@ -69,7 +69,7 @@ async def opened(reply: Any, **options: Any) -> MCPError:
 async def test_a_server_that_wants_to_know_who_asks() -> None:
     challenge = 'Bearer resource_metadata="https://a.example"'
     error = await opened(encode_http_reply(b"", status=401, www_authenticate=challenge))
-    assert isinstance(error, NeedsLogin)
+    assert isinstance(error, Unauthorized)
     assert (error.status_code, error.challenge) == (401, challenge)
     assert re.search('auth="oauth".*auth=Bearer', error.hint or "")
 
@@ -90,8 +90,8 @@ async def test_a_server_that_refuses_who_asks() -> None:
 @pytest.mark.parametrize(
     ("status", "challenge", "kind", "told"),
     [
-        (401, 'Bearer error="invalid_token", error_description="it has expired"', NeedsLogin, "expired"),
-        (401, 'Bearer error="invalid_token"', NeedsLogin, "invalid_token"),
+        (401, 'Bearer error="invalid_token", error_description="it has expired"', Unauthorized, "expired"),
+        (401, 'Bearer error="invalid_token"', Unauthorized, "invalid_token"),
         (403, 'Bearer error="insufficient_scope", scope="a b"', Forbidden, "a b"),
         (403, 'Bearer error="insufficient_scope"', Forbidden, "scope"),
         (403, 'Bearer error="access_denied", error_description="not you"', Forbidden, "not you"),

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 from dovetail.agent.models.provider_messages import format_content, get_blocks
+from dovetail.error_context import add_context
 from dovetail.errors import ModelError
 from dovetail.host.catalog_item import BYTES_PER_TOKEN
 from dovetail.protocol.language_model import Model, ModelReply, Usage
@@ -54,7 +55,9 @@ class Budget:
         self._max_tokens = max_tokens
         self._max_cost_usd = max_cost_usd
         if max_cost_usd is not None and self._price is None:
-            raise ModelError("budget_usd needs a model whose price is known").at(hint="Variant(name, price=(…, …))")
+            raise add_context(
+                ModelError("budget_usd needs a model whose price is known"), hint="Variant(name, price=(…, …))"
+            )
 
     def get_reply_limit(self, usage: AgentUsage, input_tokens: int) -> int | Literal["tokens", "money"]:
         """How many tokens the next reply may have if so many are put to the model; or what there is too little of."""

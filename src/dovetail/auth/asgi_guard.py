@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from dovetail.auth.flow_runner import FlowRunner
-from dovetail.errors import Denied
+from dovetail.errors import AuthError
 from dovetail.oauth.guard.claims import AuthenticationFailed
 from dovetail.oauth.guard.guard import (
     Guard,
@@ -74,11 +74,11 @@ class ASGIGuard:
         )
         try:
             return await self._flow_runner.run(self._guard.admit(head))
-        except Denied as denied:
+        except AuthError as denied:
             self._log_denial(denied)
             raise
 
-    def _log_denial(self, denied: Denied) -> None:
+    def _log_denial(self, denied: AuthError) -> None:
         """Say in the log what callers are not told: what an operator compares with their settings."""
         cause, now = denied.__cause__, time.monotonic()
         reason = (

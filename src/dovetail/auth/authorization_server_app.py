@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from dovetail.auth.flow_runner import FlowRunner
 from dovetail.auth.safe_fetch import is_public_address
 from dovetail.auth.sqlite_store import SQLiteStore
-from dovetail.errors import clip
+from dovetail.error_context import clip
 from dovetail.oauth.authorization_server.authorization_endpoint import METADATA_PATH, AuthorizationEndpoints
 from dovetail.oauth.authorization_server.identity_provider import SecretSealer, UpstreamProvider
 from dovetail.oauth.authorization_server.responses import Request, Response, error_response

@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 from dovetail.auth.browser_login import InteractiveFlowRunner, LoginSettings, LoginTimeout, resolve_value
 from dovetail.auth.safe_fetch import SafeFetcher
 from dovetail.auth.token_stores import Store, create_token_store
-from dovetail.errors import LoginFailed, clip
+from dovetail.error_context import clip
+from dovetail.errors import LoginFailed
 from dovetail.oauth import proofs, token_request
 from dovetail.oauth.challenge import Challenge, parse_challenge
 from dovetail.oauth.flow import Flow

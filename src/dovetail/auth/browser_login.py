@@ -10,7 +10,8 @@ from urllib.parse import parse_qsl, urlsplit
 from dovetail.auth.loopback_listener import LoopbackListener, open_listener
 from dovetail.auth.safe_fetch import SafeFetcher
 from dovetail.callbacks import run_callback
-from dovetail.errors import LoginFailed, clip
+from dovetail.error_context import add_context, clip
+from dovetail.errors import LoginFailed
 from dovetail.oauth.flow import HTTPRequest, Now, OpenBrowser, Pause, ReserveRedirectURI, ShowCode
 from dovetail.oauth.login.login_settings import ClientCredentials, DeviceLogin, EnterpriseLogin, OAuth, WorkloadIdentity
 from dovetail.protocol.http_checks import is_safe_url
@@ -85,8 +86,9 @@ class InteractiveFlowRunner:
                 await resolve_value(settings.open_browser or _open_browser, action.url)
                 return await self._listener.wait_for_redirect()
         except TimeoutError:
-            raise LoginTimeout(f"nobody logged in within {settings.timeout:g} s").at(
-                hint=f"open {action.url} in a browser on this machine, or pass paste="
+            raise add_context(
+                LoginTimeout(f"nobody logged in within {settings.timeout:g} s"),
+                hint=f"open {action.url} in a browser on this machine, or pass paste=",
             ) from None
 
     async def _show_code(self, action: ShowCode) -> None:
@@ -108,9 +110,10 @@ def _parse_pasted_url(url: str) -> dict[str, str]:
     except ValueError:
         params = {}
     if not params:
-        raise LoginFailed(f"what was pasted is not the address the browser ended up at: {clip(url.strip())!r}").at(
+        raise add_context(
+            LoginFailed(f"what was pasted is not the address the browser ended up at: {clip(url.strip())!r}"),
             hint="after the login the browser shows an address with code= and state= in it, often on a page that fails "
-            "to load: copy all of it"
+            "to load: copy all of it",
         )
     return params
 

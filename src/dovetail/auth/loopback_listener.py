@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
+from dovetail.error_context import add_context
 from dovetail.errors import LoginFailed
 from dovetail.protocol.http_checks import LOOPBACK
 
@@ -26,7 +27,9 @@ class LoopbackListener:
     def __init__(self, redirect_uri: str | None = None) -> None:
         parts = urlsplit(redirect_uri or DEFAULT_REDIRECT_URI)
         if parts.scheme != "http" or parts.hostname not in LOOPBACK:
-            raise LoginFailed("the redirect URI is not on this machine").at(hint="pass paste= to bring its answer back")
+            raise add_context(
+                LoginFailed("the redirect URI is not on this machine"), hint="pass paste= to bring its answer back"
+            )
         self._host = parts.hostname
         self._port = parts.port or 0
         self._path = parts.path or "/"

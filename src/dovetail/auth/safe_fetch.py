@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import Final
 from urllib.parse import urlsplit
 
-from dovetail.errors import TransportError, clip
+from dovetail.error_context import clip
+from dovetail.errors import TransportError
 from dovetail.oauth.flow import HTTPRequest, HTTPResponse
 from dovetail.oauth.metadata import get_origin, is_secure_url, parse_web_url
 from dovetail.protocol.limits import FetchLimits

@@ -13,7 +13,8 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from dovetail.errors import LoginFailed, clip
+from dovetail.error_context import add_context, clip
+from dovetail.errors import LoginFailed
 from dovetail.storage import open_lock_file, replace_file, try_lock
 
 log = logging.getLogger("dovetail")
@@ -117,8 +118,9 @@ def _read_private_file(path: Path) -> bytes | None:
 
 
 def _unusable_error(path: Path, exc: OSError) -> LoginFailed:
-    return LoginFailed(f"logins kept in {path} cannot be used: {exc.strerror or exc}").at(
-        hint="it must belong to the user who runs this; or keep logins elsewhere with store="
+    return add_context(
+        LoginFailed(f"logins kept in {path} cannot be used: {exc.strerror or exc}"),
+        hint="it must belong to the user who runs this; or keep logins elsewhere with store=",
     )
 
 
@@ -144,8 +146,9 @@ class KeyringTokenStore:
             if self._keyring.get_password(self._service, key) is not None:
                 self._keyring.delete_password(self._service, key)
         except Exception as exc:
-            raise LoginFailed(f"the keyring does not forget the login: {clip(str(exc)) or type(exc).__name__}").at(
-                hint="it may be locked: unlock it, and try again"
+            raise add_context(
+                LoginFailed(f"the keyring does not forget the login: {clip(str(exc)) or type(exc).__name__}"),
+                hint="it may be locked: unlock it, and try again",
             ) from exc
 
     def lock(self, key: str) -> "contextlib.AbstractAsyncContextManager[None]":

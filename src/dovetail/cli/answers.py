@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from dovetail.error_context import add_context
 from dovetail.errors import ElicitationCancelled, ElicitationDeclined, InputRequestError
 from dovetail.schemas.reader import as_object, get_mapping, get_required
 from dovetail.terminal import output
@@ -82,7 +83,7 @@ class AnswerProvider:
             f"--answer {output.escape_line(name)}={_format_choices(property_schema)}"
             for name, property_schema in fields.items()
         )
-        return InputRequestError(f"the server asks: {message}").at(hint=options or "run it at a terminal")
+        return add_context(InputRequestError(f"the server asks: {message}"), hint=options or "run it at a terminal")
 
 
 def _print_stderr(message: str) -> None:

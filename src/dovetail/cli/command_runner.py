@@ -21,6 +21,7 @@ from dovetail.cli.target_argument import (
     parse_pairs,
 )
 from dovetail.client.targets import Client
+from dovetail.error_context import add_context
 from dovetail.errors import InputRequestError, MCPError, ProcessStartError
 from dovetail.protocol.recording_format import Recorder
 from dovetail.terminal import output
@@ -82,7 +83,8 @@ class CommandClient(Client):
         finally:
             self._stderr_monitor.on_url = _do_nothing
         await self.close()
-        raise ProcessStartError("the program serves HTTP, and says nothing on stdout").at(
+        raise add_context(
+            ProcessStartError("the program serves HTTP, and says nothing on stdout"),
             server=self.name,
             hint=f"let it run, and use its URL as the target: {self._stderr_monitor.url}, often with /mcp; "
             "if it speaks on "
@@ -164,7 +166,7 @@ def run_command(
         return error_report.EXIT_DENIED
     if answers.unanswered and code == error_report.EXIT_TOOL_ERROR:
         report_error(
-            InputRequestError(f"it wanted an answer: {answers.unanswered[0]}").at(hint="--answer NAME=VALUE"),
+            add_context(InputRequestError(f"it wanted an answer: {answers.unanswered[0]}"), hint="--answer NAME=VALUE"),
             target_options.json,
         )
         return error_report.EXIT_INPUT_NEEDED

@@ -10,7 +10,6 @@ from dovetail.errors import (
     InvalidResult,
     MCPError,
     MissingClientCapability,
-    NeedsLogin,
     NotFound,
     NotMCPServer,
     NotSupported,
@@ -54,7 +53,7 @@ def get_exit_code(exc: MCPError) -> int:
             return EXIT_USAGE
         case Forbidden() | PolicyError():
             return EXIT_DENIED
-        case AuthError() | Unauthorized():
+        case AuthError():
             return EXIT_AUTH
         case InputRequestError():
             return EXIT_INPUT_NEEDED
@@ -116,7 +115,7 @@ def translate_error(exc: MCPError) -> None:
             "".join(f" --scope {scope}" for scope in scope_match[1].split()) if scope_match else " --scope S"
         )
         exc.hint = f"{_LOGIN_HINT} and{scope_options}; a token of your own must be issued with it"
-    elif isinstance(exc, NeedsLogin):
+    elif isinstance(exc, Unauthorized):
         exc.hint = f"{_LOGIN_HINT}; or --auth TOKEN"
     elif exc.hint:
         exc.hint = translate_options(exc.hint) or None

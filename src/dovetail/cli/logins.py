@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import click
 
 from dovetail.auth.token_stores import FileTokenStore
+from dovetail.error_context import add_context
 from dovetail.errors import LoginFailed
 from dovetail.oauth.login.login_settings import BearerAuth, DeviceLogin, OAuth
 from dovetail.oauth.login.saved_login import SavedLogin
@@ -41,7 +42,7 @@ def create_auth(auth_option: str | None, url: str) -> Any:
             if new_scopes and saved_login
             else "a new login is needed"
         )
-        raise LoginFailed(problem).at(hint=format_login_command(url, new_scopes if saved_login else ()))
+        raise add_context(LoginFailed(problem), hint=format_login_command(url, new_scopes if saved_login else ()))
 
     return OAuth(open_browser=open_browser if is_interactive else reject_login)
 
@@ -115,8 +116,9 @@ def open_browser(url: str) -> None:
     """Send the user to a page, and name it, should no browser come up."""
     output.print_note(f"opening a browser; if none comes up, open this on this machine: {url}")
     if not webbrowser.open(url) and not sys.stderr.isatty():
-        raise LoginFailed("there is no browser here, and nobody at a terminal to open the page").at(
-            hint="log in with --device, or with --paste at a terminal"
+        raise add_context(
+            LoginFailed("there is no browser here, and nobody at a terminal to open the page"),
+            hint="log in with --device, or with --paste at a terminal",
         )
 
 

@@ -12,6 +12,7 @@ from dovetail.client.request_sender import CALL_TOOL, DEFAULT_OPTIONS, RequestOp
 from dovetail.client.result_values import convert_value, extract_contents, extract_value, find_unknown_tool_error
 from dovetail.client.session import Session
 from dovetail.client.subscription import Subscription
+from dovetail.error_context import add_context
 from dovetail.errors import MCPError, NotSupported
 from dovetail.wire.base import JSONValue, replace
 from dovetail.wire.completion import Completion
@@ -379,7 +380,9 @@ class Client(Session):
     async def _send_handshake_request(self, method: str, params: dict[str, Any]) -> None:
         await self._run_on_loop(self._reconnector.get_connection)
         if self._request_sender.is_stateless:
-            error = NotSupported(f"{method} is not part of this revision").at(hint=_STATELESS_HINTS.get(method))
+            error = add_context(
+                NotSupported(f"{method} is not part of this revision"), hint=_STATELESS_HINTS.get(method)
+            )
             raise self._request_sender.add_request_context(error, method, params)
         await self._run_on_loop(self._request_sender.send, METHODS[method], params)
 

@@ -13,6 +13,7 @@ from typing import Any
 from dovetail.client.callback_queue import CallbackQueue
 from dovetail.client.deadlines import DeadlineTimer, RequestDeadline
 from dovetail.client.handlers import InputHandlers
+from dovetail.error_context import add_context, clip
 from dovetail.errors import (
     ConnectionLost,
     InputRequestError,
@@ -24,7 +25,6 @@ from dovetail.errors import (
     RequestTimeout,
     ServerBusy,
     TransportError,
-    clip,
 )
 from dovetail.protocol.client_messages import RequestEncoder, create_error, parse_progress
 from dovetail.protocol.client_transport import ClientTransport, EncodedRequest, Headers
@@ -108,7 +108,7 @@ class Connection:
         """What to await for the result of a request, still raw."""
         encoder = self.encoder
         if encoder is None:
-            raise ConnectionLost("the conversation is not open").at(server=self.name, step=method)
+            raise add_context(ConnectionLost("the conversation is not open"), server=self.name, step=method)
         self._last_id = id = self._last_id + 1
         request = EncodedRequest(
             id,
@@ -144,8 +144,9 @@ class Connection:
                 self._cancel(request, "a question could not be answered")
                 raise self._add_context(deadline.failure, request.step) from deadline.failure.__cause__
             self._cancel(request, "timed out")
-            error = RequestTimeout(deadline.describe_timeout()).at(
-                hint=_TIMEOUT_HINTS.get(request.method, _DEFAULT_TIMEOUT_HINT)
+            error = add_context(
+                RequestTimeout(deadline.describe_timeout()),
+                hint=_TIMEOUT_HINTS.get(request.method, _DEFAULT_TIMEOUT_HINT),
             )
             raise self._add_context(error, request.step, since=deadline.started_at) from None
         except MCPError as exc:
@@ -177,7 +178,7 @@ class Connection:
         if self.encoder is None:
             since = None  # while it is opened, everything the server said may explain what is wrong
         diagnostics = self.transport.get_diagnostics(since) if isinstance(exc, TransportError) else {}
-        return exc.at(server=self.name, step=step, protocol_version=self.revision, **diagnostics)
+        return add_context(exc, server=self.name, step=step, protocol_version=self.revision, **diagnostics)
 
     async def notify(self, method: str, params: Any = None) -> None:
         """Send a notification."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from dovetail.client.connection import Connection
 from dovetail.client.deadlines import DeadlineTimer, RequestDeadline
+from dovetail.error_context import add_context, clip
 from dovetail.errors import (
     AuthError,
     ConnectError,
@@ -25,7 +26,6 @@ from dovetail.errors import (
     ProcessStartError,
     RemoteError,
     RequestTimeout,
-    clip,
 )
 from dovetail.protocol.client_messages import RequestEncoder, encode_initialize
 from dovetail.protocol.client_transport import ClientTransport, EncodedRequest
@@ -114,7 +114,7 @@ class ConnectionAttempt:
             if isinstance(exc, ConnectionLost):
                 exc.maybe_sent = False  # what it was opened for was not
             if isinstance(exc, MCPError):
-                error = exc.at(server=self._connection.name, step=self._negotiation.next_method)
+                error = add_context(exc, server=self._connection.name, step=self._negotiation.next_method)
                 raise _explain_error(error, self._connection) from exc.__cause__
             raise
 
@@ -123,7 +123,7 @@ class ConnectionAttempt:
         if not isinstance(exc, asyncio.CancelledError) or not self._deadline.is_cancel_cause():
             return exc
         error = RequestTimeout(f"the server was not ready within {self._timeouts.initialize:g} s")
-        return error.at(**self._connection.transport.get_diagnostics())
+        return add_context(error, **self._connection.transport.get_diagnostics())
 
     async def _restart(self, transport: ClientTransport) -> None:
         """Give up the conversation for another."""
@@ -277,20 +277,25 @@ def _invalid_message_hint(connection: Connection) -> str:
 
 def _explain_error(exc: MCPError, connection: Connection) -> MCPError:
     if isinstance(exc, ConnectionLost) and exc.exit_code is not None:
-        exc = ProcessStartError(f"{exc.args[0]} before it could be used").at(
-            server=exc.server, step=exc.step, exit_code=exc.exit_code, stderr=exc.stderr, hint=exc.hint
+        exc = add_context(
+            ProcessStartError(f"{exc.args[0]} before it could be used"),
+            server=exc.server,
+            step=exc.step,
+            exit_code=exc.exit_code,
+            stderr=exc.stderr,
+            hint=exc.hint,
         )
     if (
         isinstance(exc, ProcessStartError | ConnectionLost | RequestTimeout)
         and connection.first_invalid_message is not None
     ):
         exc.args = (f"{exc.args[0]}; it wrote {clip(connection.first_invalid_message, 200)!r}, which is no message",)
-        exc.at(hint=_invalid_message_hint(connection))
+        add_context(exc, hint=_invalid_message_hint(connection))
     if isinstance(exc, RequestTimeout):
-        exc.at(hint="is it an MCP server? If it needs longer to start, pass timeout=Timeouts(initialize=...)")
+        add_context(exc, hint="is it an MCP server? If it needs longer to start, pass timeout=Timeouts(initialize=...)")
     if isinstance(exc, RemoteError) and exc.code == MethodNotFound.code:
-        exc.at(hint="is it an MCP server? It knows no way to begin a conversation")
-    return exc.at(hint=connection.transport.suggest_fix()) if isinstance(exc, ProcessStartError) else exc
+        add_context(exc, hint="is it an MCP server? It knows no way to begin a conversation")
+    return add_context(exc, hint=connection.transport.suggest_fix()) if isinstance(exc, ProcessStartError) else exc
 
 
 # The eras of servers met before, by where they are: a server is asked once what it speaks, not at every opening.

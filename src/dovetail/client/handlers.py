@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from dovetail.callbacks import run_callback, type_name
 from dovetail.client.validator import UnusableSchema, apply_defaults, compile_schema
+from dovetail.error_context import add_context, clip
 from dovetail.errors import (
     ElicitationCancelled,
     ElicitationDeclined,
@@ -19,7 +20,6 @@ from dovetail.errors import (
     InvalidResult,
     MethodNotFound,
     ProtocolError,
-    clip,
 )
 from dovetail.protocol.http_checks import is_safe_url
 from dovetail.wire.codec import convert, encode, to_plain
@@ -130,8 +130,8 @@ class InputHandlers:
             try:
                 responses[key] = to_plain(await respond(request.method, request.params))
             except MethodNotFound:
-                raise InputRequestError(f"nothing here answers {clip(request.method)}").at(
-                    hint=_handler_hint(request)
+                raise add_context(
+                    InputRequestError(f"nothing here answers {clip(request.method)}"), hint=_handler_hint(request)
                 ) from None
             except ProtocolError as exc:
                 raise InputRequestError(exc.message) from None

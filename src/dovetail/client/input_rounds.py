@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from dovetail.client.handlers import InputHandlers
+from dovetail.error_context import add_context
 from dovetail.errors import (
     ElicitationCancelled,
     ElicitationDeclined,
@@ -124,15 +125,17 @@ class URLElicitations:
             try:
                 await self._elicit_all(error, accepted_ids)
             except MCPError as exc:
-                raise exc.at(server=self._name, step=step) from exc.__cause__
+                raise add_context(exc, server=self._name, step=step) from exc.__cause__
             try:
                 return await send()
             except RemoteError as again:
                 if again.code != URL_ELICITATION_REQUIRED:
                     raise
                 error = again
-        raise InputRequestError(f"it wanted pages visited in more than {self._limits.max_input_rounds} rounds").at(
-            server=self._name, step=step
+        raise add_context(
+            InputRequestError(f"it wanted pages visited in more than {self._limits.max_input_rounds} rounds"),
+            server=self._name,
+            step=step,
         )
 
     async def _elicit_all(self, error: RemoteError, accepted_ids: set[str]) -> None:
@@ -163,7 +166,7 @@ class URLElicitations:
         try:
             result = await self._handlers.elicit(elicitation)
         except MethodNotFound:
-            raise error.at(hint=_MISSING_HANDLER_HINT) from None
+            raise add_context(error, hint=_MISSING_HANDLER_HINT) from None
         except ProtocolError as exc:
             raise InputRequestError(exc.message) from None
         if result.action != "accept":

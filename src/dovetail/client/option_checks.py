@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from dovetail.errors import clip
+from dovetail.error_context import clip
 from dovetail.wire.logs import LEVELS
 from dovetail.wire.roots import Root
 

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from dovetail.errors import InvalidResult, clip
+from dovetail.error_context import add_context, clip
+from dovetail.errors import InvalidResult
 from dovetail.protocol.limits import ClientLimits
 from dovetail.wire.raw_message import to_plain
 
@@ -24,8 +25,8 @@ async def collect_pages(fetch: FetchPage, field: str, limits: ClientLimits) -> l
         page = await fetch(cursor)
         items += getattr(page, field)
         if len(items) > limits.max_items:
-            raise InvalidResult(f"the list has more than {limits.max_items} items").at(
-                hint="raise ClientLimits(items=...)"
+            raise add_context(
+                InvalidResult(f"the list has more than {limits.max_items} items"), hint="raise ClientLimits(items=...)"
             )
         cursor = page.next_cursor
         if not cursor:
@@ -33,7 +34,9 @@ async def collect_pages(fetch: FetchPage, field: str, limits: ClientLimits) -> l
         if cursor in seen_cursors:
             raise InvalidResult("the list goes in circles: the server gave the same cursor twice")
         seen_cursors.add(cursor)
-    raise InvalidResult(f"the list has more than {limits.max_pages} pages").at(hint="raise ClientLimits(pages=...)")
+    raise add_context(
+        InvalidResult(f"the list has more than {limits.max_pages} pages"), hint="raise ClientLimits(pages=...)"
+    )
 
 
 _MAX_SKIPPED_REASONS: Final = 100  # of what was left out; more would be a way to fill the memory

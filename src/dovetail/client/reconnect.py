@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from dovetail.client.connection import Connection
 from dovetail.client.deadlines import DeadlineTimer, ProgressHandler, RequestDeadline
+from dovetail.error_context import add_context
 from dovetail.errors import (
     ConnectError,
     ConnectionLost,
@@ -133,7 +134,9 @@ class Reconnector:
             open_task.cancel()
 
     def _closed_error(self) -> ConnectionLost:
-        error = ConnectionLost("the client is closed").at(server=self._name, hint="open it again with connect()")
+        error = add_context(
+            ConnectionLost("the client is closed"), server=self._name, hint="open it again with connect()"
+        )
         error.maybe_sent = False
         return error
 
@@ -174,7 +177,7 @@ class Reconnector:
                 delay = self._get_retry_delay(exc, attempt, options.can_repeat)
                 if delay is None or deadline.is_due_within(delay):
                     raise _to_outcome_unknown(
-                        exc.at(server=self._name, step=describe_request(method, params)), options.can_repeat
+                        add_context(exc, server=self._name, step=describe_request(method, params)), options.can_repeat
                     ) from exc.__cause__
             await asyncio.sleep(delay)
 
@@ -232,7 +235,8 @@ def _to_outcome_unknown(exc: MCPError, can_repeat: bool) -> MCPError:
     """A lost connection, told to the caller of a request that may have run."""
     if can_repeat or not isinstance(exc, ConnectionLost) or not exc.maybe_sent or isinstance(exc, OutcomeUnknown):
         return exc
-    return OutcomeUnknown(f"{exc.args[0]}; the request had been sent and may have run: it was not repeated").at(
+    return add_context(
+        OutcomeUnknown(f"{exc.args[0]}; the request had been sent and may have run: it was not repeated"),
         server=exc.server,
         step=exc.step,
         protocol_version=exc.protocol_version,

@@ -23,6 +23,7 @@ from dovetail.client.pagination import SkippedItems, collect_pages, skip_malform
 from dovetail.client.reconnect import Reconnector, SendOptions
 from dovetail.client.result_cache import ResultCache
 from dovetail.client.tool_index import NameIndex, ToolEntry, ToolIndex
+from dovetail.error_context import add_context
 from dovetail.errors import (
     HeaderMismatch,
     InputRequestError,
@@ -255,12 +256,12 @@ class RequestSender:
         """The same error, told which request it is about."""
         current = self._reconnector.current
         revision = None if current is None else current.revision
-        return exc.at(server=self._name, step=describe_request(method, params), protocol_version=revision)
+        return add_context(exc, server=self._name, step=describe_request(method, params), protocol_version=revision)
 
     def add_name_hint(self, exc: NotFound, method: str, params: dict[str, Any]) -> MCPError:
         """The same error, with what may have been meant."""
         name = str(params.get("name") or params.get("uri") or "")
-        return self.add_request_context(exc.at(hint=self._name_index.suggest(method, name)), method, params)
+        return self.add_request_context(add_context(exc, hint=self._name_index.suggest(method, name)), method, params)
 
     async def _answer_input_requests(self, pending: PendingRequest) -> dict[str, Any]:
         try:
@@ -339,8 +340,8 @@ class RequestSender:
                 async with asyncio.timeout(min(idle_timeout, MAX_TIMEOUT_S)):
                     await self.list_tools()
             except TimeoutError:
-                raise RequestTimeout(f"no answer within {idle_timeout:g} s").at(
-                    server=self._name, step="tools/list"
+                raise add_context(
+                    RequestTimeout(f"no answer within {idle_timeout:g} s"), server=self._name, step="tools/list"
                 ) from None
             except (RemoteError, InvalidResult) as exc:
                 log.warning("%s: its tools could not be listed again: %s", self._name, exc)

@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from dovetail.errors import InvalidParams, InvalidResult, NotFound, ToolError, clip
+from dovetail.error_context import clip
+from dovetail.errors import InvalidParams, InvalidResult, NotFound, ToolError
 from dovetail.protocol.client_messages import is_not_found_message
 from dovetail.wire.base import UNSET
 from dovetail.wire.content import ResourceContents, TextContent

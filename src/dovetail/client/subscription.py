@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 from dovetail.client.connection import Connection
 from dovetail.client.deadlines import RequestDeadline
 from dovetail.client.reconnect import TRANSIENT_STATUS_CODES, Reconnector
+from dovetail.error_context import add_context
 from dovetail.errors import (
     ConnectError,
     ConnectionLost,
@@ -284,7 +285,7 @@ class Subscription:
                 await connection.exchange(request, RequestDeadline())
         except TimeoutError:
             message = f"the server did not confirm within {self._timeout:g} s that it tells of changes"
-            raise RequestTimeout(message).at(server=connection.name, step=method) from None
+            raise add_context(RequestTimeout(message), server=connection.name, step=method) from None
         finally:
             self._acknowledge_timeout = None
 
@@ -293,9 +294,13 @@ class Subscription:
         accepted_filter = restrict_filter(self._filter, connection.server_capabilities)
         uris = accepted_filter.resource_subscriptions or []
         if self._filter.resource_subscriptions and not uris:
-            raise NotSupported("the server does not offer to tell when a resource changes").at(server=connection.name)
+            raise add_context(
+                NotSupported("the server does not offer to tell when a resource changes"), server=connection.name
+            )
         if not await connection.transport.wait_until_listening():
-            raise NotSupported("the server has no stream on which it could tell of changes").at(server=connection.name)
+            raise add_context(
+                NotSupported("the server has no stream on which it could tell of changes"), server=connection.name
+            )
         subscribed_uris: list[str] = []
         try:
             for uri in uris:
@@ -322,4 +327,4 @@ class Subscription:
 def _to_not_supported(exc: RemoteError) -> MCPError:
     if exc.code != MethodNotFound.code:
         return exc
-    return NotSupported("the server does not offer to tell of changes").at(server=exc.server, step=exc.step)
+    return add_context(NotSupported("the server does not offer to tell of changes"), server=exc.server, step=exc.step)

@@ -25,7 +25,8 @@ from dovetail.client.option_checks import (
     describe_value,
     suggest_match,
 )
-from dovetail.errors import ScriptNotFound, clip
+from dovetail.error_context import add_context, clip
+from dovetail.errors import ScriptNotFound
 from dovetail.oauth.login.login_settings import BearerAuth
 from dovetail.protocol.client_transport import ClientTransport, InProcessServer
 from dovetail.protocol.http_checks import LOOPBACK
@@ -334,8 +335,9 @@ def _build_script_command(target: str | Path) -> list[str]:
         )
     if not path.is_file():
         siblings = [sibling.name for sibling in path.parent.glob("*" + path.suffix)] if path.parent.is_dir() else []
-        raise ScriptNotFound(f"there is no script {text!r}").at(
-            hint=f"it was looked for in {path.parent.absolute()}{suggest_match(path.name, siblings)}"
+        raise add_context(
+            ScriptNotFound(f"there is no script {text!r}"),
+            hint=f"it was looked for in {path.parent.absolute()}{suggest_match(path.name, siblings)}",
         )
     return [*interpreter, str(path)]
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from dovetail.client.option_checks import suggest_match
 from dovetail.client.validator import SchemaValidator, UnusableSchema, compile_schema
-from dovetail.errors import InvalidResult, clip
+from dovetail.error_context import clip
+from dovetail.errors import InvalidResult
 from dovetail.protocol.client_transport import Headers
 from dovetail.protocol.headers import HeaderPath, build_param_headers, compile_header_paths
 from dovetail.wire.base import UNSET

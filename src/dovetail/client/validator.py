@@ -7,7 +7,7 @@ verdict. spec: tools#output-schema, elicitation#requested-schema
 from copy import deepcopy
 from typing import Any, Final, cast
 
-from dovetail.errors import clip
+from dovetail.error_context import clip
 from dovetail.protocol.limits import KiB
 from dovetail.schemas.cost import CostEstimator
 from dovetail.schemas.untrusted_schema import DRAFT_7, DRAFT_2019, SchemaLimits, SchemaPlan, UnusableSchema, read_schema

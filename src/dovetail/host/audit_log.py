@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from dovetail.errors import clip
+from dovetail.error_context import clip
 from dovetail.host.authorization import DecisionDetails
 from dovetail.host.config.secret_lookup import SecretResolver
 from dovetail.host.events import HostEvent as HostEvent

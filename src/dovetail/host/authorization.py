@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from dovetail.errors import PolicyError, clip
+from dovetail.error_context import add_context, clip
+from dovetail.errors import PolicyError
 from dovetail.host.consent.consent import Allow, ConsentAnswer, ConsentHandler, ConsentRequest, Defer, Edit, attended
 from dovetail.host.consent.grants import GrantStore, grant
 from dovetail.host.consent.pins import PinStore, fingerprint
@@ -170,7 +171,9 @@ class RequestAuthorizer:
         action = "deny" if decision.action in ("allow", "ask") else decision.action
         self._emit_decision(request, replace(decision, verdict=action, reason=reason))
         description = request.full_name if request.kind == "tool.call" else f"{request.full_name} ({request.kind})"
-        return PolicyError(f"{description}: {reason}", action=action, rule=decision.rule).at(server=request.server)
+        return add_context(
+            PolicyError(f"{description}: {reason}", action=action, rule=decision.rule), server=request.server
+        )
 
     def _emit_decision(self, request: PolicyRequest, decision: Decision) -> None:
         event = HostEvent(kind="decision", server=request.server, old=request.kind, new=decision.action)
@@ -267,7 +270,7 @@ async def _store(request: PolicyRequest, save: Callable[..., Any], *args: Any) -
         await asyncio.to_thread(save, *args)
     except OSError as exc:
         text = f"{request.full_name}: what was agreed to cannot be kept: {exc}"
-        raise PolicyError(text).at(server=request.server) from exc
+        raise add_context(PolicyError(text), server=request.server) from exc
 
 
 def _diff_or_unknown(old: Any, new: Any) -> list[DefinitionChange]:

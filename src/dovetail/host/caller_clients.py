@@ -6,6 +6,7 @@ What one of them may see, or holds at the server, is nobody else's business.
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from dovetail.error_context import add_context
 from dovetail.errors import PolicyError
 from dovetail.host.managed_server import ManagedServer
 from dovetail.protocol.principal import Principal
@@ -37,8 +38,9 @@ class CallerClients:
     def get_server(self, principal: Any) -> ManagedServer:
         """The member of one caller; PolicyError for one nobody knows."""
         if principal is None:
-            raise PolicyError(f"{self._shared_server.name} is only for callers who are logged in").at(
-                server=self._shared_server.name
+            raise add_context(
+                PolicyError(f"{self._shared_server.name} is only for callers who are logged in"),
+                server=self._shared_server.name,
             )
         server = self._servers_by_caller.pop(str(principal), None) or self._create_server(principal)
         self._servers_by_caller[str(principal)] = server  # the last used stands last
@@ -47,7 +49,9 @@ class CallerClients:
     def _create_server(self, principal: Any) -> ManagedServer:
         client_options = self._credentials(principal)
         if client_options is None:
-            raise PolicyError(f"{self._shared_server.name} is not for this caller").at(server=self._shared_server.name)
+            raise add_context(
+                PolicyError(f"{self._shared_server.name} is not for this caller"), server=self._shared_server.name
+            )
         self._drop_idle()
         settings = replace(
             self._shared_server.settings, idle_stop=self._shared_server.settings.idle_timeout or _IDLE_TIMEOUT_S

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
-from dovetail.errors import clip
+from dovetail.error_context import clip
 from dovetail.host.catalog_item import CatalogEntry, Definition, Manifest, estimate_tokens, get_item_name
 from dovetail.host.config.server_entry import ConfigProblem
 from dovetail.host.managed_server import ManagedServer

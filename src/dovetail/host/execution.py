@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 from dovetail.client.targets import Client
+from dovetail.error_context import add_context
 from dovetail.errors import PolicyError
 from dovetail.host.audit_log import report_call
 from dovetail.host.consent.consent import ConsentAnswer, ConsentRequest
@@ -75,5 +76,5 @@ def find_denial(host: ManagedServers, managed_server: ManagedServer, kind: str, 
     depends_on_call = rule is not None and (rule.conditional or bool(rule.annotations))  # on what is not known here
     if decision.action in ("hide", "deny") and not depends_on_call:
         error = PolicyError(f"{request.full_name}: {decision.reason}", action=decision.action, rule=decision.rule)
-        return error.at(server=managed_server.name)
+        return add_context(error, server=managed_server.name)
     return None

@@ -16,7 +16,8 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 from dovetail.client.mounted_client import InputFilter, MountedClient
 from dovetail.client.subscription import ChangeEvent
 from dovetail.client.targets import Client
-from dovetail.errors import AuthError, MCPError, ProcessStartError, RequestTimeout, TransportError, Unauthorized, clip
+from dovetail.error_context import add_context, clip
+from dovetail.errors import AuthError, MCPError, ProcessStartError, RequestTimeout, TransportError
 from dovetail.host.config.secret_lookup import SecretNotFound, mask_error
 from dovetail.host.events import HostEvent
 from dovetail.host.list_cache import ListCache, fetch_definitions, has_change_notices
@@ -175,20 +176,21 @@ class ManagedServer:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled() and not _is_being_cancelled():
-                raise ProcessStartError("it was stopped meanwhile").at(server=self.name) from None
+                raise add_context(ProcessStartError("it was stopped meanwhile"), server=self.name) from None
             raise
 
     def _check_startable(self) -> None:
         if obstacle := self._find_start_obstacle():
-            raise ProcessStartError(obstacle).at(server=self.name)
+            raise add_context(ProcessStartError(obstacle), server=self.name)
         if self.state == "disabled":
-            raise ProcessStartError("it is disabled").at(server=self.name)
+            raise add_context(ProcessStartError("it is disabled"), server=self.name)
         wait = self._retry_at - asyncio.get_running_loop().time()
         if self._failure_count and wait > 0:
             obstacle = f": {self.last_error.args[0]}" if self.last_error is not None and self.last_error.args else ""
-            raise ProcessStartError(
-                f"it failed {self._failure_count} times and is tried again in {wait:.0f} s{obstacle}"
-            ).at(
+            raise add_context(
+                ProcessStartError(
+                    f"it failed {self._failure_count} times and is tried again in {wait:.0f} s{obstacle}"
+                ),
                 server=self.name,
                 stderr=None if self.last_error is None else self.last_error.stderr,
                 hint=f"host.restart({self.name!r}) tries at once",
@@ -234,13 +236,17 @@ class ManagedServer:
             case MCPError():
                 return exc
             case TimeoutError():
-                return RequestTimeout(f"it was not ready within {self.settings.start_timeout:g} s").at(server=self.name)
+                return add_context(
+                    RequestTimeout(f"it was not ready within {self.settings.start_timeout:g} s"), server=self.name
+                )
             case SecretNotFound():
-                return ProcessStartError(str(exc)).at(server=self.name)
+                return add_context(ProcessStartError(str(exc)), server=self.name)
             case KeyError():
-                return ProcessStartError(f"{clip(str(exc.args[0]))} is not set").at(server=self.name)
+                return add_context(ProcessStartError(f"{clip(str(exc.args[0]))} is not set"), server=self.name)
             case _:
-                return ProcessStartError(clip(self._mask(str(exc)), 500) or type(exc).__name__).at(server=self.name)
+                return add_context(
+                    ProcessStartError(clip(self._mask(str(exc)), 500) or type(exc).__name__), server=self.name
+                )
 
     def _record_failure(self, exc: MCPError, *, was_connected: bool = False) -> MCPError:
         """Count it, and say when to try again: after a loss at once, then less and less often."""
@@ -255,7 +261,7 @@ class ManagedServer:
             else 0.0
         )
         self._retry_at = asyncio.get_running_loop().time() + delay
-        self._set_state("needs_login" if isinstance(exc, AuthError | Unauthorized) else "failed", exc)
+        self._set_state("needs_login" if isinstance(exc, AuthError) else "failed", exc)
         return exc
 
     # While it runs
@@ -282,7 +288,7 @@ class ManagedServer:
             client = await self.ready()
             try:
                 yield client
-            except (AuthError, Unauthorized) as exc:
+            except AuthError as exc:
                 self._set_state("needs_login", exc)
                 raise
             except TransportError as exc:
@@ -397,7 +403,7 @@ class ManagedServer:
                 items = await fetch_definitions(client, kind)
         except TimeoutError:
             timeout_error = RequestTimeout(f"it did not list its {kind}s within {self.settings.list_timeout:g} s")
-            raise self._mark_degraded(timeout_error.at(server=self.name)) from None
+            raise self._mark_degraded(add_context(timeout_error, server=self.name)) from None
         except MCPError as exc:
             raise self._mark_degraded(exc) from exc.__cause__
         self._list_cache.update(kind, items, started_at, change_count)
@@ -406,7 +412,7 @@ class ManagedServer:
 
     def _mark_degraded(self, exc: MCPError) -> MCPError:
         if self.state == "ready":
-            self._set_state("needs_login" if isinstance(exc, AuthError | Unauthorized) else "degraded", exc)
+            self._set_state("needs_login" if isinstance(exc, AuthError) else "degraded", exc)
         return exc
 
     # For a gateway

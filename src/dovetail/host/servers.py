@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from dovetail.client.targets import Client
-from dovetail.errors import MCPError, NotSupported, PolicyError, clip
+from dovetail.error_context import add_context, clip
+from dovetail.errors import MCPError, NotSupported, PolicyError
 from dovetail.host.authorization import RequestAuthorizer
 from dovetail.host.caller_clients import CallerClients
 from dovetail.host.catalog import Catalog, explain_unknown_server, explain_unknown_tool, suggest_name
@@ -379,8 +380,9 @@ class ManagedServers:
             visible_names = [
                 name for name, candidate in tools.items() if self.shows(managed_server, "tool", name, candidate)
             ]
-            raise NotSupported(f"there is no tool {clip(tool)}{suggest_name(tool, visible_names)}").at(
-                server=managed_server.name
+            raise add_context(
+                NotSupported(f"there is no tool {clip(tool)}{suggest_name(tool, visible_names)}"),
+                server=managed_server.name,
             )
         return definition
 
@@ -390,7 +392,7 @@ class ManagedServers:
         if current_definition is not definition and fingerprint(current_definition) != fingerprint(definition):
             name = f"{managed_server.name}.{definition.name}"
             text = f"{name}: its definition changed while it was asked about; call it again"
-            raise PolicyError(text).at(server=managed_server.name)
+            raise add_context(PolicyError(text), server=managed_server.name)
 
 
 def _is_process(target: Any) -> bool:

@@ -4,6 +4,7 @@ import logging
 import secrets
 from typing import Any
 
+from dovetail.error_context import clip
 from dovetail.errors import (
     ElicitationCancelled,
     ElicitationDeclined,
@@ -11,7 +12,6 @@ from dovetail.errors import (
     InvalidParams,
     MethodNotFound,
     ProtocolError,
-    clip,
 )
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.middleware import CallNext, get_target_name, has_failed

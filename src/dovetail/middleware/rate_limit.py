@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from dovetail.errors import ServerBusy
 from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.limits import CallerBusy
 from dovetail.protocol.middleware import CallNext, get_caller_key
 from dovetail.wire.base import Struct
 
@@ -56,7 +56,7 @@ class RateLimit:
         if exchange.method in self._methods:
             wait = self._take_token(self._get_key(exchange), borrow=exchange.is_outgoing)
             if wait and not exchange.is_outgoing:
-                raise ServerBusy("You have made too many requests", retry_after=wait, own=True)
+                raise CallerBusy("You have made too many requests", retry_after=wait)
             if wait:
                 await asyncio.sleep(wait)
         return await call_next(exchange)

@@ -9,7 +9,8 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
-from dovetail.errors import LoginFailed, clip
+from dovetail.error_context import add_context, clip
+from dovetail.errors import LoginFailed
 from dovetail.wire.base import Struct, field
 from dovetail.wire.codec import encode
 from dovetail.wire.raw_message import to_plain
@@ -161,12 +162,14 @@ def login_error(step: str, response: HTTPResponse) -> LoginFailed:
     error_code, description = data.get("error"), data.get("error_description")
     if response.status == 0:
         reason = f": {response.error}" if response.error else ""
-        return LoginFailed(f"{step}: the authorization server cannot be reached{reason}").at(hint=response.hint)
+        return add_context(
+            LoginFailed(f"{step}: the authorization server cannot be reached{reason}"), hint=response.hint
+        )
     message = f"{step}: the authorization server answered with status {response.status}"
     if isinstance(error_code, str):
         message += f", {clip(error_code, 64)}"
     if isinstance(description, str):
         message += f": {clip(description, 200)}"
-    error = LoginFailed(message).at(status_code=response.status)
+    error = add_context(LoginFailed(message), status_code=response.status)
     error.oauth_error = error_code if isinstance(error_code, str) else None
     return error

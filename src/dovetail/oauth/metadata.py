@@ -10,7 +10,8 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from dovetail.errors import LoginFailed, clip
+from dovetail.error_context import add_context, clip
+from dovetail.errors import LoginFailed
 from dovetail.oauth.flow import Flow, HTTPResponse, fetch
 from dovetail.protocol.http_checks import LOOPBACK
 from dovetail.wire.base import Struct, field, replace
@@ -89,7 +90,7 @@ def _fetch_error(url: str, response: HTTPResponse, document_type: Any) -> LoginF
     reason = response.error or (f"status {response.status}" if response.status else "nothing comes back")
     if 300 <= response.status < 400:
         reason += ", a redirect, which is not followed"
-    return LoginFailed(f"{clip(url)} cannot be fetched: {reason}").at(hint=response.hint)
+    return add_context(LoginFailed(f"{clip(url)} cannot be fetched: {reason}"), hint=response.hint)
 
 
 def _resource_metadata_urls(server_url: str) -> list[str]:
@@ -111,12 +112,13 @@ def check_resource(document: ProtectedResourceMetadata, server_url: str) -> Prot
         or get_origin(server_parts) != get_origin(resource_parts)
         or not _is_inside(server_parts.path, resource_parts.path)
     ):
-        raise LoginFailed(
-            f"the server's metadata speaks of another resource, {clip(document.resource)}: "
-            "a token for it could be used elsewhere"
-        ).at(
+        raise add_context(
+            LoginFailed(
+                f"the server's metadata speaks of another resource, {clip(document.resource)}: "
+                "a token for it could be used elsewhere"
+            ),
             hint=f"connect to {clip(document.resource)}, if that is what you mean; if the server is yours, public_url= "
-            "says what clients connect to"
+            "says what clients connect to",
         )
     return document
 

@@ -9,6 +9,7 @@ from base64 import urlsafe_b64encode
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from dovetail.error_context import add_context
 from dovetail.errors import LoginFailed
 from dovetail.oauth.login.login_settings import Signer
 
@@ -70,7 +71,9 @@ def create_client_assertion(signer: Signer, client_id: str, audience: str, now: 
     try:
         return jwt.encode({"alg": algorithm, "typ": "JWT"}, claims, key, algorithms=[algorithm])
     except (JoseError, ValueError, TypeError):
-        raise LoginFailed(f"the private key cannot sign with {algorithm}").at(hint="leave algorithm= out") from None
+        raise add_context(
+            LoginFailed(f"the private key cannot sign with {algorithm}"), hint="leave algorithm= out"
+        ) from None
 
 
 def _load_private_key(pem: str) -> tuple[Any, str]:
@@ -85,7 +88,9 @@ def _load_private_key(pem: str) -> tuple[Any, str]:
             continue
         if key.is_private:
             return key, "RS256" if key_class is RSAKey else _ALGORITHM_BY_CURVE.get(str(key.get("crv")), "ES256")
-    raise LoginFailed("the private key cannot be read").at(hint="give a private key in PEM: EC, RSA or Ed25519")
+    raise add_context(
+        LoginFailed("the private key cannot be read"), hint="give a private key in PEM: EC, RSA or Ed25519"
+    )
 
 
 def sha256_base64url(text: str) -> str:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from dovetail.error_context import add_context
 from dovetail.errors import (
     InternalError,
     InvalidParams,
@@ -200,7 +201,7 @@ def create_error(revision: str | None, method: str, error_object: ErrorObject) -
     error: MCPError = _choose_error_type(revision, method, error_object)(
         error_object.code, error_object.message, error_object.data
     )
-    return error.at(hint=_find_hint(method, error_object.code, error_object.data))
+    return add_context(error, hint=_find_hint(method, error_object.code, error_object.data))
 
 
 def _find_hint(method: str, code: int, data: Any) -> str | None:
@@ -235,10 +236,16 @@ def _choose_error_type(revision: str | None, method: str, error_object: ErrorObj
     if code in _RATE_LIMITED_CODES:
         return RateLimited
     if code == _UNAUTHORIZED_CODE:
-        return Unauthorized
+        return _create_unauthorized
     if code == _TOOL_FAILED_CODE and method == "tools/call":
         return _create_tool_error
     return RemoteError
+
+
+def _create_unauthorized(code: int, message: str, data: Any) -> Unauthorized:
+    error = Unauthorized(f"{message} ({code})", challenge="")
+    error.status_code = None  # an HTTP status of its own says something else
+    return error
 
 
 def _create_tool_error(code: int, message: str, data: Any) -> ToolError:

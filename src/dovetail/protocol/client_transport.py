@@ -7,7 +7,8 @@ nothing of what the messages mean beyond that.
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from dovetail.errors import TransportError, clip
+from dovetail.error_context import clip
+from dovetail.errors import TransportError
 from dovetail.wire import jsonrpc
 from dovetail.wire.base import Struct
 from dovetail.wire.jsonrpc import RequestId

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, cast
 
-from dovetail.errors import HeaderMismatch, clip
+from dovetail.error_context import clip
+from dovetail.errors import HeaderMismatch
 from dovetail.wire.base import Struct
 
 ANNOTATION: Final = "x-mcp-header"

@@ -9,11 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-from dovetail.errors import (
-    ProtocolError,
-    ServerBusy,
-    clip,
-)
+from dovetail.error_context import clip
+from dovetail.errors import ProtocolError, ServerBusy
+from dovetail.protocol.limits import CallerBusy
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -33,7 +31,7 @@ STATUS_BY_ERROR_CODE: Final = {
 def get_http_status(exc: ProtocolError) -> int:
     """The status an error response travels with."""
     if isinstance(exc, ServerBusy):
-        return 429 if exc.own else 503
+        return 429 if isinstance(exc, CallerBusy) else 503
     return STATUS_BY_ERROR_CODE.get(exc.code, 200)
 
 

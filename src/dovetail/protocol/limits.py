@@ -3,6 +3,7 @@
 Sizes are bytes, times are seconds.
 """
 
+from dovetail.errors import ServerBusy
 from dovetail.wire.base import Struct
 
 KiB = 1024
@@ -51,6 +52,10 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_not_negative(self)
+
+
+class CallerBusy(ServerBusy):
+    """The caller has used up its own share of a limit. Over HTTP, the status is 429 instead of 503."""
 
 
 class FetchLimits(Struct, frozen=True, kw_only=True):

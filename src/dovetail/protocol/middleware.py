@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeAlias, TypeVar
 
-from dovetail.errors import clip
+from dovetail.error_context import clip
 from dovetail.protocol.exchange import Exchange
 from dovetail.wire.base import Result
 from dovetail.wire.methods import METHODS

@@ -7,6 +7,7 @@ or silence, means a handshake. Never keyed to one error code. spec: stdio#backwa
 from collections.abc import Sequence
 from typing import Any, Final, Literal, get_args
 
+from dovetail.error_context import add_context
 from dovetail.errors import HeaderMismatch, MissingClientCapability, UnsupportedProtocolVersion, VersionNegotiationError
 from dovetail.wire.lifecycle import DiscoverResult
 from dovetail.wire.revisions import DRAFT, HANDSHAKE_REVISIONS, STATELESS_REVISIONS
@@ -68,8 +69,9 @@ class VersionNegotiation:
     def fall_back(self) -> None:
         """Not a server of the stateless era: open a session."""
         if not self._handshake_revisions:
-            raise VersionNegotiationError("the server does not speak the stateless era of the protocol").at(
-                hint='leave out protocol_version=, or pass protocol_version="handshake"'
+            raise add_context(
+                VersionNegotiationError("the server does not speak the stateless era of the protocol"),
+                hint='leave out protocol_version=, or pass protocol_version="handshake"',
             )
         self.next_method, self.revision = INITIALIZE, self._handshake_revisions[-1]
 
@@ -84,8 +86,9 @@ class VersionNegotiation:
         if revision not in HANDSHAKE_REVISIONS and revision != DRAFT:
             raise self._no_common_revision([revision])
         if self._requested_revision is not None and revision != self._requested_revision:
-            raise VersionNegotiationError(f"the server answered in {revision}, not in {self._requested_revision}").at(
-                hint=f"leave out protocol_version=, or pass protocol_version={revision!r}"
+            raise add_context(
+                VersionNegotiationError(f"the server answered in {revision}, not in {self._requested_revision}"),
+                hint=f"leave out protocol_version=, or pass protocol_version={revision!r}",
             )
         self.next_method, self.revision = None, revision
 
@@ -118,8 +121,9 @@ class VersionNegotiation:
     def _no_common_revision(self, offered: Sequence[Any]) -> VersionNegotiationError:
         theirs = ", ".join(str(revision)[:32] for revision in offered[:8]) or "none at all"
         ours = ", ".join((*self._handshake_revisions, *self._stateless_revisions))
-        return VersionNegotiationError(f"the server speaks {theirs}; this client was to speak {ours}").at(
-            hint="update the older of the two" if self._is_automatic else "leave out protocol_version="
+        return add_context(
+            VersionNegotiationError(f"the server speaks {theirs}; this client was to speak {ours}"),
+            hint="update the older of the two" if self._is_automatic else "leave out protocol_version=",
         )
 
 

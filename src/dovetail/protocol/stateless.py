@@ -6,14 +6,8 @@ Three verbs: `admit` makes an Exchange of a message, `seal` makes bytes of a res
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from dovetail.errors import (
-    HeaderMismatch,
-    InvalidParams,
-    MethodNotFound,
-    ProtocolError,
-    UnsupportedProtocolVersion,
-    clip,
-)
+from dovetail.error_context import clip
+from dovetail.errors import HeaderMismatch, InvalidParams, MethodNotFound, ProtocolError, UnsupportedProtocolVersion
 from dovetail.protocol.exchange import NO_CAPABILITIES, Caller, Exchange, ForwardedResult, check_result_size
 from dovetail.protocol.headers import decode_value
 from dovetail.protocol.principal import Principal

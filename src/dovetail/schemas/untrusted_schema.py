@@ -7,7 +7,7 @@ judged here is exactly what a validator compiles. Nothing is ever fetched.
 from typing import Any, Final, cast
 from urllib.parse import unquote, urldefrag, urljoin
 
-from dovetail.errors import clip
+from dovetail.error_context import clip
 from dovetail.protocol.limits import KiB
 from dovetail.schemas.regex_cost import count_concurrent_states
 from dovetail.wire.base import Struct, field

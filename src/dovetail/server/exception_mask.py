@@ -7,7 +7,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Final
 
-from dovetail.errors import ConnectionLost, InternalError, ProtocolError, ServerBusy, clip
+from dovetail.error_context import clip
+from dovetail.errors import ConnectionLost, InternalError, ProtocolError, ServerBusy
 from dovetail.protocol.exchange import Exchange
 
 log = logging.getLogger("dovetail")

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from dovetail.errors import ElicitationCancelled, ElicitationDeclined, InvalidParams, MissingClientCapability, clip
+from dovetail.error_context import clip
+from dovetail.errors import ElicitationCancelled, ElicitationDeclined, InvalidParams, MissingClientCapability
 from dovetail.protocol import downgrade
 from dovetail.protocol.exchange import Ask, Exchange
 from dovetail.protocol.request_state import RequestState, Sealer, compute_binding, create_empty_state, hash_request

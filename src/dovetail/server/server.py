@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from dovetail.error_context import clip
 from dovetail.errors import (
     InsufficientScope,
     InvalidParams,
@@ -23,12 +24,11 @@ from dovetail.errors import (
     ServerBusy,
     ToolError,
     ToolNotFound,
-    clip,
 )
 from dovetail.protocol import subscription_filter as topics
 from dovetail.protocol.exchange import Exchange, convert_params
 from dovetail.protocol.headers import check_param_headers
-from dovetail.protocol.limits import ServerLimits
+from dovetail.protocol.limits import CallerBusy, ServerLimits
 from dovetail.protocol.middleware import CallNext, Middleware, compose_middleware, reads_results, validate_middleware
 from dovetail.protocol.mountable import NOT_FOUND_ERRORS
 from dovetail.protocol.principal import Principal
@@ -840,7 +840,7 @@ def _expire_exchange(exchange: Exchange, deadline: float) -> None:
 
 
 def _make_share_error(limit: int) -> ServerBusy:
-    return ServerBusy(f"More than {limit} of your requests are at work", own=True)
+    return CallerBusy(f"More than {limit} of your requests are at work")
 
 
 def _release_share(counter: Counter[str], origin: str) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dovetail.errors import ServerBusy
-from dovetail.protocol.limits import ServerLimits
+from dovetail.protocol.limits import CallerBusy, ServerLimits
 
 _IDLE_TIMEOUT_S = 10.0  # how long a thread waits for more work before it ends
 _MAX_LENT_PER_THREAD = 4  # places lent at once, for each thread there may be: a waiting thread still takes memory
@@ -147,7 +147,7 @@ class ThreadPool:
             if len(self._jobs) >= self._limits.max_thread_queue:
                 raise ServerBusy("Too many calls wait for a thread")
             if origin is not None and self._jobs_by_origin[origin] >= max(1, self._limits.max_threads // 2):
-                raise ServerBusy("Too many calls of one caller are at work", own=True)
+                raise CallerBusy("Too many calls of one caller are at work")
             if origin is not None:
                 self._jobs_by_origin[origin] += 1  # those that wait count too, or a burst would take every thread
             self._jobs.append(job)

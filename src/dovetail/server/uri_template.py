@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 from typing import Final, NamedTuple, cast
 from urllib.parse import quote
 
-from dovetail.errors import clip
+from dovetail.error_context import clip
 from dovetail.protocol.uri_key import MAX_URI_CHARS, UNRESERVED, fold_site, uri_readings
 
 Value = str | int | float | Sequence[str] | Mapping[str, str] | None

@@ -6,7 +6,8 @@ What carries the messages is a subclass's business: `connect`, `write` and `disc
 import asyncio
 from typing import Any
 
-from dovetail.errors import ConnectionLost, InvalidRequest, InvalidResult, ParseError, TransportError, clip
+from dovetail.error_context import add_context, clip
+from dovetail.errors import ConnectionLost, InvalidRequest, InvalidResult, ParseError, TransportError
 from dovetail.protocol.client_transport import ClientTransport, EncodedRequest, Headers, MessageReceiver
 from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.raw_message import RawMessage, find_answered_ids, read_messages
@@ -160,14 +161,16 @@ class DuplexClient:
         """Something came that was too large to be taken in."""
         if self._receiver is not None:
             self._receiver.record_invalid_message(description)
-        error = InvalidResult(f"the answer is too large: {description}").at(hint="raise ClientLimits(answer=...)")
+        error = add_context(
+            InvalidResult(f"the answer is too large: {description}"), hint="raise ClientLimits(answer=...)"
+        )
         self._fail_requests(find_answered_ids(prefix), error)
 
     def _fail_requests(self, ids: list[int], error: InvalidResult) -> None:
         for id in ids:
             pending = self._pending.get(id)
             if pending is not None and not pending[0].done():
-                pending[0].set_exception(InvalidResult(*error.args).at(hint=error.hint))
+                pending[0].set_exception(add_context(InvalidResult(*error.args), hint=error.hint))
 
     def end(self, error: TransportError) -> None:
         """The connection is over: whoever waits is told."""
@@ -194,6 +197,6 @@ def build_response_error(data: bytes, reason: str) -> InvalidResult:
 
 def _copy_error(error: TransportError, *, sent: bool) -> ConnectionLost:
     """The same news for one more caller: an exception carries where it was raised, so each gets its own."""
-    copy = ConnectionLost(*error.args).at(exit_code=error.exit_code, stderr=error.stderr, hint=error.hint)
+    copy = add_context(ConnectionLost(*error.args), exit_code=error.exit_code, stderr=error.stderr, hint=error.hint)
     copy.maybe_sent = sent
     return copy

@@ -18,11 +18,11 @@ from dovetail.errors import (
     ParseError,
     ProtocolError,
     RemoteError,
-    ServerBusy,
 )
 from dovetail.protocol import downgrade, handshake, stateless
 from dovetail.protocol.exchange import Exchange, Service, check_meta_size
 from dovetail.protocol.handshake import PendingRequests
+from dovetail.protocol.limits import CallerBusy
 from dovetail.protocol.principal import Principal, as_principal
 from dovetail.protocol.recording_format import Recorder
 from dovetail.transports.eager_tasks import EagerTaskStarter
@@ -202,8 +202,8 @@ class DuplexServer:
             self._settle_batch(reply)
             return
         if len(self._running) >= self._limits.max_calls_per_connection:
-            raise ServerBusy(
-                f"More than {self._limits.max_calls_per_connection} requests are in flight on this connection", own=True
+            raise CallerBusy(
+                f"More than {self._limits.max_calls_per_connection} requests are in flight on this connection"
             )
         exchange.emit = self._emit
         self._running[exchange.id] = (exchange, reply)

@@ -6,6 +6,7 @@ Framing and flow only; what the lines mean is `talking`'s business. Time is line
 import asyncio
 import os
 
+from dovetail.error_context import add_context
 from dovetail.errors import ConnectError
 from dovetail.transports.line_protocol import LineClient
 
@@ -42,11 +43,11 @@ class SocketClient(LineClient):
                 await self._open_socket()
         except OSError as exc:
             if timeout.expired():
-                raise ConnectError(f"no connection in {self._connect_timeout:g} s to {address}").at(
-                    hint=_CONNECT_HINT
+                raise add_context(
+                    ConnectError(f"no connection in {self._connect_timeout:g} s to {address}"), hint=_CONNECT_HINT
                 ) from None
             reason = os.strerror(exc.errno) if exc.errno and exc.errno > 0 else str(exc) or type(exc).__name__
-            raise ConnectError(f"nothing listens at {address}: {reason}").at(hint=_CONNECT_HINT) from None
+            raise add_context(ConnectError(f"nothing listens at {address}: {reason}"), hint=_CONNECT_HINT) from None
 
     async def _open_socket(self) -> None:
         if self._path is not None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dovetail.error_context import add_context
 from dovetail.errors import ConnectionLost
 from dovetail.transports.line_protocol import LineClient
 from dovetail.transports.process.child_process import ChildProcess
@@ -63,8 +64,10 @@ class StdioClient(LineClient):
     async def _watch(self, child: ChildProcess) -> None:
         code = await child.wait_exited()
         self.end(
-            ConnectionLost(f"the server's process ended {_describe_exit(code)}").at(
-                exit_code=code, stderr=child.stderr_tail()
+            add_context(
+                ConnectionLost(f"the server's process ended {_describe_exit(code)}"),
+                exit_code=code,
+                stderr=child.stderr_tail(),
             )
         )
 

@@ -11,7 +11,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from dovetail.errors import InvalidParams, ParseError, clip
+from dovetail.error_context import clip
+from dovetail.errors import InvalidParams, ParseError
 
 MAX_DEPTH: Final = 64  # Go's and Rust's JSON readers stop at 10 000 and 128; no MCP message needs ten.
 MAX_MEMBERS: Final = 50_000

@@ -9,7 +9,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from dovetail.errors import InvalidResult, ParseError, clip
+from dovetail.error_context import clip
+from dovetail.errors import InvalidResult, ParseError
 from dovetail.wire.base import UNSET, Struct, UnsetType
 from dovetail.wire.jsonrpc import RequestId
 

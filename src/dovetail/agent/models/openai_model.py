@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from dovetail.agent.models.preferences import ModelInfo, as_model_infos, choose_model
 from dovetail.agent.models.provider_messages import ToolAliases, describe_failure, format_result, get_blocks, get_images
+from dovetail.error_context import add_context
 from dovetail.errors import ModelError
 from dovetail.host.tool_formats import parse_openai_call, to_openai_tools
 from dovetail.protocol.language_model import ModelReply
@@ -70,7 +71,7 @@ class OpenAIModel:
             import openai
         except ImportError:
             hint = 'pip install "dovetail-mcp[openai]"'
-            raise ModelError("the package openai is not installed").at(hint=hint) from None
+            raise add_context(ModelError("the package openai is not installed"), hint=hint) from None
         try:
             if self._client is None:
                 self._client = openai.AsyncOpenAI(**self._options)

@@ -114,7 +114,7 @@ def _create_failure(name: str, exc: MCPError) -> CheckResult:
 _SUGGESTIONS = {
     "ProcessStartError": "run the command by hand: it must wait for input and print nothing of its own on stdout",
     "ConnectError": "is it running, and is the port right? `dovetail run` serves a file over HTTP",
-    "NeedsLogin": "dovetail auth login, with the same target; or --auth TOKEN",
+    "Unauthorized": "dovetail auth login, with the same target; or --auth TOKEN",
     "NotMCPServer": "most servers are at /mcp or /sse; is the path right?",
     "VersionNegotiationError": "a newer version of the server, or of dovetail",
     "RequestTimeout": "does it write its answers to stdout, one a line, and flush them? --timeout waits longer",

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
-from dovetail.errors import MCPError, clip
+from dovetail.error_context import clip
+from dovetail.errors import MCPError
 from dovetail.protocol.recording_format import MASK, mask_secrets
 from dovetail.wire.base import Struct
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from dovetail.errors import InvalidParams, clip
+from dovetail.error_context import clip
+from dovetail.errors import InvalidParams
 from dovetail.host.config.secret_lookup import (
     ConfigLevel,
     Reference,

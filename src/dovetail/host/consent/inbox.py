@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from dovetail.errors import InputRequestError, clip
+from dovetail.error_context import clip
+from dovetail.errors import InputRequestError
 from dovetail.host.consent.consent import Allow, ConsentAnswer, ConsentRequest, Defer, Deny, Edit
 from dovetail.wire.base import Struct, field
 from dovetail.wire.codec import convert, encode, to_plain

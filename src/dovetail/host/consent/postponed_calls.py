@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 from dovetail.client.input_rounds import PendingRequest
 from dovetail.client.targets import Client
-from dovetail.errors import InputRequestError, NotSupported, PolicyError, clip
+from dovetail.error_context import clip
+from dovetail.errors import InputRequestError, NotSupported, PolicyError
 from dovetail.host.authorization import RequestAuthorizer
 from dovetail.host.consent.consent import Allow, ConsentAnswer, ConsentRequest, Deny, Edit
 from dovetail.host.consent.inbox import DeferredCall, DurableConsent, PendingCall, PendingConsent, build_responses

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from dovetail.error_context import clip
 from dovetail.errors import (
     InternalError,
     InvalidParams,
@@ -20,7 +21,6 @@ from dovetail.errors import (
     ProtocolError,
     ResourceNotFound,
     ToolNotFound,
-    clip,
 )
 from dovetail.host.consent.consent import ConsentAnswer, ConsentRequest, Deny, attended
 from dovetail.host.consent.pins import fingerprint

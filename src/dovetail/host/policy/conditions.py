@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from dovetail.errors import clip
+from dovetail.error_context import clip
 from dovetail.host.policy.argument_coercion import (
     MISSING,
     UNCLEAR,

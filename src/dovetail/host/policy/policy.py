@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias
 
-from dovetail.errors import clip
+from dovetail.error_context import clip
 from dovetail.host.policy.conditions import arg, format_value
 from dovetail.host.policy.quotas import ToolLimits, parse_limits
 from dovetail.host.policy.rules import (

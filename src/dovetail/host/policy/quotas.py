@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from dovetail.error_context import add_context
 from dovetail.errors import PolicyError
 from dovetail.wire.base import UNSET, Struct, replace
 from dovetail.wire.codec import encode
@@ -123,7 +124,7 @@ class Meter:
             call_times.popleft()
         if len(call_times) >= rate.count:
             wait = rate.seconds - (now - call_times[0])
-            raise PolicyError(f"{server}.{tool}: more than {rate}; again in {wait:.0f} s").at(server=server)
+            raise add_context(PolicyError(f"{server}.{tool}: more than {rate}; again in {wait:.0f} s"), server=server)
         call_times.append(now)
 
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
 from urllib.parse import unquote
 
-from dovetail.errors import clip
+from dovetail.error_context import clip
 from dovetail.host.policy.argument_coercion import normalize
 from dovetail.host.policy.conditions import Condition, parse_condition
 from dovetail.host.qualified_names import SEPARATOR, make_full_name, make_model_name

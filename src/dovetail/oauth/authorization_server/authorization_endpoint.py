@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from dovetail.errors import LoginFailed, clip
+from dovetail.error_context import clip
+from dovetail.errors import LoginFailed
 from dovetail.oauth import proofs
 from dovetail.oauth.authorization_server import clients, pages
 from dovetail.oauth.authorization_server.client_authentication import ClientAuthenticator, OAuthError

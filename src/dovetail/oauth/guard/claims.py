@@ -6,7 +6,7 @@ RFC 7519, section 4.1; RFC 9068, section 4. spec: authorization#token-handling
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from dovetail.errors import clip
+from dovetail.error_context import clip
 from dovetail.protocol.principal import Principal
 
 _MAX_TIMESTAMP_S: Final = 1e13  # seconds; numbers may be larger than any that can be reckoned with

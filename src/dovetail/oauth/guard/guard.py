@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from dovetail.errors import Denied, clip
+from dovetail.error_context import clip
+from dovetail.errors import AuthError, Forbidden, Unauthorized
 from dovetail.oauth.flow import Flow, Now
 from dovetail.oauth.guard.claims import TokenRejected, VerificationUnavailable
 from dovetail.oauth.guard.dpop import DPOP_ALGORITHMS, DPoPChecker, NonceRequired, check_confirmation
@@ -81,7 +82,7 @@ class Guard:
         return any(getattr(verifier, "alone", False) for verifier in self._verifiers)
 
     def admit(self, head: RequestHead) -> Flow[Principal]:
-        """Who is calling; Denied, with a challenge, if that is not known or not enough."""
+        """Return who is calling. Raise an AuthError if that is unknown or not allowed."""
         scheme, token = self._parse_credentials(head)
         now: float = yield Now()
         try:
@@ -97,7 +98,9 @@ class Guard:
             raise self._unauthorized_error(head, "invalid_token", str(exc), scheme) from exc
         except VerificationUnavailable as exc:
             # Not 401: the client would throw away a token that may well be good.
-            raise Denied(f"Try again later: {exc}", status=503) from exc
+            unavailable = AuthError(f"Try again later: {exc}")
+            unavailable.status_code = 503
+            raise unavailable from exc
         principal = self._add_implied_scopes(principal)
         if not principal.scopes.issuperset(self._required_scopes):
             raise self._unauthorized_error(head, "insufficient_scope", "more scopes are needed", scheme, status=403)
@@ -167,7 +170,7 @@ class Guard:
         *,
         status: int = 401,
         nonce: str | None = None,
-    ) -> Denied:
+    ) -> AuthError:
         """spec: authorization#error-handling, authorization#scope-selection-strategy"""
         use_dpop = self._require_dpop or scheme == "dpop"
         fields = {
@@ -182,7 +185,11 @@ class Guard:
         parameters = ", ".join(f'{name}="{value}"' for name, value in fields.items() if value is not None)
         challenge = f"{'DPoP' if use_dpop else 'Bearer'} {parameters}".strip()
         message = "Authentication is required" if description is None else f"Not served: {description}"
-        return Denied(message, status=status, challenge=challenge, dpop_nonce=nonce)
+        if status == 403:
+            return Forbidden(message, challenge=challenge)
+        unauthorized = Unauthorized(message, challenge=challenge, dpop_nonce=nonce)
+        unauthorized.status_code = status  # 400 for malformed credentials. RFC 6750, section 3.1
+        return unauthorized
 
     def scopes_for(self, needed: Iterable[str], granted: Iterable[str] = ()) -> Sequence[str]:
         """Return the scopes a token needs for a request: those of every request, `needed`, and those that it has."""

@@ -6,7 +6,8 @@ spec: client-registration
 from collections.abc import Sequence
 from typing import Any, Final
 
-from dovetail.errors import LoginFailed, clip
+from dovetail.error_context import add_context, clip
+from dovetail.errors import LoginFailed
 from dovetail.oauth.flow import Flow, login_error, post_json
 from dovetail.oauth.login.login_settings import DeviceLogin, OAuth, get_signer
 from dovetail.oauth.login.saved_login import ClientRegistration
@@ -41,8 +42,9 @@ def identify_client(
         return saved_client
     endpoint = server.registration_endpoint
     if endpoint is None or not is_secure_url(endpoint):
-        raise LoginFailed(f"{clip(server.issuer)} does not let clients register themselves").at(
-            hint="register one there by hand and pass auth=OAuth(client_id=...)"
+        raise add_context(
+            LoginFailed(f"{clip(server.issuer)} does not let clients register themselves"),
+            hint="register one there by hand and pass auth=OAuth(client_id=...)",
         )
     return (yield from _register(server, endpoint, settings, redirect_uri, scopes, grant_type))
 
@@ -82,9 +84,12 @@ def check_issuer(
     if expected_issuer is None and saved_client is not None and saved_client.given:
         expected_issuer = saved_client.issuer
     if expected_issuer is not None and expected_issuer != server.issuer:
-        raise LoginFailed(
-            f"the client was given for {clip(expected_issuer)}, but the server is guarded by {clip(server.issuer)}"
-        ).at(hint="if the server moved and you trust that, get a client id there and pass it with its issuer=")
+        raise add_context(
+            LoginFailed(
+                f"the client was given for {clip(expected_issuer)}, but the server is guarded by {clip(server.issuer)}"
+            ),
+            hint="if the server moved and you trust that, get a client id there and pass it with its issuer=",
+        )
 
 
 def choose_auth_method(
@@ -128,8 +133,9 @@ def _register(
     data = response.json() or {}
     client_id, secret = data.get("client_id"), data.get("client_secret")
     if response.status not in (200, 201) or not isinstance(client_id, str):
-        raise login_error("registration", response).at(
-            hint="register a client there by hand and pass auth=OAuth(client_id=...)"
+        raise add_context(
+            login_error("registration", response),
+            hint="register a client there by hand and pass auth=OAuth(client_id=...)",
         )
     granted_method, granted_scope = data.get("token_endpoint_auth_method"), data.get("scope")
     return ClientRegistration(

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
-from dovetail.errors import LoginFailed, clip
+from dovetail.error_context import add_context, clip
+from dovetail.errors import LoginFailed
 from dovetail.oauth import proofs
 from dovetail.oauth.challenge import Challenge
 from dovetail.oauth.flow import Flow, OpenBrowser, ReserveRedirectURI
@@ -67,8 +68,9 @@ def discover(
     issuer = _choose_issuer(document, saved_login, preferred_issuer)
     server = yield from fetch_server_metadata(issuer)
     if server is None:
-        raise LoginFailed(f"the authorization server {clip(issuer)} publishes no metadata").at(
-            hint=_SAME_ORIGIN_HINT if get_origin(urlsplit(issuer)) == get_origin(urlsplit(server_url)) else None
+        raise add_context(
+            LoginFailed(f"the authorization server {clip(issuer)} publishes no metadata"),
+            hint=_SAME_ORIGIN_HINT if get_origin(urlsplit(issuer)) == get_origin(urlsplit(server_url)) else None,
         )
     return document, server
 

@@ -3,7 +3,8 @@
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from dovetail.errors import LoginFailed, clip
+from dovetail.error_context import add_context, clip
+from dovetail.errors import LoginFailed
 from dovetail.oauth.challenge import Challenge
 from dovetail.oauth.flow import Flow, Now, Pause, ShowCode, login_error, post_form
 from dovetail.oauth.login.client_registration import check_issuer, choose_auth_method, identify_client
@@ -170,8 +171,9 @@ def _check_issuer_named(server: AuthorizationServerMetadata, server_url: str, is
     server_parts, issuer_parts = urlsplit(server_url), urlsplit(server.issuer)
     is_local = server_parts.hostname in LOOPBACK and issuer_parts.hostname in LOOPBACK
     if issuer is None and not is_local and get_origin(server_parts) != get_origin(issuer_parts):
-        raise LoginFailed(f"the server names {clip(server.issuer)}, which would be shown what {option} holds").at(
-            hint=f"if that is who it is for, say so: issuer={clip(server.issuer)!r}"
+        raise add_context(
+            LoginFailed(f"the server names {clip(server.issuer)}, which would be shown what {option} holds"),
+            hint=f"if that is who it is for, say so: issuer={clip(server.issuer)!r}",
         )
 
 

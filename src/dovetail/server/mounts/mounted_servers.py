@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from dovetail.error_context import clip
 from dovetail.errors import (
     InvalidParams,
     MCPError,
@@ -17,7 +18,6 @@ from dovetail.errors import (
     ResourceNotFound,
     ToolError,
     ToolNotFound,
-    clip,
 )
 from dovetail.protocol.exchange import Exchange, convert_params
 from dovetail.protocol.middleware import CallNext

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
-from dovetail.errors import clip
+from dovetail.error_context import clip
 from dovetail.protocol.mountable import ItemKind
 from dovetail.protocol.uri_key import rule_keys, uri_key, uri_readings
 from dovetail.server.item_options import TAGS_META_KEY, check_type

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from dovetail.errors import MCPError, clip
+from dovetail.error_context import clip
+from dovetail.errors import MCPError
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.mountable import NOT_FOUND_ERRORS, ItemKind, Mountable
 from dovetail.protocol.principal import Principal

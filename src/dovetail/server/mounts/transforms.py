@@ -6,7 +6,8 @@ A renamed argument is renamed back, and a fixed one added, on the way in.
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from dovetail.errors import ToolError, clip
+from dovetail.error_context import clip
+from dovetail.errors import ToolError
 from dovetail.wire.base import UNSET, Struct, replace
 from dovetail.wire.prompts import Prompt, PromptArgument
 from dovetail.wire.tools import Tool

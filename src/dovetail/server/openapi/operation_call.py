@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote, urlencode
 
-from dovetail.errors import ToolError, TransportError, clip
+from dovetail.error_context import clip
+from dovetail.errors import ToolError, TransportError
 from dovetail.protocol.http_types import HTTPRequest, HTTPResponse, SendRequest
 from dovetail.server.context import Context
 from dovetail.server.media import File, Image

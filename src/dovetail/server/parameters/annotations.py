@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from dovetail.errors import clip
+from dovetail.error_context import clip
 from dovetail.server.parameters.foreign_types import (
     ForeignType,
     MismatchError,

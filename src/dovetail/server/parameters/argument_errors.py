@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
-from dovetail.errors import ParseError, clip
+from dovetail.error_context import clip
+from dovetail.errors import ParseError
 from dovetail.wire.codec import decode
 
 MAX_LISTED_NAMES: Final = 20  # of each kind in one error text: enough to repair a call, too few to be an echo

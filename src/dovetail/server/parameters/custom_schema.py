@@ -5,7 +5,7 @@ from copy import deepcopy
 from typing import Any, Final, cast
 from urllib.parse import unquote
 
-from dovetail.errors import clip
+from dovetail.error_context import clip
 from dovetail.server.parameters.argument_errors import (
     format_names,
     format_pattern_mismatch,

@@ -5,7 +5,7 @@ import typing
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
-from dovetail.errors import clip
+from dovetail.error_context import clip
 
 
 class MismatchError(ValueError):

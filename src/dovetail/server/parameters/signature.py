@@ -17,7 +17,8 @@ import msgspec
 from msgspec import convert
 from msgspec.structs import astuple
 
-from dovetail.errors import ToolError, clip
+from dovetail.error_context import clip
+from dovetail.errors import ToolError
 from dovetail.server.parameters import docstrings
 from dovetail.server.parameters.annotations import (
     build_schemas,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar, cast, get_type_hi
 
 import msgspec
 
-from dovetail.errors import clip
+from dovetail.error_context import clip
 from dovetail.server.parameters.annotations import UNION_ORIGINS, build_schema, convert_value, iter_reachable_types
 from dovetail.server.parameters.foreign_types import (
     ForeignType,

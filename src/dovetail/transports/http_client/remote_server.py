@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
 
+from dovetail.error_context import add_context, clip
 from dovetail.errors import (
     ConnectError,
     ConnectionLost,
@@ -19,11 +20,10 @@ from dovetail.errors import (
     HTTPStatusError,
     InvalidResult,
     MCPError,
-    NeedsLogin,
     NotMCPServer,
     ParseError,
     TransportError,
-    clip,
+    Unauthorized,
 )
 from dovetail.protocol.client_transport import Authorizer, Headers, MessageReceiver
 from dovetail.protocol.http_checks import parse_media_type
@@ -135,8 +135,10 @@ class RemoteServer:
             raise _redirect_error(response)
         target = self._resolve_same_origin(location, response.url)
         if target is None:
-            raise HTTPStatusError(f"the server sends its callers elsewhere: {clip(location)}").at(
-                status_code=response.status, hint="use that URL if you trust it; credentials are never sent on"
+            raise add_context(
+                HTTPStatusError(f"the server sends its callers elsewhere: {clip(location)}"),
+                status_code=response.status,
+                hint="use that URL if you trust it; credentials are never sent on",
             )
         return target
 
@@ -188,8 +190,10 @@ async def read_refusal(response: ClientResponse, url: str) -> RawMessage | MCPEr
         return _redirect_error(response)
     excerpt = _excerpt(text)
     shown = "a web page" if _is_html(response) else repr(excerpt) if excerpt else "nothing"
-    error = HTTPStatusError(f"the server answered with status {status} and {shown}").at(
-        status_code=status, hint=_STATUS_HINTS.get(status)
+    error = add_context(
+        HTTPStatusError(f"the server answered with status {status} and {shown}"),
+        status_code=status,
+        hint=_STATUS_HINTS.get(status),
     )
     error.body = excerpt
     error.retry_after = _parse_seconds(response.headers.get(b"retry-after"))
@@ -220,10 +224,10 @@ def _redirect_error(response: ClientResponse) -> HTTPStatusError:
         error = HTTPStatusError(
             f"the server answered with status {response.status}, a redirect that does not say where to"
         )
-        return error.at(status_code=response.status, hint="is the URL right, down to the last slash?")
+        return add_context(error, status_code=response.status, hint="is the URL right, down to the last slash?")
     error = HTTPStatusError(f"the server answered with status {response.status}, a redirect to {clip(location, 200)}")
-    return error.at(
-        status_code=response.status, hint="use that URL if it is the server's; if it is a login page, give auth="
+    return add_context(
+        error, status_code=response.status, hint="use that URL if it is the server's; if it is a login page, give auth="
     )
 
 
@@ -268,13 +272,13 @@ def _credentials_error(status: int, challenge: str, body_quote: str) -> MCPError
         error = Forbidden(f"the server refuses these credentials or this caller{detail}")
         hint = "check what the token is for, or the server's allowed hosts and origins"
     elif description:
-        error = NeedsLogin(f"the server does not take these credentials: {description}")
+        error = Unauthorized(f"the server does not take these credentials: {description}")
         hint = "get a fresh token" + (', or log in: auth="oauth"' if can_log_in else " from whoever runs the server")
     else:
-        error = NeedsLogin(f"the server asks for credentials{detail}")
+        error = Unauthorized(f"the server asks for credentials{detail}")
         hint = ('log in: auth="oauth"; or ' if can_log_in else "") + 'give a token you have: auth=BearerAuth("…")'
-    error.challenge = challenge
-    return error.at(status_code=status, hint=hint)
+    error.challenge, error.status_code = challenge, status
+    return add_context(error, hint=hint)
 
 
 def _parse_seconds(value: bytes | None) -> float | None:
@@ -285,15 +289,18 @@ def convert_error(exc: TransportError, url: str) -> MCPError:
     """A failure of the HTTP client in the client's own words."""
     match exc:
         case HostUnreachable():
-            return ConnectError(exc.reason).at(
-                hint=_PLAIN_HTTP_HINT if "wrong version number" in exc.reason.lower() else _CONNECT_HINT
+            return add_context(
+                ConnectError(exc.reason),
+                hint=_PLAIN_HTTP_HINT if "wrong version number" in exc.reason.lower() else _CONNECT_HINT,
             )
         case ConnectionBroken():
             error = ConnectionLost("the connection was lost before the answer came")
             error.maybe_sent = exc.sent
             return error
         case ResponseTooLarge():
-            return InvalidResult(f"the answer is too large: {exc.args[0]}").at(hint="raise ClientLimits(answer=...)")
+            return add_context(
+                InvalidResult(f"the answer is too large: {exc.args[0]}"), hint="raise ClientLimits(answer=...)"
+            )
         case InvalidHTTPResponse():
             return NotMCPServer(f"what {_get_address(url)} answers is not HTTP as it should be: {exc.args[0]}")
         case _:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
+from dovetail.error_context import add_context, clip
 from dovetail.errors import (
     ConnectError,
     ConnectionLost,
@@ -20,7 +21,6 @@ from dovetail.errors import (
     NotMCPServer,
     ParseError,
     TransportError,
-    clip,
 )
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.client_messages import create_error
@@ -122,22 +122,28 @@ class StreamableHTTPClient:
             return await self._follow_stream(response, request)
         data = await self._read_body(response)
         if content_type != JSON_MEDIA_TYPE:
-            raise NotMCPServer(f"the answer is {_describe_content(content_type, data)}, not JSON").at(
-                status_code=response.status, hint=_PATH_HINT
+            raise add_context(
+                NotMCPServer(f"the answer is {_describe_content(content_type, data)}, not JSON"),
+                status_code=response.status,
+                hint=_PATH_HINT,
             )
         try:
             message = self._dispatch(read_messages(data), request)
         except ParseError as exc:
             if request.id in find_answered_ids(data):
-                raise build_response_error(data, str(exc)).at(status_code=response.status) from None
+                raise add_context(build_response_error(data, str(exc)), status_code=response.status) from None
             reason = f"not JSON: {exc}" if data else "empty, not JSON"
-            raise NotMCPServer(f"the answer is {reason}").at(status_code=response.status, hint=_PATH_HINT) from None
+            raise add_context(
+                NotMCPServer(f"the answer is {reason}"), status_code=response.status, hint=_PATH_HINT
+            ) from None
         if message is None and request.method in (DISCOVER, INITIALIZE):
             excerpt = clip(data[:400].decode("utf-8", "replace"), 200)
             reason = f"the answer is JSON, but no message of this protocol: {excerpt!r}"
-            raise NotMCPServer(reason).at(status_code=response.status, hint=_PATH_HINT)
+            raise add_context(NotMCPServer(reason), status_code=response.status, hint=_PATH_HINT)
         if message is None:
-            raise InvalidResult("the reply does not contain the answer to the request").at(status_code=response.status)
+            raise add_context(
+                InvalidResult("the reply does not contain the answer to the request"), status_code=response.status
+            )
         return message
 
     async def _handle_refusal(self, response: ClientResponse, request: EncodedRequest) -> RawMessage:
@@ -153,7 +159,9 @@ class StreamableHTTPClient:
             raise refused_message
         if refused_message.error is None:
             return refused_message
-        raise create_error(self._revision, request.method, refused_message.error).at(status_code=response.status)
+        raise add_context(
+            create_error(self._revision, request.method, refused_message.error), status_code=response.status
+        )
 
     async def _read_body(self, response: ClientResponse) -> bytes:
         return await read_body(response, self._remote.url)
@@ -214,7 +222,9 @@ class StreamableHTTPClient:
                         if answer is not None:
                             return answer
         except EventTooLarge as exc:
-            raise InvalidResult(f"the answer is too large: {exc}").at(hint="raise ClientLimits(answer=...)") from None
+            raise add_context(
+                InvalidResult(f"the answer is too large: {exc}"), hint="raise ClientLimits(answer=...)"
+            ) from None
         except TransportError as exc:
             if not isinstance(exc, ConnectionBroken):
                 raise convert_error(exc, self._remote.url) from None
@@ -240,7 +250,9 @@ class StreamableHTTPClient:
         if response.status >= 300 or parse_media_type(response.headers.get(b"content-type")) != SSE_MEDIA_TYPE:
             status = response.status
             response.close()
-            raise ConnectionLost(f"the stream could not be taken up again: status {status}").at(status_code=status)
+            raise add_context(
+                ConnectionLost(f"the stream could not be taken up again: status {status}"), status_code=status
+            )
         return response
 
     def _get_reconnect_delay(self, retry_ms: int | None, failed_attempts: int) -> float:

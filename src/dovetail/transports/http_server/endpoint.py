@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TypeVar
 
-from dovetail.errors import Denied, InternalError, InvalidRequest, ParseError, ProtocolError
+from dovetail.errors import AuthError, Forbidden, InternalError, InvalidRequest, ParseError, ProtocolError, Unauthorized
 from dovetail.protocol import stateless
 from dovetail.protocol.exchange import Exchange, Service, check_meta_size
 from dovetail.protocol.http_checks import (
@@ -182,11 +182,13 @@ class Endpoint:
     async def _resolve_caller(self, pending: Awaitable[P]) -> P:
         try:
             return await pending
-        except Denied as denied:
-            challenge: Headers = [(b"www-authenticate", denied.challenge.encode())] if denied.challenge else []
-            if denied.dpop_nonce is not None:
-                challenge.append((b"dpop-nonce", denied.dpop_nonce.encode()))
-            raise Refusal(denied.status_code or 401, str(denied), challenge) from None
+        except AuthError as exc:
+            headers: Headers = []
+            if isinstance(exc, Unauthorized | Forbidden) and exc.challenge:
+                headers.append((b"www-authenticate", exc.challenge.encode()))
+            if isinstance(exc, Unauthorized) and exc.dpop_nonce is not None:
+                headers.append((b"dpop-nonce", exc.dpop_nonce.encode()))
+            raise Refusal(exc.status_code or 401, str(exc), headers) from None
         except Exception as exc:
             log.error("authenticate failed: %s", type(exc).__name__, exc_info=exc)
             raise Refusal(500, "The caller could not be identified; the server's log says why") from None

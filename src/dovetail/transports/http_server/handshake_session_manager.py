@@ -23,6 +23,7 @@ from dovetail.protocol import downgrade, sse
 from dovetail.protocol import handshake as handshake_protocol
 from dovetail.protocol.exchange import Exchange, Service, check_meta_size
 from dovetail.protocol.http_checks import Refusal, get_http_status, parse_accept
+from dovetail.protocol.limits import CallerBusy
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.stateless import VERSION_HEADER
 from dovetail.transports.http_server.event_log import EventLog, EventStream
@@ -171,7 +172,7 @@ class HandshakeSessionManager:
         if session.running_exchanges is None:
             session.running_exchanges = set()
         if len(session.running_exchanges) >= self._limits.max_calls_per_connection:
-            raise ServerBusy("Too many requests are in flight in this session", own=True)
+            raise CallerBusy("Too many requests are in flight in this session")
         session.running_exchanges.add(exchange)
 
     async def _run(self, exchange: Exchange, session: HandshakeSession, writer: SessionResponseWriter) -> bytes | None:

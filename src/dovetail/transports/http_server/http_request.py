@@ -78,5 +78,5 @@ class EndpointGuard(Protocol):
         ...
 
     async def authenticate(self, path: str, request: EndpointRequest) -> Principal:
-        """Who is calling; Denied, if that is not clear or not enough."""
+        """Return who is calling. Raise an AuthError if that is unknown or not allowed."""
         ...

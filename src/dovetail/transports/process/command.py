@@ -10,7 +10,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
-from dovetail.errors import ProcessStartError, clip
+from dovetail.error_context import clip
+from dovetail.errors import ProcessStartError
 
 Inherit = Literal["minimal", "all"] | Sequence[str]
 
