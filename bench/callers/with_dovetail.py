@@ -5,7 +5,7 @@ from typing import Any
 import call_loop
 import workload
 
-from dovetail import Client, Server
+from dovetail import Client, CommandTarget, Server
 
 app = Server("bench")
 
@@ -19,8 +19,9 @@ async def echo(text: str) -> str:
 async def main(job: call_loop.Job) -> None:
     """Connect and call."""
     target: Any = {"memory": app, "http": job.target[0] if job.target else ""}.get(job.transport, job.target)
-    process: Any = {"inherit_env": "all"} if isinstance(target, list) else {}
-    async with Client(target, protocol_version="handshake" if job.is_handshake else "stateless", **process) as client:
+    if isinstance(target, list):
+        target = CommandTarget(target, inherit_env="all")
+    async with Client(target, protocol_version="handshake" if job.is_handshake else "stateless") as client:
 
         async def call(text: str) -> str:
             return (await client.call_tool("echo", {"text": text})).content[0].text  # type: ignore[union-attr]

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from dovetail.client.subscription import ChangeEvent as ChangeEvent
     from dovetail.client.subscription import Subscription as Subscription
     from dovetail.client.targets import Client as Client
+    from dovetail.client.targets import CommandTarget as CommandTarget
+    from dovetail.client.targets import HTTPTarget as HTTPTarget
     from dovetail.client.targets import SyncClient as SyncClient
     from dovetail.errors import AuthError as AuthError
     from dovetail.errors import ElicitationCancelled as ElicitationCancelled
@@ -69,6 +71,7 @@ _MODULE_BY_NAME = {
     "ChangeEvent": "dovetail.client.subscription",
     "Client": "dovetail.client.targets",
     "ClientLimits": "dovetail.protocol.limits",
+    "CommandTarget": "dovetail.client.targets",
     "Completion": "dovetail.wire.completion",
     "Context": "dovetail.server.context",
     "Depends": "dovetail.server.dependencies",
@@ -78,6 +81,7 @@ _MODULE_BY_NAME = {
     "ElicitationDeclined": "dovetail.errors",
     "EmbeddedResource": "dovetail.wire.content",
     "File": "dovetail.server.media",
+    "HTTPTarget": "dovetail.client.targets",
     "Host": "dovetail.host.host",
     "Icon": "dovetail.wire.content",
     "Image": "dovetail.server.media",

@@ -7,9 +7,13 @@ from dovetail.lazy import create_lazy_loader as _create_lazy_loader
 if TYPE_CHECKING:
     from dovetail.client.deadlines import ProgressHandler as ProgressHandler
     from dovetail.client.handlers import ElicitationHandler as ElicitationHandler
+    from dovetail.client.handlers import LogHandler as LogHandler
     from dovetail.client.handlers import RootsProvider as RootsProvider
     from dovetail.client.handlers import SamplingHandler as SamplingHandler
+    from dovetail.client.targets import ClientOptions as ClientOptions
     from dovetail.client.targets import Target as Target
+    from dovetail.protocol.client_transport import ClientTransport as ClientTransport
+    from dovetail.protocol.client_transport import InProcessServer as InProcessServer
     from dovetail.protocol.http_types import HTTPRequest as HTTPRequest
     from dovetail.protocol.http_types import HTTPResponse as HTTPResponse
     from dovetail.protocol.stats import ClientStats as ClientStats
@@ -77,7 +81,9 @@ _MODULE_BY_NAME = {
     "AudioContent": "dovetail.wire.content",
     "CallToolResult": "dovetail.wire.tools",
     "ClientCapabilities": "dovetail.wire.lifecycle",
+    "ClientOptions": "dovetail.client.targets",
     "ClientStats": "dovetail.protocol.stats",
+    "ClientTransport": "dovetail.protocol.client_transport",
     "Completion": "dovetail.wire.completion",
     "ContentBlock": "dovetail.wire.content",
     "CreateMessageRequestParams": "dovetail.wire.sampling",
@@ -96,6 +102,7 @@ _MODULE_BY_NAME = {
     "Icon": "dovetail.wire.content",
     "ImageContent": "dovetail.wire.content",
     "Implementation": "dovetail.wire.lifecycle",
+    "InProcessServer": "dovetail.protocol.client_transport",
     "InputRequest": "dovetail.wire.input_required",
     "JSONValue": "dovetail.wire.base",
     "Lifespan": "dovetail.server.lifespan",
@@ -105,6 +112,7 @@ _MODULE_BY_NAME = {
     "ListResourceTemplatesResult": "dovetail.wire.resources",
     "ListResourcesResult": "dovetail.wire.resources",
     "ListToolsResult": "dovetail.wire.tools",
+    "LogHandler": "dovetail.client.handlers",
     "LoggingLevel": "dovetail.wire.logs",
     "LoggingMessageNotificationParams": "dovetail.wire.logs",
     "ModelHint": "dovetail.wire.sampling",

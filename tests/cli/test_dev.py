@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cli.command_process import RunCommand, ServerProcess, read_first_line
-from dovetail import Client, MCPError
+from dovetail import Client, CommandTarget, MCPError
 
 OURS = [sys.executable, "-m", "dovetail"]
 PATIENCE = 30.0
@@ -58,7 +58,7 @@ async def until(client: Client, word: str) -> None:
 async def test_over_stdio_the_client_stays(program: Path) -> None:
     said: list[str] = []
     command = [*OURS, "dev", str(program)]
-    async with Client(command, stderr=said.append) as client, client.listen() as changes:
+    async with Client(CommandTarget(command, stderr=said.append)) as client, client.listen() as changes:
         assert await client.call("word") == "one"
         write(program.parent, "two")
         async with asyncio.timeout(PATIENCE):

@@ -23,7 +23,17 @@ from client.full_server import (
     run_target,
     server_command,
 )
-from dovetail import Client, ClientLimits, MCPError, PendingRequest, RemoteError, Server, Timeouts, ToolError
+from dovetail import (
+    Client,
+    ClientLimits,
+    HTTPTarget,
+    MCPError,
+    PendingRequest,
+    RemoteError,
+    Server,
+    Timeouts,
+    ToolError,
+)
 from dovetail.errors import (
     ConnectError,
     ConnectionLost,
@@ -612,10 +622,10 @@ async def test_a_word_said_just_before_leaving_is_sent() -> None:
         await wait_until(lambda: play.count("notifications/farewell"))
 
 
-@pytest.mark.parametrize("option", ["ca_file", "cert"])
+@pytest.mark.parametrize("option", ["verify", "cert"])
 async def test_a_certificate_file_that_is_not_there_is_named(option: str) -> None:
     with pytest.raises(FileNotFoundError, match=r"nowhere\.pem"):
-        await client("https://127.0.0.1:1/mcp", **{option: "nowhere.pem"}).connect()
+        HTTPTarget("https://127.0.0.1:1/mcp", **{option: "nowhere.pem"})
 
 
 async def test_a_failed_opening_is_not_repeated_without_a_pause() -> None:

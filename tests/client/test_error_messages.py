@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from client.full_server import NEWEST_HANDSHAKE, STATELESS, connect_client, run_target
-from dovetail import Client, MCPError, PendingRequest, Server, SyncClient, Timeouts, ToolError
+from dovetail import Client, CommandTarget, MCPError, PendingRequest, Server, SyncClient, Timeouts, ToolError
 from dovetail.errors import ConnectError, NotSupported, ProcessStartError, RequestTimeout
 from dovetail.protocol.client_messages import create_error
 from dovetail.protocol.client_transport import describe_request
@@ -89,7 +89,7 @@ for line in sys.stdin:
 
 async def test_a_time_out_shows_what_was_said_since_the_request_began() -> None:
     heard: list[str] = []
-    async with Client([sys.executable, "-c", TALKER], name="talker", stderr=heard.append) as client:
+    async with Client(CommandTarget([sys.executable, "-c", TALKER], stderr=heard.append), name="talker") as client:
         with pytest.raises(RequestTimeout) as quiet:
             await client.call_tool("quiet", timeout=0.1)
         with pytest.raises(RequestTimeout) as loud:

@@ -1,6 +1,7 @@
 """Targets: what may be given to a client, what becomes of it, and what is refused at once."""
 
 import re
+import ssl
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,11 @@ from typing import Any
 import pytest
 
 from client.full_server import TESTS, create_full_server, run_target
-from dovetail import Client, ClientLimits, Server, SyncClient, Timeouts
+from dovetail import Client, ClientLimits, CommandTarget, HTTPTarget, Server, SyncClient, Timeouts
 from dovetail.auth import BearerAuth
+from dovetail.client.targets import resolve_target
 from dovetail.errors import ProcessStartError
+from dovetail.transports.memory import MemoryClient
 from mentions import mentions, values
 
 MORTAL = str(TESTS / "client" / "crashing_server.py")
@@ -101,15 +104,8 @@ def test_a_script_that_is_not_there_is_looked_for_nearby(tmp_path: Path) -> None
         Client(tmp_path / "nothing" / "here.py")
 
 
-URL_OPTIONS = [
-    {"headers": {"a": "b"}},
-    {"auth": "oauth"},
-    {"ca_file": "x"},
-    {"cert": "x"},
-    {"verify": False},
-    {"proxy": "http://x"},
-]
-COMMAND_OPTIONS = [{"env": {"A": "b"}}, {"inherit_env": "all"}, {"cwd": "/"}, {"stderr": print}]
+URL_OPTIONS = [{"headers": {"a": "b"}}, {"auth": "oauth"}]
+COMMAND_OPTIONS = [{"env": {"A": "b"}}, {"cwd": "/"}]
 
 
 @pytest.mark.parametrize("option", URL_OPTIONS)
@@ -157,17 +153,10 @@ def test_options_for_a_command_are_refused_elsewhere(given: Any, option: Any) ->
         ("http://x", {"headers": {"a": "b\nc"}}, ValueError, ("headers=", "'a'")),
         ("http://x", {"headers": {"a b": "c"}}, ValueError, ("headers=", "'a b'")),
         ("http://x", {"headers": {"Host": "y"}}, ValueError, ("headers=", "'Host'")),
-        ("http://x", {"verify": "ca.pem"}, TypeError, ("verify=", "True", "False")),
-        ("http://x", {"ca_file": 5}, TypeError, ("ca_file=",)),
-        ("http://x", {"cert": ("nowhere.pem", "b")}, FileNotFoundError, ("cert=",)),
-        ("http://x", {"proxy": 5}, TypeError, ("proxy=", "URL")),
         ("http://x", {"auth": 5}, TypeError, ("auth",)),
         (["x"], {"env": {"A": 5}}, TypeError, ("env=", "'A'", "int")),
         (["x"], {"env": ["A=5"]}, TypeError, ("env=", "list")),
         (["x"], {"cwd": 5}, TypeError, ("cwd=",)),
-        (["x"], {"inherit_env": "some"}, TypeError, ("inherit_env=", "'minimal'", "'all'")),
-        (["x"], {"inherit_env": [5]}, TypeError, ("inherit_env=", "'minimal'", "'all'")),
-        (["x"], {"stderr": 5}, TypeError, ("stderr=", "'inherit'")),
     ],
 )
 def test_options_are_looked_at_at_once(
@@ -175,6 +164,76 @@ def test_options_are_looked_at_at_once(
 ) -> None:
     with pytest.raises(kind, match=values(*named)):
         make(given, **option)
+
+
+@pytest.mark.parametrize(
+    ("option", "kind", "named"),
+    [
+        ({"verify": "ca.pem"}, FileNotFoundError, ("verify=", "'ca.pem'")),
+        ({"verify": 5}, TypeError, ("verify=", "SSLContext")),
+        ({"verify": ssl.create_default_context(), "cert": __file__}, ValueError, ("cert=", "load_cert_chain")),
+        ({"cert": ("nowhere.pem", "b")}, FileNotFoundError, ("cert=",)),
+        ({"cert": 5}, TypeError, ("cert=",)),
+        ({"proxy": 5}, TypeError, ("proxy=", "URL")),
+        ({"headers": {"a b": "c"}}, ValueError, ("headers=", "'a b'")),
+    ],
+)
+def test_an_http_target_checks_its_options(option: Any, kind: type[Exception], named: tuple[Any, ...]) -> None:
+    with pytest.raises(kind, match=values(*named)):
+        HTTPTarget("https://x", **option)
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "kind", "named"),
+    [
+        (["x"], {"inherit_env": "some"}, TypeError, ("inherit_env=", "'minimal'", "'all'")),
+        (["x"], {"inherit_env": [5]}, TypeError, ("inherit_env=", "'minimal'", "'all'")),
+        (["x"], {"stderr": 5}, TypeError, ("stderr=",)),
+        (["x"], {"env": {"A": 5}}, TypeError, ("env=", "'A'", "int")),
+        ([], {}, ValueError, ("command",)),
+        ("", {}, ValueError, ("command",)),
+        ("nowhere.py", {}, ProcessStartError, ("nowhere.py",)),
+    ],
+)
+def test_a_command_target_checks_its_options(
+    command: Any, option: Any, kind: type[Exception], named: tuple[Any, ...]
+) -> None:
+    with pytest.raises(kind, match=values(*named)):
+        CommandTarget(command, **option)
+
+
+def test_a_command_may_be_one_line() -> None:
+    assert CommandTarget("uvx 'my server' --flag").command == ["uvx", "my server", "--flag"]
+    assert CommandTarget(str(MORTAL)).command == [sys.executable, "-u", str(MORTAL)]
+    assert CommandTarget(["a b"]).command == ["a b"]
+
+
+def test_options_of_the_client_are_added_to_those_of_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dovetail.transports import stdio_client
+    from dovetail.transports.http_client import streamable_http
+
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(streamable_http, "StreamableHTTPClient", lambda *_, **options: made.append(options))
+    monkeypatch.setattr(stdio_client, "StdioClient", lambda *_, **options: made.append(options))
+    options: Any = {"limits": ClientLimits(), "timeouts": Timeouts()}
+    web = HTTPTarget("https://x", headers={"a": "1", "b": "1"}, proxy="http://p")
+    resolve_target(web, headers={"b": "2"}, **options).create_transport()
+    command = CommandTarget(["x"], env={"A": "1", "B": "1"}, inherit_env="all", cwd="/")
+    resolve_target(command, env={"B": "2"}, **options).create_transport()
+    assert made[0] | {"verify": True} == made[0]
+    assert (made[0]["headers"], made[0]["proxy"]) == ({"a": "1", "b": "2"}, "http://p")
+    assert made[1] == {"env": {"A": "1", "B": "2"}, "inherit": "all", "cwd": "/", "stderr": None}
+
+
+async def test_a_transport_of_your_own_is_a_target() -> None:
+    app = Server("mine")
+
+    @app.tool
+    def double(number: int) -> int:
+        return 2 * number
+
+    async with Client(MemoryClient(app.open_connection, app.start, app.stop)) as client:
+        assert await client.call("double", number=4) == 8
 
 
 def test_limits_are_numbers() -> None:
@@ -238,19 +297,19 @@ for line in sys.stdin:
         patch.setenv("SECRET_TOKEN", "hidden")
         async with Client([sys.executable, "-c", script], cwd=tmp_path, env={"GIVEN": "here"}) as client:
             assert client.instructions == f'["{tmp_path}", "here", null]'
-        async with Client([sys.executable, "-c", script], inherit_env=["SECRET_*"]) as client:
+        async with Client(CommandTarget([sys.executable, "-c", script], inherit_env=["SECRET_*"])) as client:
             assert '"hidden"' in (client.instructions or "")
 
 
 async def test_what_a_process_says_on_stderr_can_be_had() -> None:
     heard: list[str] = []
-    async with Client([sys.executable, MORTAL, "/dev/null"], stderr=heard.append) as client:
+    async with Client(CommandTarget([sys.executable, MORTAL, "/dev/null"], stderr=heard.append)) as client:
         with pytest.raises(Exception, match="about to die"):
             await client.call("die", name="x")
     assert heard == ["about to die"]
 
 
-@pytest.mark.parametrize("told", [{"verify": False}, {"cert": "here.pem"}, {}], ids=str)
+@pytest.mark.parametrize("told", [{"verify": False}, {"cert": "here.pem"}, {"verify": "ca.pem"}, {}], ids=str)
 def test_what_is_said_of_the_servers_certificate_is_for_the_server_alone(
     told: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,13 +321,16 @@ def test_what_is_said_of_the_servers_certificate_is_for_the_server_alone(
     monkeypatch.setattr(
         remote_server,
         "create_http_client",
-        lambda **given: {name: given[name] for name in ("verify", "cert", "ca_file")},
+        lambda **given: {name: given[name] for name in ("verify", "cert")},
     )
     monkeypatch.setattr(remote_server, "check_certificate_files", lambda *_: None)
-    Client("https://x", auth="oauth", ca_file="ca.pem", **told)
+    Client(HTTPTarget("https://x", auth="oauth", **told))
     _, _, others, *own = made
-    assert others() == {"verify": True, "cert": None, "ca_file": "ca.pem"}
-    assert [one() for one in own] == ([{"verify": True, "cert": None, "ca_file": "ca.pem"} | told] if told else [])
+    ca_file = told.get("verify") or True
+    assert others() == {"verify": ca_file, "cert": None}
+    assert [one() for one in own] == (
+        [] if ca_file == "ca.pem" or not told else [{"verify": True, "cert": None} | told]
+    )
 
 
 @pytest.mark.parametrize(

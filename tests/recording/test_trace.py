@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, Context, Server, testing
+from dovetail import Client, CommandTarget, Context, Server, testing
 from dovetail.protocol.recording_format import Frame, RecordingHeader, read_frames
 from dovetail.recording.trace import RecordingWriter
 
@@ -85,7 +85,9 @@ async def test_one_variable_traces_everything(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("DOVETAIL_TRACE", str(tmp_path / "{name}.jsonl"))
     script = tmp_path / "child.py"
     script.write_text(PROGRAM)
-    async with Client([sys.executable, str(script)], name="parent", inherit_env=["DOVETAIL_TRACE"]) as client:
+    async with Client(
+        CommandTarget([sys.executable, str(script)], inherit_env=["DOVETAIL_TRACE"]), name="parent"
+    ) as client:
         assert await client.call("add", a=1, b=2) == 3
     for name in ("parent", "child"):
         assert ("server", "tools/call") in shown(frames(tmp_path / f"{name}.jsonl"))

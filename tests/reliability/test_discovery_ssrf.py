@@ -22,7 +22,7 @@ import pytest
 from harness import record_measurement
 
 from auth.guarded_server import GuardedServer, HttpReply, HttpRequest, User, oauth_settings, run_guarded_server
-from dovetail import Client, MCPError
+from dovetail import Client, HTTPTarget, MCPError
 from dovetail.auth import OAuth
 from transports.raw_server import create_tls_contexts
 
@@ -150,7 +150,9 @@ class Abroad(User):
 async def attempt(place: GuardedServer, user: User, tmp_path: Path, **settings: Any) -> MCPError | None:
     """Log in; what ended it."""
     try:
-        async with Client(place.url, auth=oauth_settings(user, **settings), ca_file=tmp_path / "both.pem") as client:
+        async with Client(
+            HTTPTarget(place.url, verify=tmp_path / "both.pem"), auth=oauth_settings(user, **settings)
+        ) as client:
             await client.ping()
     except MCPError as error:
         return error

@@ -213,12 +213,12 @@ def test_files_of_certificates_that_are_not_there_are_named(tmp_path: Path) -> N
     there.touch()
     check_certificate_files(None, None)
     check_certificate_files(there, (there, str(there)))
-    for ca_file, cert, said in (
-        ("no.pem", None, r"ca_file= .*'no\.pem'"),
+    for verify, cert, said in (
+        ("no.pem", None, r"verify= .*'no\.pem'"),
         (None, "no.pem", "cert= "),
         (None, (there, "key"), "cert= .*'key'"),
     ):
         with pytest.raises(FileNotFoundError, match=said):
-            check_certificate_files(ca_file, cert)
+            check_certificate_files(verify, cert)
         with pytest.raises(FileNotFoundError, match=said):
-            door("https://127.0.0.1:9/mcp", ca_file=ca_file, cert=cert)
+            door("https://127.0.0.1:9/mcp", verify=verify, cert=cert)

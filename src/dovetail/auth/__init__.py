@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dovetail.oauth.guard.verifiers import JWTVerifier as JWTVerifier
     from dovetail.oauth.guard.verifiers import StaticTokenVerifier as StaticTokenVerifier
     from dovetail.oauth.login.login_settings import BearerAuth as BearerAuth
+    from dovetail.oauth.login.login_settings import ClientAuth as ClientAuth
     from dovetail.oauth.login.login_settings import ClientCredentials as ClientCredentials
     from dovetail.oauth.login.login_settings import DeviceLogin as DeviceLogin
     from dovetail.oauth.login.login_settings import EnterpriseLogin as EnterpriseLogin
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _MODULE_BY_NAME = {
     "AuthorizationServer": "dovetail.auth.authorization_server_app",
     "BearerAuth": "dovetail.oauth.login.login_settings",
+    "ClientAuth": "dovetail.oauth.login.login_settings",
     "ClientCredentials": "dovetail.oauth.login.login_settings",
     "DeviceLogin": "dovetail.oauth.login.login_settings",
     "EnterpriseLogin": "dovetail.oauth.login.login_settings",

@@ -20,7 +20,7 @@ from dovetail.cli.target_argument import (
     build_client_options,
     parse_pairs,
 )
-from dovetail.client.targets import Client
+from dovetail.client.targets import Client, as_command_target
 from dovetail.error_context import add_context
 from dovetail.errors import InputRequestError, MCPError, ProcessStartError
 from dovetail.protocol.recording_format import Recorder
@@ -46,9 +46,9 @@ class CommandClient(Client):
         self.is_program = _is_program(target)
         self._runs_dovetail = isinstance(target, list) and tuple(target[: len(DOVETAIL_COMMAND)]) == DOVETAIL_COMMAND
         self._has_user_timeout = "timeout" in options  # the user says how long to wait
-        self._stderr_monitor = _StderrMonitor(options.get("stderr"))
+        self._stderr_monitor = _StderrMonitor(options.pop("stderr", None))
         if self.is_program:
-            options["stderr"] = self._stderr_monitor
+            target = as_command_target(target, stderr=self._stderr_monitor)
         super().__init__(target, **options)
 
     async def connect(self) -> None:

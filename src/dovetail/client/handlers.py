@@ -27,6 +27,7 @@ from dovetail.wire.content import TextContent
 from dovetail.wire.elicitation import ElicitRequestParams, ElicitResult
 from dovetail.wire.input_required import InputRequest
 from dovetail.wire.lifecycle import ClientCapabilities, ElicitationCapability, RootsCapability, SamplingCapability
+from dovetail.wire.logs import LoggingMessageNotificationParams
 from dovetail.wire.raw_message import decode_body
 from dovetail.wire.raw_message import to_plain as raw_plain
 from dovetail.wire.roots import ListRootsResult, Root
@@ -37,7 +38,7 @@ _MAX_ERROR_CHARS: Final = 300
 ElicitationHandler: TypeAlias = Callable[[ElicitRequestParams], Any]
 SamplingHandler: TypeAlias = Callable[[CreateMessageRequestParams], Any]
 RootsProvider: TypeAlias = Sequence[str | Path | Root] | Callable[[], Any]
-
+LogHandler: TypeAlias = Callable[[LoggingMessageNotificationParams], Any]
 
 InputRelay: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[Any]]
 

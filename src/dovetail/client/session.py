@@ -18,6 +18,7 @@ from dovetail.client.handlers import (
     ElicitationHandler,
     InputHandlers,
     InputRelay,
+    LogHandler,
     RootsProvider,
     SamplingHandler,
 )
@@ -58,7 +59,7 @@ class Session:
         url_elicitation_handler: ElicitationHandler | None = None,
         sampling_handler: SamplingHandler | None = None,
         roots: RootsProvider | None = None,
-        log_handler: Callable[[LoggingMessageNotificationParams], Any] | None = None,
+        log_handler: LogHandler | None = None,
         log_level: LoggingLevel | None = None,
         capabilities: ClientCapabilities | None = None,
         timeouts: Timeouts | None = None,

@@ -9,16 +9,18 @@ import logging
 import os
 import re
 import shlex
+import ssl
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict, TypeGuard, Unpack
 from urllib.parse import urlsplit
 
 from dovetail.client import client as caller
 from dovetail.client import sync_client
-from dovetail.client.handlers import ElicitationHandler, RootsProvider, SamplingHandler
+from dovetail.client.handlers import ElicitationHandler, LogHandler, RootsProvider, SamplingHandler
 from dovetail.client.option_checks import (
+    check_callable,
     check_durations,
     check_string_mapping,
     check_type,
@@ -27,21 +29,19 @@ from dovetail.client.option_checks import (
 )
 from dovetail.error_context import add_context, clip
 from dovetail.errors import ScriptNotFound
-from dovetail.oauth.login.login_settings import BearerAuth
+from dovetail.oauth.login.login_settings import BearerAuth, ClientAuth
 from dovetail.protocol.client_transport import ClientTransport, InProcessServer
 from dovetail.protocol.http_checks import LOOPBACK
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.middleware import Middleware
 from dovetail.protocol.negotiation import Era
 from dovetail.version import VERSION
+from dovetail.wire.base import JSONValue
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation
-from dovetail.wire.logs import LoggingLevel, LoggingMessageNotificationParams
-
-Target: TypeAlias = "str | Path | Sequence[str] | Mapping[str, Any] | Any"
+from dovetail.wire.logs import LoggingLevel
 
 log = logging.getLogger("dovetail")
 
-_DEFAULT_OPTIONS = {"verify": True, "inherit_env": "minimal"}
 _GENERIC_SCRIPT_NAMES = ("index", "main", "__main__", "cli")
 _BUILD_FOLDERS = ("dist", "build", "src", "lib", "bin", "out")
 _HEADER_NAME_PATTERN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -51,11 +51,122 @@ _ADDRESS_PATTERN = re.compile(
 _INTERPRETERS = {".py": [sys.executable, "-u"], ".js": ["node"], ".mjs": ["node"], ".ts": ["npx", "tsx"]}
 
 
-class Client(caller.Client):
-    """The caller's side of one server.
+class HTTPTarget:
+    """A server at a URL, with all options of its connection.
 
-    target: a URL; a command as a list; a script; a Server object; "unix:/path" or "tcp://host:port"; one entry of an
-    mcp.json. `name` is what the server is called in errors and logs.
+    verify: False accepts any certificate. A path is the file of a certificate authority. An `ssl.SSLContext` is used as
+    it is, for the server but not for an authorization server.
+    cert: the client's certificate: a file, or a file and the file of its key.
+    proxy: the URL of a proxy. By default, HTTPS_PROXY and NO_PROXY apply.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        auth: ClientAuth | None = None,
+        verify: bool | str | Path | ssl.SSLContext = True,
+        cert: str | Path | tuple[str | Path, str | Path] | None = None,
+        proxy: str | None = None,
+    ) -> None:
+        from dovetail.transports.http_client.http_client import parse_url
+
+        try:
+            parse_url(url)
+        except ValueError as exc:
+            raise ValueError(f"invalid URL: {exc}") from None  # it may contain a password
+        _check_headers(headers)
+        _check_certificates(verify, cert)
+        check_type("proxy", proxy, str, "a URL like http://proxy.example:3128")
+        self.url = url
+        self.headers = dict(headers or {})
+        self.auth = auth
+        self.verify = verify
+        self.cert = cert
+        self.proxy = proxy
+
+
+class CommandTarget:
+    """A server that the client starts as a process, with all options of the process.
+
+    command: a list of arguments, a script, or a command line as text.
+    env: variables to set. inherit_env: "minimal" passes what programs need to run, "all" passes everything, and a list
+    passes the names it matches as well, such as `["AWS_*"]`.
+    stderr: called with each line the server writes to stderr.
+    """
+
+    def __init__(
+        self,
+        command: str | Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        inherit_env: Literal["minimal", "all"] | Sequence[str] = "minimal",
+        cwd: str | Path | None = None,
+        stderr: Callable[[str], None] | None = None,
+    ) -> None:
+        argv = _split_command(command) if isinstance(command, str) else [*command]
+        if not argv:
+            raise ValueError("the command is empty")
+        if isinstance(command, str) and len(argv) == 1 and Path(argv[0]).suffix in _INTERPRETERS:
+            argv = _build_script_command(argv[0])
+        check_string_mapping("env", env)
+        check_type("cwd", cwd, (str, Path), "the path of a folder")
+        _check_inherit_env(inherit_env)
+        check_callable("stderr", stderr)
+        self.command = argv
+        self.env = dict(env or {})
+        self.inherit_env = inherit_env
+        self.cwd = cwd
+        self.stderr = stderr
+
+
+Target: TypeAlias = (
+    str
+    | Path
+    | Sequence[str]
+    | Mapping[str, JSONValue]
+    | InProcessServer
+    | ClientTransport
+    | HTTPTarget
+    | CommandTarget
+)
+
+
+class ClientOptions(TypedDict, total=False):
+    """The options of `Client` and `SyncClient`."""
+
+    name: str | None
+    headers: Mapping[str, str] | None
+    auth: ClientAuth | None
+    env: Mapping[str, str] | None
+    cwd: str | Path | None
+    elicitation_handler: ElicitationHandler | None
+    url_elicitation_handler: ElicitationHandler | None
+    sampling_handler: SamplingHandler | None
+    roots: RootsProvider | None
+    log_handler: LogHandler | None
+    log_level: LoggingLevel | None
+    protocol_version: str | Era | None
+    client_info: Implementation | None
+    capabilities: ClientCapabilities | None
+    timeout: float | Timeouts | None
+    limits: ClientLimits | None
+    cache: bool
+    validate_results: bool
+    middleware: Sequence[Middleware]
+    recording: str | Path | None
+
+
+class Client(caller.Client):
+    """A client of one server.
+
+    target: a URL, a command as a list, a script, a `Server`, "unix:/path", "tcp://host:port", an entry of an mcp.json,
+    an `HTTPTarget`, a `CommandTarget`, or a transport of your own.
+    name: the name of the server in errors and logs.
+    headers, auth: for a URL. env, cwd: for a command. `HTTPTarget` and `CommandTarget` have more options.
+    timeout: seconds for one request, or a `Timeouts`.
+    protocol_version: insist on a version, or on the newest version of the "handshake" or the "stateless" era.
     """
 
     def __init__(
@@ -63,13 +174,17 @@ class Client(caller.Client):
         target: Target,
         *,
         name: str | None = None,
-        protocol_version: str | Era | None = None,
+        headers: Mapping[str, str] | None = None,
+        auth: ClientAuth | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
         elicitation_handler: ElicitationHandler | None = None,
         url_elicitation_handler: ElicitationHandler | None = None,
         sampling_handler: SamplingHandler | None = None,
         roots: RootsProvider | None = None,
-        log_handler: Callable[[LoggingMessageNotificationParams], Any] | None = None,
+        log_handler: LogHandler | None = None,
         log_level: LoggingLevel | None = None,
+        protocol_version: str | Era | None = None,
         client_info: Implementation | None = None,
         capabilities: ClientCapabilities | None = None,
         timeout: float | Timeouts | None = None,
@@ -78,27 +193,13 @@ class Client(caller.Client):
         validate_results: bool = True,
         middleware: Sequence[Middleware] = (),
         recording: str | Path | None = None,
-        headers: Mapping[str, str] | None = None,
-        auth: Any = None,
-        ca_file: str | Path | None = None,
-        cert: str | Path | tuple[str | Path, str | Path] | None = None,
-        verify: bool = True,
-        proxy: str | None = None,
-        env: Mapping[str, str] | None = None,
-        inherit_env: Literal["minimal", "all"] | Sequence[str] = "minimal",
-        cwd: str | Path | None = None,
-        stderr: Any = None,
     ) -> None:
         check_type("name", name, str, "a text")
         check_type("limits", limits, ClientLimits, "a ClientLimits(...)")
         check_type("recording", recording, (str, Path), "the path of a file")
         limits, timeouts = limits or ClientLimits(), _build_timeouts(timeout)
         resolved = resolve_target(
-            target,
-            limits=limits,
-            timeouts=timeouts,
-            http={"headers": headers, "auth": auth, "ca_file": ca_file, "cert": cert, "verify": verify, "proxy": proxy},
-            process={"env": env, "inherit_env": inherit_env, "cwd": cwd, "stderr": stderr},
+            target, limits=limits, timeouts=timeouts, headers=headers, auth=auth, env=env, cwd=cwd
         )
         super().__init__(
             resolved.create_transport,
@@ -144,35 +245,103 @@ class ResolvedTarget:
 
 
 def resolve_target(
-    target: Target, *, limits: ClientLimits, timeouts: Timeouts, http: dict[str, Any], process: dict[str, Any]
+    target: Target | ResolvedTarget,
+    *,
+    limits: ClientLimits,
+    timeouts: Timeouts,
+    headers: Mapping[str, str] | None = None,
+    auth: ClientAuth | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
 ) -> ResolvedTarget:
+    http_options, process_options = {"headers": headers, "auth": auth}, {"env": env, "cwd": cwd}
+    name = None
+    if isinstance(target, Mapping):
+        name, target = _parse_entry(target)
+    elif isinstance(target, str) and target.startswith(("http://", "https://")):
+        target = HTTPTarget(target)
+    elif _is_command(target):
+        target = as_command_target(target)
+    if isinstance(target, HTTPTarget):
+        _reject_options("a command", process_options)
+        resolved = _resolve_http(_add_http_options(target, headers, auth), limits, timeouts)
+    elif isinstance(target, CommandTarget):
+        _reject_options("a URL", http_options)
+        resolved = _resolve_command(_add_process_options(target, env, cwd), limits)
+    else:
+        _reject_options("a URL", http_options)
+        _reject_options("a command", process_options)
+        resolved = _resolve_object(target, limits, timeouts)
+    return resolved if name is None else ResolvedTarget(name, resolved.key, resolved.create_transport)
+
+
+def _resolve_object(target: Target | ResolvedTarget, limits: ClientLimits, timeouts: Timeouts) -> ResolvedTarget:
     if isinstance(target, ResolvedTarget):
         return target
-    if isinstance(target, Mapping):
-        return _resolve_entry(target, limits, timeouts, http, process)
-    if isinstance(target, str) and target.startswith(("http://", "https://")):
-        _reject_options("a command", process)
-        return _resolve_url(target, limits, timeouts, http)
-    _reject_options("a URL", http)
     if isinstance(target, str) and target.startswith(("unix:", "tcp:")):
-        _reject_options("a command", process)
         return _resolve_socket(target, limits, timeouts)
-    if isinstance(target, str | Path):
-        return _resolve_command(_build_script_command(target), limits, process)
-    if isinstance(target, Sequence) and target and all(isinstance(argument, str) for argument in target):
-        return _resolve_command(target, limits, process)
-    _reject_options("a command", process)
     if isinstance(target, InProcessServer) and not isinstance(target, type):
         return _resolve_server(target)
+    if isinstance(target, ClientTransport) and not isinstance(target, type):
+        return ResolvedTarget(type(target).__name__, None, lambda: target)
     raise TypeError(
-        "a client's target is a URL, a command as a list of words, a script, a Server, 'unix:/path', "
-        f"'tcp://host:port' or an entry of an mcp.json, not {target!r}"
+        "the target must be a URL, a command as a list, a script, a Server, 'unix:/path', 'tcp://host:port', an entry "
+        f"of an mcp.json, an HTTPTarget, a CommandTarget or a transport, not {target!r}"
     )
 
 
-def _reject_options(target_kind: str, options: dict[str, Any]) -> None:
+def _is_command(target: object) -> TypeGuard[str | Path | Sequence[str]]:
+    if isinstance(target, str):
+        return not target.startswith(("http://", "https://", "unix:", "tcp:"))
+    if isinstance(target, Path):
+        return True
+    return isinstance(target, Sequence) and bool(target) and all(isinstance(argument, str) for argument in target)
+
+
+def as_command_target(target: Target, *, stderr: Callable[[str], None] | None = None) -> Target:
+    """Return a script, a command or an entry with a command as a `CommandTarget`, and any other target unchanged.
+
+    stderr: set it unless the target has one.
+    """
+    if isinstance(target, Mapping) and isinstance(target.get("command"), str):
+        _, target = _parse_entry(target)
+    if isinstance(target, CommandTarget):
+        return _copy_command(target, stderr=target.stderr or stderr)
+    if not _is_command(target):
+        return target
+    argv = _build_script_command(target) if isinstance(target, str | Path) else target
+    return CommandTarget(argv, stderr=stderr)
+
+
+def _copy_command(target: CommandTarget, **changes: Any) -> CommandTarget:
+    options = {name: getattr(target, name) for name in ("env", "inherit_env", "cwd", "stderr")}
+    return CommandTarget(target.command, **options | changes)
+
+
+def _add_http_options(target: HTTPTarget, headers: Mapping[str, str] | None, auth: ClientAuth | None) -> HTTPTarget:
+    if headers is None and auth is None:
+        return target
+    check_string_mapping("headers", headers)
+    return HTTPTarget(
+        target.url,
+        headers={**target.headers, **(headers or {})},
+        auth=target.auth if auth is None else auth,
+        verify=target.verify,
+        cert=target.cert,
+        proxy=target.proxy,
+    )
+
+
+def _add_process_options(target: CommandTarget, env: Mapping[str, str] | None, cwd: str | Path | None) -> CommandTarget:
+    if env is None and cwd is None:
+        return target
+    check_string_mapping("env", env)
+    return _copy_command(target, env={**target.env, **(env or {})}, cwd=cwd or target.cwd)
+
+
+def _reject_options(target_kind: str, options: Mapping[str, object]) -> None:
     for name, value in options.items():
-        if value is not None and value != _DEFAULT_OPTIONS.get(name):
+        if value is not None:
             raise TypeError(f"{name}= is only for {target_kind}")
 
 
@@ -182,67 +351,67 @@ def _resolve_server(server: InProcessServer) -> ResolvedTarget:
     return ResolvedTarget(server.name, None, lambda: MemoryClient(server.open_connection, server.start, server.stop))
 
 
-def _resolve_url(url: str, limits: ClientLimits, timeouts: Timeouts, options: dict[str, Any]) -> ResolvedTarget:
-    from dovetail.transports.http_client.http_client import parse_url
+def _resolve_http(target: HTTPTarget, limits: ClientLimits, timeouts: Timeouts) -> ResolvedTarget:
     from dovetail.transports.http_client.streamable_http import StreamableHTTPClient
 
-    try:
-        parse_url(url)
-    except ValueError as exc:
-        raise ValueError(f"no client can be made for this URL: {exc}") from None
-    _check_http_options(options)
-    options = _add_authorizer(url, timeouts, options)
-    parts = urlsplit(url)
+    options = _build_http_options(target, timeouts)
+    parts = urlsplit(target.url)
     name = _truncate(parts.netloc + parts.path.rstrip("/"))
-    return ResolvedTarget(name, url, lambda: StreamableHTTPClient(url, limits, timeouts, **options))
+    return ResolvedTarget(name, target.url, lambda: StreamableHTTPClient(target.url, limits, timeouts, **options))
 
 
-def _check_http_options(options: dict[str, Any]) -> None:
+def _check_headers(headers: Mapping[str, str] | None) -> None:
     from dovetail.transports.http_client.http_client import RESERVED_HEADERS
+
+    check_string_mapping("headers", headers)
+    for name, value in (headers or {}).items():
+        if not _HEADER_NAME_PATTERN.fullmatch(name) or not value.isprintable():
+            raise ValueError(f"headers= contains {clip(name)!r}, which cannot be sent: a header is one line of text")
+        if name.lower().encode() in RESERVED_HEADERS:
+            raise ValueError(f"headers= contains {name!r}, which the client sets itself")
+
+
+def _check_certificates(verify: object, cert: object) -> None:
     from dovetail.transports.http_client.remote_server import check_certificate_files
 
-    check_string_mapping("headers", options["headers"])
-    for name, value in (options["headers"] or {}).items():
-        if not _HEADER_NAME_PATTERN.fullmatch(name) or not value.isprintable():
-            raise ValueError(f"headers= holds {clip(name)!r}, which cannot be sent: a header is one line of text")
-        if name.lower().encode() in RESERVED_HEADERS:
-            raise ValueError(f"headers= holds {name!r}, which the client writes itself")
-    for option in ("ca_file", "cert"):
-        paths = options[option]
-        for path in paths if isinstance(paths, tuple) else (paths,):
-            check_type(option, path, (str, Path), "the path of a file")
-    check_certificate_files(options["ca_file"], options["cert"])
-    check_type("verify", options["verify"], bool, "True or False; a certificate authority of your own is ca_file=")
-    check_type("proxy", options["proxy"], str, "a URL like http://proxy.example:3128")
+    check_type(
+        "verify", verify, (bool, str, Path, ssl.SSLContext), "True, False, the path of a CA file or an ssl.SSLContext"
+    )
+    for path in cert if isinstance(cert, tuple) else (cert,):
+        check_type("cert", path, (str, Path), "the path of a file")
+    if isinstance(verify, ssl.SSLContext) and cert is not None:
+        raise ValueError("cert= cannot be combined with an ssl.SSLContext: call its load_cert_chain() instead")
+    check_certificate_files(verify, cert)
 
 
-def _add_authorizer(url: str, timeouts: Timeouts, options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a channel, with whoever knows its credentials; a login outlives the channels it is used on."""
-    auth = options["auth"]
-    other_options = {name: value for name, value in options.items() if name != "auth"}
+def _build_http_options(target: HTTPTarget, timeouts: Timeouts) -> dict[str, Any]:
+    """Return the options of the transport. A login outlives the transports it is used on."""
+    options: dict[str, Any] = {"verify": target.verify, "cert": target.cert, "proxy": target.proxy}
+    headers, auth = target.headers, target.auth
     if auth is None:
-        return other_options
-    if any(name.lower() == "authorization" for name in other_options["headers"] or ()):
-        raise ValueError("headers= and auth= both say who is calling: leave Authorization out of headers=, or auth=")
-    parts = urlsplit(url)
+        return options | {"headers": headers or None}
+    if any(name.lower() == "authorization" for name in headers):
+        raise ValueError("headers= contains Authorization, and auth= is set too: pass only one of them")
+    parts = urlsplit(target.url)
     if parts.scheme == "http" and parts.hostname not in LOOPBACK:
-        log.warning("the credentials for %s travel in the clear, where others can read and use them", parts.netloc)
+        log.warning("the credentials for %s are sent unencrypted: use https", parts.netloc)
+    if isinstance(auth, str) and auth != "oauth":
+        auth = BearerAuth(auth)
     if isinstance(auth, BearerAuth):
-        return other_options | {
-            "headers": {**(other_options["headers"] or {}), "Authorization": f"Bearer {auth.token}"}
-        }
+        return options | {"headers": {**headers, "Authorization": f"Bearer {auth.token}"}}
     from dovetail.auth.authorizer import create_authorizer
     from dovetail.transports.http_client.remote_server import create_http_client
 
-    client_options = {name: value for name, value in other_options.items() if name != "headers"}
-    create_client = functools.partial(create_http_client, **client_options, connect_timeout=timeouts.connect)
-    if client_options["verify"] and client_options["cert"] is None:
-        return other_options | {"authorizer": create_authorizer(url, auth, create_client)}
-    # What is said of the server's certificate, or shown to it, is not for whomever it names.
-    create_verifying_client = functools.partial(
-        create_http_client, **client_options | {"verify": True, "cert": None}, connect_timeout=timeouts.connect
-    )
-    return other_options | {"authorizer": create_authorizer(url, auth, create_verifying_client, create_client)}
+    create_client = functools.partial(create_http_client, **options, connect_timeout=timeouts.connect)
+    # Other servers see neither the client's certificate nor a setting that is about this server.
+    verifies_others = target.verify if isinstance(target.verify, str | Path) else True
+    other_options = options | {"verify": verifies_others, "cert": None}
+    if other_options == options:
+        authorizer = create_authorizer(target.url, auth, create_client)
+    else:
+        create_other_client = functools.partial(create_http_client, **other_options, connect_timeout=timeouts.connect)
+        authorizer = create_authorizer(target.url, auth, create_other_client, create_client)
+    return options | {"headers": headers or None, "authorizer": authorizer}
 
 
 def _resolve_socket(target: str, limits: ClientLimits, timeouts: Timeouts) -> ResolvedTarget:
@@ -262,28 +431,27 @@ def _resolve_socket(target: str, limits: ClientLimits, timeouts: Timeouts) -> Re
     return ResolvedTarget(target, target, lambda: create_client(host=host, port=port))
 
 
-def _resolve_command(command: Sequence[str], limits: ClientLimits, options: dict[str, Any]) -> ResolvedTarget:
+def _resolve_command(target: CommandTarget, limits: ClientLimits) -> ResolvedTarget:
     from dovetail.transports.stdio_client import StdioClient
 
-    argv = [*command]
-    _check_process_options(options)
-    options = {"inherit" if name == "inherit_env" else name: value for name, value in options.items()}
-    key = hashlib.sha256("\0".join([*argv, str(options["cwd"])]).encode()).hexdigest()
+    argv = target.command
+    options: dict[str, Any] = {
+        "env": target.env or None,
+        "inherit": target.inherit_env,
+        "cwd": target.cwd,
+        "stderr": target.stderr,
+    }
+    key = hashlib.sha256("\0".join([*argv, str(target.cwd)]).encode()).hexdigest()
     return ResolvedTarget(_shorten_command(argv), key, lambda: StdioClient(limits.max_response_bytes, argv, **options))
 
 
-def _check_process_options(options: dict[str, Any]) -> None:
-    check_string_mapping("env", options["env"])
-    check_type("cwd", options["cwd"], (str, Path), "the path of a folder")
-    inherit, stderr = options["inherit_env"], options["stderr"]
+def _check_inherit_env(inherit: object) -> None:
     if inherit not in ("minimal", "all") and (
         isinstance(inherit, str | bytes)
         or not isinstance(inherit, Sequence)
         or not all(isinstance(name, str) for name in inherit)
     ):
         raise TypeError(f"inherit_env= must be 'minimal', 'all' or a list of names, not {describe_value(inherit)}")
-    if stderr not in (None, "inherit") and not callable(stderr) and not hasattr(stderr, "write"):
-        raise TypeError(f"stderr= must be a function, a text stream or 'inherit', not {describe_value(stderr)}")
 
 
 def _shorten_command(argv: Sequence[str]) -> str:
@@ -354,42 +522,31 @@ def _split_command(text: str) -> list[str]:
         return text.split()
 
 
-def _resolve_entry(
-    entry: Mapping[str, Any], limits: ClientLimits, timeouts: Timeouts, http: dict[str, Any], process: dict[str, Any]
-) -> ResolvedTarget:
-    """One server of an mcp.json, or a whole one that holds only one."""
+def _parse_entry(entry: Mapping[str, Any]) -> tuple[str | None, HTTPTarget | CommandTarget]:
+    """Return the name and the target of an entry of an mcp.json, or of an mcp.json with a single entry."""
     servers = entry.get("mcpServers") or entry.get("servers")
     if isinstance(servers, Mapping):
         if len(servers) != 1:
-            raise ValueError(f"the configuration names {len(servers)} servers; give one of its entries")
+            raise ValueError(f"the configuration has {len(servers)} servers: pass one of its entries")
         ((name, server_entry),) = servers.items()
         if not isinstance(server_entry, Mapping):
             raise ValueError(
-                f"the entry {clip(str(name))!r} of the mcp.json is {describe_value(server_entry)}, not an object"
+                f"the entry {clip(str(name))!r} of the mcp.json must be an object, not {describe_value(server_entry)}"
             )
-        resolved = _resolve_entry(server_entry, limits, timeouts, http, process)
-        return ResolvedTarget(str(name), resolved.key, resolved.create_transport)
+        return str(name), _parse_entry(server_entry)[1]
     url = entry.get("url") or entry.get("serverUrl") or entry.get("httpUrl")
     if isinstance(url, str):
-        _reject_options("a command", process)
-        check_string_mapping("headers", entry.get("headers"))
-        check_string_mapping("headers", http["headers"])
-        headers = {**(entry.get("headers") or {}), **(http["headers"] or {})}
-        return _resolve_url(url, limits, timeouts, http | {"headers": headers or None})
+        return None, HTTPTarget(url, headers=entry.get("headers"))
     if isinstance(entry.get("command"), str):
-        _reject_options("a URL", http)
-        check_string_mapping("env", entry.get("env"))
-        check_string_mapping("env", process["env"])
         check_type("args", entry.get("args"), list, "a list of texts")
-        env = {**(entry.get("env") or {}), **(process["env"] or {})}
-        options = process | {"env": env or None, "cwd": process["cwd"] or entry.get("cwd")}
-        return _resolve_command([entry["command"], *map(str, entry.get("args") or ())], limits, options)
+        command = [entry["command"], *map(str, entry.get("args") or ())]
+        return None, CommandTarget(command, env=entry.get("env"), cwd=entry.get("cwd"))
     keys = ", ".join(clip(str(key)) for key in entry) or "nothing"
     raise ValueError(f"an entry of an mcp.json needs a command or a url; this one has {keys}")
 
 
 class SyncClient(sync_client.SyncClient):
-    """The caller's side of one server, for code that does not await; all else is as with `Client`."""
+    """A client of one server for code that does not await. The options are those of `Client`."""
 
-    def __init__(self, target: Target, **options: Any) -> None:
+    def __init__(self, target: Target, **options: Unpack[ClientOptions]) -> None:
         super().__init__(Client(target, **options))

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from dovetail.client.mounted_client import InputFilter, MountedClient
 from dovetail.client.subscription import ChangeEvent
-from dovetail.client.targets import Client
+from dovetail.client.targets import Client, CommandTarget, HTTPTarget
 from dovetail.error_context import add_context, clip
 from dovetail.errors import AuthError, MCPError, ProcessStartError, RequestTimeout, TransportError
 from dovetail.host.config.secret_lookup import SecretNotFound, mask_error
@@ -546,6 +546,12 @@ def _describe_target(target: Any) -> Any:
             return {"target": str(target)}
         case list() | tuple():
             return {"command": str(target[0]) if target else "", "args": [str(arg) for arg in target[1:]]}
+        case HTTPTarget():
+            return {"target": target.url}
+        case CommandTarget():
+            program, *args = target.command
+            entry = {"command": program, "args": args, "env": target.env, "cwd": target.cwd and str(target.cwd)}
+            return _describe_target(entry)
         case Mapping() if target.get("url"):
             return {"target": str(target["url"])}
         case Mapping():

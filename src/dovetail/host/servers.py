@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
-from dovetail.client.targets import Client
+from dovetail.client.targets import Client, as_command_target
 from dovetail.error_context import add_context, clip
 from dovetail.errors import MCPError, NotSupported, PolicyError
 from dovetail.host.authorization import RequestAuthorizer
@@ -116,28 +116,26 @@ class ManagedServers:
 
         async def create_client(**extra_options: Any) -> Client:
             # Looking up a secret may take a while.
-            resolved_target = (
+            resolved_target: Any = (
                 await asyncio.to_thread(target)
                 if callable(target) and not isinstance(target, InProcessServer)
                 else target
             )
             client_options: dict[str, Any] = {
-                **(stderr_options if _is_process(resolved_target) else {}),
                 **input_handlers.client_options(),
                 **options,
                 **extra_options,
             }
             for value in (resolved_target, client_options):
                 self._register_secrets(value)
-            return Client(resolved_target, name=name, log_handler=emit_log, **client_options)
+            monitored_target = as_command_target(resolved_target, stderr=emit_stderr)
+            return Client(monitored_target, name=name, log_handler=emit_log, **client_options)
 
         def emit_log(message: Any) -> None:
             self.tell(HostEvent(kind="server.log", server=name, new=message.level, details=message))
 
         def emit_stderr(line: str) -> None:
             self.tell(HostEvent(kind="server.stderr", server=name, new=self.secrets.mask(line)))
-
-        stderr_options = {"stderr": emit_stderr}
 
         async def authorize_start() -> None:
             request = PolicyRequest(
@@ -177,7 +175,7 @@ class ManagedServers:
 
     def _register_secrets(self, settings: Any) -> None:
         for key in ("env", "headers"):
-            members = settings.get(key) if isinstance(settings, Mapping) else None
+            members = settings.get(key) if isinstance(settings, Mapping) else getattr(settings, key, None)
             if isinstance(members, Mapping):
                 self.secrets.remember_named(members)
 
@@ -393,14 +391,6 @@ class ManagedServers:
             name = f"{managed_server.name}.{definition.name}"
             text = f"{name}: its definition changed while it was asked about; call it again"
             raise add_context(PolicyError(text), server=managed_server.name)
-
-
-def _is_process(target: Any) -> bool:
-    if isinstance(target, Mapping):
-        return "command" in target
-    if isinstance(target, str):
-        return "://" not in target and not target.startswith("unix:")
-    return isinstance(target, Path | list | tuple)
 
 
 def _create_pin_store(pins: PinStore | str | Path | None, grants: GrantStore) -> PinStore:

@@ -96,6 +96,7 @@ class Authorizer(Protocol):
         ...
 
 
+@runtime_checkable
 class ClientTransport(Protocol):
     """One way to a server."""
 

@@ -137,7 +137,7 @@ def logout(ctx: click.Context, **params: Any) -> int:
         return error_report.EXIT_AUTH
 
     async def run() -> None:
-        create_client = functools.partial(create_http_client, None, None, True, None, Timeouts().connect)
+        create_client = functools.partial(create_http_client, None, True, None, Timeouts().connect)
         was_revoked = await create_authorizer(url, "oauth", create_client).log_out()
         note = "and the authorization server was told" if was_revoked else "the authorization server was not told"
         click.echo(output.format_json({"revoked": was_revoked}) if options.json else f"logged out at {url}; {note}")

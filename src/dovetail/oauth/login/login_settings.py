@@ -5,7 +5,7 @@ What cannot work is refused when it is said, not at the first login.
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from dovetail.oauth.metadata import is_secure_url, parse_web_url
@@ -173,6 +173,10 @@ class WorkloadIdentity(RedactedStruct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _check_token("assertion", self.assertion)
         _check_scopes_and_issuer(self)
+
+
+# "oauth", or a bearer token, or one of the login settings.
+ClientAuth: TypeAlias = str | BearerAuth | OAuth | ClientCredentials | DeviceLogin | EnterpriseLogin | WorkloadIdentity
 
 
 def get_signer(settings: Any) -> Signer | None:

@@ -53,9 +53,8 @@ class RemoteServer:
         max_response_bytes: int,
         connect_timeout: float,
         headers: Mapping[str, str] | None = None,
-        ca_file: str | Path | None = None,
         cert: str | Path | tuple[str | Path, str | Path] | None = None,
-        verify: bool = True,
+        verify: bool | str | Path | ssl.SSLContext = True,
         proxy: str | None = None,
         authorizer: Authorizer | None = None,
     ) -> None:
@@ -65,7 +64,7 @@ class RemoteServer:
         self._login_tasks: set[asyncio.Task[bool]] = set()
         self._headers = [(name.lower().encode("latin-1"), value.encode()) for name, value in (headers or {}).items()]
         self._http_client = create_http_client(
-            ca_file, cert, verify, proxy, connect_timeout, limits=FetchLimits(max_body_bytes=max_response_bytes)
+            cert, verify, proxy, connect_timeout, limits=FetchLimits(max_body_bytes=max_response_bytes)
         )
 
     @property
@@ -312,33 +311,34 @@ def _get_address(url: str) -> str:
 
 
 def create_http_client(
-    ca_file: str | Path | None,
     cert: str | Path | tuple[str | Path, str | Path] | None,
-    verify: bool,
+    verify: bool | str | Path | ssl.SSLContext,
     proxy: str | None,
     connect_timeout: float,
     **client_options: Any,
 ) -> HTTPClient:
-    """An HTTP client with a user's plain settings."""
+    """Create an HTTP client with a user's settings."""
     return HTTPClient(
-        tls=_create_tls_context(ca_file, cert, verify), proxy=proxy, connect_timeout=connect_timeout, **client_options
+        tls=_create_tls_context(verify, cert), proxy=proxy, connect_timeout=connect_timeout, **client_options
     )
 
 
-def check_certificate_files(ca_file: Any, cert: Any) -> None:
-    """FileNotFoundError unless the files of certificates are there."""
-    for option, paths in (("ca_file", ca_file), ("cert", cert)):
+def check_certificate_files(verify: object, cert: object) -> None:
+    """Raise FileNotFoundError unless the files of certificates exist."""
+    for option, paths in (("verify", verify), ("cert", cert)):
         for path in paths if isinstance(paths, tuple) else (paths,):
-            if path is not None and not Path(path).is_file():
-                raise FileNotFoundError(f"{option}= names a file that is not there: {str(path)!r}")
+            if isinstance(path, str | Path) and not Path(path).is_file():
+                raise FileNotFoundError(f"{option}= names a file that does not exist: {str(path)!r}")
 
 
-def _create_tls_context(ca_file: Any, cert: Any, verify: bool) -> ssl.SSLContext | None:
-    if ca_file is None and cert is None and verify:
+def _create_tls_context(verify: bool | str | Path | ssl.SSLContext, cert: Any) -> ssl.SSLContext | None:
+    if isinstance(verify, ssl.SSLContext):
+        return verify
+    if verify is True and cert is None:
         return None
-    check_certificate_files(ca_file, cert)
-    context = ssl.create_default_context(cafile=str(ca_file) if ca_file is not None else None)
-    if not verify:
+    check_certificate_files(verify, cert)
+    context = ssl.create_default_context(cafile=None if isinstance(verify, bool) else str(verify))
+    if verify is False:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if cert is not None:
