@@ -34,7 +34,7 @@ SECTIONS: dict[str, list[str]] = {
         "guide/agent",
         "guide/migrating",
     ],
-    "Concepts": ["protocol", "schemas", "reliability", "performance", "rough-edges"],
+    "Concepts": ["protocol", "schemas", "reliability", "performance", "stability", "rough-edges"],
     "Commands": ["commands/README"],
     "Reference": ["reference"],
     "Glossary": ["glossary"],

@@ -1,20 +1,38 @@
-"""Names that are loaded when they are first used: a program pays for what it takes."""
+"""Public names that are loaded when they are first used, and names and parameters that are deprecated."""
 
 import sys
+import warnings
 from collections.abc import Callable, Mapping
+from functools import wraps
 from importlib import import_module
-from typing import Any
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Deprecation(NamedTuple):
+    """An old name or parameter. `replacement` is what to write instead, `removed_in` a version such as "0.4"."""
+
+    replacement: str
+    removed_in: str
+
+
+# Public names by module and old name, such as "dovetail.host.Terms". The replacement is in the same module.
+DEPRECATED_NAMES: Final[dict[str, Deprecation]] = {}
+# Parameters by function and old name, such as "Client.timeouts". `deprecated_parameter` adds them.
+DEPRECATED_PARAMETERS: Final[dict[str, Deprecation]] = {}
 
 
 def create_lazy_loader(
     package: str, module_names: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and the `__dir__` of a package, given the module each of its names lives in."""
+    """Return the `__getattr__` and the `__dir__` of a package, given the module of each name."""
 
     def load(name: str) -> Any:
         module_name = module_names.get(name)
         if module_name is None:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            return _load_deprecated(package, name)
         value = getattr(import_module(module_name), name)
         setattr(sys.modules[package], name, value)
         return value
@@ -23,3 +41,39 @@ def create_lazy_loader(
         return sorted({*vars(sys.modules[package]), *module_names})
 
     return load, list_names
+
+
+def _load_deprecated(package: str, name: str) -> Any:
+    deprecation = DEPRECATED_NAMES.get(f"{package}.{name}")
+    if deprecation is None:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    _warn(f"{package}.{name}", f"{package}.{deprecation.replacement}", deprecation.removed_in, stacklevel=4)
+    return getattr(sys.modules[package], deprecation.replacement)
+
+
+def deprecated_parameter(old: str, new: str, *, removed_in: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let a function take a renamed parameter by its old name, with a warning."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        name = function.__qualname__.removesuffix(".__init__")
+        DEPRECATED_PARAMETERS[f"{name}.{old}"] = Deprecation(new, removed_in)
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            if old in kwargs:
+                if new in kwargs:
+                    raise TypeError(f"{name}() takes {new}= or its old name {old}=, not both")
+                _warn(f"{old}= of {name}()", f"{new}=", removed_in, stacklevel=3)
+                kwargs[new] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def _warn(old: str, new: str, removed_in: str, *, stacklevel: int) -> None:
+    from dovetail.errors import DovetailDeprecationWarning
+
+    message = f"{old} is deprecated and will be removed in dovetail {removed_in}: use {new}"
+    warnings.warn(message, DovetailDeprecationWarning, stacklevel=stacklevel)
