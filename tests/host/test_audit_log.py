@@ -47,20 +47,20 @@ def test_what_is_written(tmp_path: Path) -> None:
     about: dict[str, Any] = {"kind": "tool.call", "tool": "create_issue"}
     reason = "mine — allow, server github"
     assert parts[1:] == [
-        Event(event="decision", at=1.0, server="github", facts=about | {
+        Event(event="decision", at=1.0, server="github", data=about | {
             "arguments": looks, "verdict": "allow", "tier": "user", "reason": reason,
         }),
-        Event(event="consent", at=2.0, server="github", facts=about | {"answer": "allow"}),
-        Event(event="call", at=3.0, server="github", facts=about | {
+        Event(event="consent", at=2.0, server="github", data=about | {"answer": "allow"}),
+        Event(event="call", at=3.0, server="github", data=about | {
             "arguments": looks, "outcome": "ok", "ms": 12.3, "result_bytes": 7,
         }),
-        Event(event="call", at=4.0, server="github", facts=about | {
+        Event(event="call", at=4.0, server="github", data=about | {
             "arguments": looks, "outcome": "failed", "ms": 1, "error": "no such repository",
         }),
-        Event(event="state", at=5.0, server="github", facts={
+        Event(event="state", at=5.0, server="github", data={
             "old": "starting", "new": "failed", "reason": "it ended with 1",
         }),
-        Event(event="reload", at=6.0, facts={"files": 2}),
+        Event(event="reload", at=6.0, data={"files": 2}),
     ]  # fmt: skip
     if sys.platform != "win32":
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -85,8 +85,8 @@ def test_large_values_are_told_by_their_shape(tmp_path: Path) -> None:
     with journal(tmp_path / "j", values=True) as kept:
         kept.call(PolicyRequest(server="s", tool="t", arguments={"q": "x" * 100_000}), "ok", 1, error="e" * 100_000)
     (one,) = events(tmp_path / "j")
-    assert one.facts["arguments"] == {"…": {"q": "string(100000)"}}
-    assert len(one.facts["error"]) == 1000
+    assert one.data["arguments"] == {"…": {"q": "string(100000)"}}
+    assert len(one.data["error"]) == 1000
 
 
 def test_nothing_in_it_acts_on_a_terminal(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_nothing_in_it_acts_on_a_terminal(tmp_path: Path) -> None:
         kept.tap("s")("client", json.dumps({"x": hostile}).encode(), ())
     data = (tmp_path / "j").read_bytes()
     assert not [one for one in data if one != 0x0A and not 0x20 <= one < 0x7F]
-    assert events(tmp_path / "j")[0].facts["error"] == hostile
+    assert events(tmp_path / "j")[0].data["error"] == hostile
 
 
 def test_messages_can_be_kept_too(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_full_one_is_moved_aside(tmp_path: Path) -> None:
             kept.write("n", number=number)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["j", "j.1", "j.2", "j.lock"]
     assert all(one.stat().st_size <= 500 for one in tmp_path.iterdir())
-    numbers = [one.facts["number"] for one in events(path)]
+    numbers = [one.data["number"] for one in events(path)]
     assert numbers == [*range(numbers[0], 40)]
     assert 10 < len(numbers) < 40
 
@@ -134,7 +134,7 @@ def test_without_older_ones(tmp_path: Path) -> None:
         for number in range(40):
             kept.write("n", number=number)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["j", "j.lock"]
-    assert events(tmp_path / "j")[-1].facts["number"] == 39
+    assert events(tmp_path / "j")[-1].data["number"] == 39
 
 
 def test_a_file_taken_away_is_begun_again(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_several_processes_lose_and_mix_nothing(tmp_path: Path) -> None:
     assert [writer.returncode for writer in writers] == [0] * 3
     found = events(path)
     for number in range(3):
-        assert sorted(one.facts["number"] for one in found if one.server == str(number)) == [*range(200)]
+        assert sorted(one.data["number"] for one in found if one.server == str(number)) == [*range(200)]
 
 
 def test_what_cannot_be_written_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

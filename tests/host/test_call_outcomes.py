@@ -60,4 +60,4 @@ def test_a_journal_has_what_was_told(tmp_path: Path) -> None:
     _, *kept = read_audit_log(tmp_path / "journal.jsonl")
     told: list[Any] = [*kept]
     assert [(one.event, one.server) for one in told] == [("call", "s"), ("state", "s")]
-    assert (told[0].facts["outcome"], told[1].facts["new"]) == ("ok", "ready")
+    assert (told[0].data["outcome"], told[1].data["new"]) == ("ok", "ready")

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -121,10 +122,36 @@ def test_the_number_of_an_exchange_is_no_header() -> None:
 
 
 def test_events_are_for_those_who_ask() -> None:
-    happened = Event(event="call", at=1.0, server="s", facts={"ms": 3})
+    happened = Event(event="call", at=1.0, server="s", data={"ms": 3})
     parts = [RecordingHeader(recording=FORMAT_VERSION), happened, Frame(at=2.0, to="server", message={}, server="s")]
     lines = b"".join(map(encode_line, parts)).splitlines()
     assert [*read_parts(lines)] == parts
     assert [*read_frames(lines)] == [parts[0], parts[2]]
     with pytest.raises(ValueError, match="line 1"):
         list(read_parts([b'{"event":5}']))
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_recordings_of_every_format_can_be_read(number: int) -> None:
+    path = Path(__file__).parent / "recordings" / f"format_{number}.jsonl"
+    header, request, response, text, decision, reload = read_parts(path.read_bytes().splitlines())
+    assert header == RecordingHeader(recording=number, started_at="2025-11-25T12:00:00.000Z", server="weather")
+    assert request == Frame(
+        at=0.5,
+        to="server",
+        message={"jsonrpc": "2.0", "id": 1, "method": "tools/list"},
+        headers={"authorization": "***"},
+        exchange=1,
+    )
+    assert isinstance(response, Frame)
+    assert (response.to, response.status) == ("client", 200)
+    assert isinstance(text, Frame)
+    assert text.text == "not JSON"
+    assert decision == Event(event="decision", at=1.0, server="weather", data={"tool": "forecast", "ms": 3})
+    assert reload == Event(event="reload", at=2.0)
+
+
+def test_the_newest_format_is_written() -> None:
+    assert encode_line(RecordingHeader(recording=FORMAT_VERSION, started_at="now")).startswith(
+        b'{"recording":2,"started_at":'
+    )

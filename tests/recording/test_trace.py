@@ -50,7 +50,7 @@ CALL = [("server", "tools/call"), ("client", "notifications/progress"), ("client
 @pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
 @pytest.mark.parametrize("transport", ["memory", "http", "tcp"])
 async def test_a_server_traces_itself(tmp_path: Path, transport: str, revision: str) -> None:
-    file = tmp_path / "trace.jsonl"
+    file = tmp_path / "recording.jsonl"
     async with testing.connect(
         server(recording=file), transport=transport, protocol_version=revision, headers=_secret(transport)
     ) as client:
@@ -82,11 +82,11 @@ async def test_a_client_traces_itself(tmp_path: Path) -> None:
 
 
 async def test_one_variable_traces_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOVETAIL_TRACE", str(tmp_path / "{name}.jsonl"))
+    monkeypatch.setenv("DOVETAIL_RECORDING", str(tmp_path / "{name}.jsonl"))
     script = tmp_path / "child.py"
     script.write_text(PROGRAM)
     async with Client(
-        CommandTarget([sys.executable, str(script)], inherit_env=["DOVETAIL_TRACE"]), name="parent"
+        CommandTarget([sys.executable, str(script)], inherit_env=["DOVETAIL_RECORDING"]), name="parent"
     ) as client:
         assert await client.call("add", a=1, b=2) == 3
     for name in ("parent", "child"):
@@ -107,7 +107,7 @@ async def test_two_may_share_a_file(tmp_path: Path) -> None:
 
 async def test_nothing_is_written_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DOVETAIL_TRACE", raising=False)
+    monkeypatch.delenv("DOVETAIL_RECORDING", raising=False)
     async with Client(server()) as client:
         await client.call("login", password="x")
     assert os.listdir(tmp_path) == []
@@ -117,17 +117,17 @@ async def test_nothing_is_written_unasked(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
-    file = tmp_path / "missing" / "trace.jsonl"
-    with pytest.raises(OSError, match=r"trace\.jsonl"):
+    file = tmp_path / "missing" / "recording.jsonl"
+    with pytest.raises(OSError, match=r"recording\.jsonl"):
         server(recording=file).asgi()
-    with pytest.raises(OSError, match=r"trace\.jsonl"):
+    with pytest.raises(OSError, match=r"recording\.jsonl"):
         Client(server(), recording=file)
 
 
 async def test_a_place_that_is_lost_costs_nothing_but_the_trace(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file = tmp_path / "place" / "trace.jsonl"
+    file = tmp_path / "place" / "recording.jsonl"
     file.parent.mkdir()
     async with Client(server(recording=file)) as client:
         file.unlink()

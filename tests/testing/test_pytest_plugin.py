@@ -112,7 +112,7 @@ def test_a_server_must_be_named(project: pytest.Pytester) -> None:
 
 
 def test_a_cassette(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DOVETAIL_RECORD", raising=False)
+    monkeypatch.delenv("DOVETAIL_RECORD_CASSETTES", raising=False)
     test = """
         import pytest
         from dovetail import testing

@@ -120,12 +120,12 @@ async def test_a_cassette_is_written_once_and_compared_from_then_on(
     cassette = tmp_path / "cassettes" / "sums.jsonl"
     with pytest.raises(AssertionError, match=r"sums\.jsonl.*--mcp-record"):
         (await conversation()).assert_matches(cassette)
-    monkeypatch.setenv("DOVETAIL_RECORD", "1")
+    monkeypatch.setenv("DOVETAIL_RECORD_CASSETTES", "1")
     (await conversation()).assert_matches(cassette)
     written = cassette.read_bytes()
     (await conversation(3)).assert_matches(cassette)
     assert cassette.read_bytes() == written
-    monkeypatch.delenv("DOVETAIL_RECORD")
+    monkeypatch.delenv("DOVETAIL_RECORD_CASSETTES")
     (await conversation(5)).assert_matches(cassette)
 
 
@@ -137,7 +137,7 @@ async def test_a_difference_is_shown_as_a_difference(tmp_path: Path, monkeypatch
         with testing.record_traffic(client) as other:
             await client.call("add", a=1, b=5)
     with monkeypatch.context() as patch:
-        patch.setenv("DOVETAIL_RECORD", "1")
+        patch.setenv("DOVETAIL_RECORD_CASSETTES", "1")
         one.assert_matches(cassette)
     with pytest.raises(AssertionError) as failed:
         other.assert_matches(cassette)
@@ -149,7 +149,7 @@ async def test_a_difference_is_shown_as_a_difference(tmp_path: Path, monkeypatch
     with pytest.raises(AssertionError):
         other.assert_matches(cassette, ignore=["b"])
     with monkeypatch.context() as patch:
-        patch.setenv("DOVETAIL_RECORD", "1")
+        patch.setenv("DOVETAIL_RECORD_CASSETTES", "1")
         one.assert_matches(cassette, ignore=["b", "text", "structuredContent"])
     other.assert_matches(cassette, ignore=["b", "text", "structuredContent"])
 

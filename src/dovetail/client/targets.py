@@ -220,7 +220,7 @@ class Client(caller.Client):
             validate_results=validate_results,
             middleware=middleware,
         )
-        recording_path = recording or os.environ.get("DOVETAIL_TRACE")
+        recording_path = recording or os.environ.get("DOVETAIL_RECORDING")
         if recording_path:
             from dovetail.recording.trace import RecordingWriter
 

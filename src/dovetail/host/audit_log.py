@@ -115,7 +115,7 @@ class AuditLog:
         bounded_fields = {
             name: _truncate(value) for name, value in masked_fields.items()
         }  # a secret that was cut could not be found
-        self._write(Event(event=event, at=self._now(), server=server, facts=bounded_fields))
+        self._write(Event(event=event, at=self._now(), server=server, data=bounded_fields))
 
     def mask(self, secrets: SecretResolver) -> None:
         """Mask what somebody else has looked up, too."""
@@ -242,7 +242,7 @@ def _encode_ascii_line(part: Event | Frame | RecordingHeader) -> bytes:
 def _open_log(path: Path) -> int:
     file_descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     if os.fstat(file_descriptor).st_size == 0:  # two processes may both say so, which costs a line
-        _append_line(file_descriptor, _encode_ascii_line(RecordingHeader(recording=FORMAT_VERSION, began=_EPOCH)))
+        _append_line(file_descriptor, _encode_ascii_line(RecordingHeader(recording=FORMAT_VERSION, started_at=_EPOCH)))
     return file_descriptor
 
 

@@ -1,8 +1,9 @@
 """The recording format: what travelled between a client and a server, one JSON object a line.
 
-The first line is a Heading, every other a Frame, or, where a host records, an Event. The same whoever records: a
-client, a server, or something between the two. Secrets are masked on the way in, so a recording may be kept beside the
-code.
+The first line is a header. Every other line is a frame, or an event if a host records. Clients, servers and proxies
+write the same format. Secrets are masked when they are recorded, so a recording can be stored with the code.
+
+Format 2 renamed `began` to `started_at` in headers and `facts` to `data` in events. Format 1 is still read.
 """
 
 import re
@@ -14,7 +15,8 @@ import msgspec
 from dovetail.protocol.client_transport import Headers
 from dovetail.wire.base import UNSET, Struct, UnsetType, field
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+_READABLE_VERSIONS: Final = (1, 2)
 EXCHANGE_HEADER: Final = (
     b":exchange"  # among the headers a tap is told, the number of the HTTP request; no header is so named
 )
@@ -30,7 +32,7 @@ class RecordingHeader(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The first line."""
 
     recording: int  # the number of the format
-    began: str = ""  # the time of day, as RFC 3339 writes it
+    started_at: str = ""  # a date and time of RFC 3339
     server: str = ""  # what the server is called here
 
 
@@ -53,12 +55,20 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
     event: str
     at: float
     server: str = ""
-    facts: dict[str, Any] = field(default_factory=dict[str, Any])
+    data: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-_header_decoder: Final = msgspec.json.Decoder(RecordingHeader)
+class _HeaderLine(RecordingHeader, frozen=True, kw_only=True):
+    began: str = ""  # format 1
+
+
+class _EventLine(Event, frozen=True, kw_only=True):
+    facts: dict[str, Any] | None = None  # format 1
+
+
+_header_decoder: Final = msgspec.json.Decoder(_HeaderLine)
 _frame_decoder: Final = msgspec.json.Decoder(Frame)
-_event_decoder: Final = msgspec.json.Decoder(Event)
+_event_decoder: Final = msgspec.json.Decoder(_EventLine)
 _json_decoder: Final = msgspec.json.Decoder()
 _HEADER_PREFIX: Final = b'{"recording"'  # so recordings may follow one another in a file
 _EVENT_PREFIX: Final = b'{"event"'
@@ -84,19 +94,25 @@ def read_parts(lines: Iterable[bytes]) -> Iterator[RecordingHeader | Frame | Eve
             continue
         try:
             if stripped.startswith(_EVENT_PREFIX):
-                yield _event_decoder.decode(raw_line)
+                yield _upgrade_event(_event_decoder.decode(raw_line))
             elif stripped.startswith(_HEADER_PREFIX):
-                yield _check_format(_header_decoder.decode(raw_line))
+                yield _upgrade_header(_header_decoder.decode(raw_line))
             else:
                 yield _frame_decoder.decode(raw_line)
         except msgspec.MsgspecError as exc:
             raise ValueError(f"line {number} is not part of a recording: {exc}") from None
 
 
-def _check_format(header: RecordingHeader) -> RecordingHeader:
-    if header.recording != FORMAT_VERSION:
-        raise ValueError(f"this is a recording of format {header.recording}; read here is format {FORMAT_VERSION}")
-    return header
+def _upgrade_header(line: _HeaderLine) -> RecordingHeader:
+    if line.recording not in _READABLE_VERSIONS:
+        versions = " and ".join(map(str, _READABLE_VERSIONS))
+        raise ValueError(f"cannot read recording format {line.recording}: this version of dovetail reads {versions}")
+    return RecordingHeader(recording=line.recording, started_at=line.started_at or line.began, server=line.server)
+
+
+def _upgrade_event(line: _EventLine) -> Event:
+    data = line.data if line.facts is None else line.facts
+    return Event(event=line.event, at=line.at, server=line.server, data=data)
 
 
 def create_frame(

@@ -39,7 +39,7 @@ class RecordingWriter:
         self._has_failed = False
         self._started_at = time.perf_counter()
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        self._heading = encode_line(RecordingHeader(recording=FORMAT_VERSION, began=now, server=name))
+        self._heading = encode_line(RecordingHeader(recording=FORMAT_VERSION, started_at=now, server=name))
         self._check_writable()
 
     @property
@@ -52,7 +52,7 @@ class RecordingWriter:
             os.close(_open_for_append(self._path))
         except OSError as exc:
             reason = exc.strerror or type(exc).__name__
-            raise type(exc)(exc.errno, f"no trace can be written to {self._path!r}: {reason}") from None
+            raise type(exc)(exc.errno, f"cannot write the recording {self._path!r}: {reason}") from None
         if self._path != self._file and not os.path.getsize(self._path):
             os.unlink(self._path)  # another process may be the one that writes
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dovetail")
 
-RECORDING_VARIABLE = "DOVETAIL_TRACE"  # names the file of the trace, for servers and clients alike
+RECORDING_VARIABLE = "DOVETAIL_RECORDING"  # the recording file of every server and client
 
 Transport = Literal["stdio", "http", "unix", "tcp"]
 
@@ -160,7 +160,7 @@ class Server(framework.Server):
 
     @property
     def tap(self) -> Any:
-        """Who is told of every message: the trace, if one is wanted by `trace=` or by DOVETAIL_TRACE."""
+        """Who is told of every message: the trace, if one is wanted by `trace=` or by DOVETAIL_RECORDING."""
         path = self.trace or os.environ.get(RECORDING_VARIABLE)
         if path and self._open_recorder is None:
             from dovetail.recording.trace import RecordingWriter

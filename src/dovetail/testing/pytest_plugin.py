@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Announce the marker."""
     config.addinivalue_line("markers", _MARKER_HELP)
     if config.getoption("--mcp-record"):
-        os.environ["DOVETAIL_RECORD"] = "1"
+        os.environ["DOVETAIL_RECORD_CASSETTES"] = "1"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -27,7 +27,7 @@ from dovetail.protocol.recording_format import (
 )
 from dovetail.wire.base import UNSET
 
-RECORD_ENV_VAR: Final = "DOVETAIL_RECORD"
+RECORD_ENV_VAR: Final = "DOVETAIL_RECORD_CASSETTES"
 
 _MAX_BRIEF_CHARS: Final = 200
 _PLACEHOLDER: Final = "…"
@@ -72,7 +72,7 @@ class Traffic:
         self.frames: list[Frame] = []
         self.heading = RecordingHeader(
             recording=FORMAT_VERSION,
-            began=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+            started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
             server=server,
         )
         self._include_request_state = states
@@ -146,9 +146,10 @@ class Traffic:
     # Cassettes
 
     def assert_matches(self, path: str | Path, *, ignore: Collection[str] = ()) -> None:
-        """Fail unless the cassette holds the same messages; with DOVETAIL_RECORD=1 or --mcp-record it is written.
+        """Fail unless the traffic matches the cassette at `path`.
 
-        volatile: names of members whose values are not compared, besides ids, times and versions.
+        --mcp-record or DOVETAIL_RECORD_CASSETTES=1 writes the cassette instead.
+        ignore: names of fields to skip, besides ids, times and versions.
         """
         __tracebackhide__ = True
         cassette = Path(path)
@@ -159,7 +160,7 @@ class Traffic:
             cassette.write_bytes(b"".join(map(encode_line, (heading, *frames))))
             return
         if not cassette.exists():
-            raise AssertionError(f"there is no cassette {cassette}; write it with --mcp-record, or {RECORD_ENV_VAR}=1")
+            raise AssertionError(f"cassette {cassette} not found: write it with --mcp-record or {RECORD_ENV_VAR}=1")
         recorded = [entry for entry in read_frames(cassette.read_bytes().splitlines()) if isinstance(entry, Frame)]
         if recorded != frames:
             raise AssertionError(f"the traffic is not that of {cassette}:\n{_format_diff(recorded, frames)}")
