@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dovetail import Client, Context, MCPError, Policy, PolicyError, Server, ToolError, rule
-from dovetail.errors import NotSupported, ProcessStartError
+from dovetail.errors import NotFound, ProcessStartError
 from dovetail.host.consent.consent import Allow, ConsentRequest, Deny, Edit
 from dovetail.host.events import HostEvent
 from dovetail.host.host import Host
@@ -88,7 +88,7 @@ async def test_calling_by_any_name() -> None:
         assert text(await host.call("b__add")) == "other"
         assert text(await host.call("only")) == "only"
         for wrong in ("add", "a.nothing", "c.add", "nothing"):
-            with pytest.raises(NotSupported):
+            with pytest.raises(NotFound):
                 await host.call(wrong)
         result = await host.read_resource("a", "memo:1")
         assert result.contents[0].text == "memo 1"
@@ -125,7 +125,7 @@ async def test_a_policy_is_in_force() -> None:
         with pytest.raises(PolicyError, match="nothing is wiped here") as caught:
             await host.call("a.wipe")
         assert caught.value.action == "deny"
-        with pytest.raises(NotSupported):
+        with pytest.raises(NotFound):
             await host.call("a.long")
         with pytest.raises(PolicyError):  # it says it only reads, but nobody trusts it
             await host.call("b.add", {"a": 1})
@@ -197,7 +197,7 @@ async def test_tools_a_servers_settings_leave_out() -> None:
     async with Host(policy=ALLOW) as host:
         host.add("a", calculator(), allow=("*",), deny=("w*",))
         assert {tool.name for tool in await host.list_tools()} == {"add", "long"}
-        with pytest.raises(NotSupported):
+        with pytest.raises(NotFound):
             await host.call("a.wipe")
 
 
@@ -490,7 +490,7 @@ async def test_why_a_name_means_no_tool() -> None:
             ("zzz", r"tool zzz\b.* gone\b"),
             ("notes.wpie", r"tool wpie\b.* wipe\b"),
         ):
-            with pytest.raises(NotSupported, match=pattern):
+            with pytest.raises(NotFound, match=pattern):
                 await host.call(name)
 
 
@@ -498,9 +498,9 @@ async def test_a_server_whose_entry_cannot_be_used_says_why(tmp_path: Path) -> N
     path = tmp_path / "mcp.json"
     path.write_text('{"mcpServers": {"broken": {"comand": "x"}}}')
     async with Host.from_config(path, policy=ALLOW) as host:
-        with pytest.raises(NotSupported, match=r"broken.*command.*url"):
+        with pytest.raises(NotFound, match=r"broken.*command.*url"):
             await host.call("broken.x")
-        with pytest.raises(NotSupported, match=r"broken.*command.*url"):
+        with pytest.raises(NotFound, match=r"broken.*command.*url"):
             await host.read_resource("broken", "x:y")
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from dovetail.client.targets import Client, as_command_target
 from dovetail.error_context import add_context, clip
-from dovetail.errors import MCPError, NotSupported, PolicyError
+from dovetail.errors import InvalidParams, MCPError, NotFound, PolicyError
 from dovetail.host.authorization import RequestAuthorizer
 from dovetail.host.caller_clients import CallerClients
 from dovetail.host.catalog import Catalog, explain_unknown_server, explain_unknown_tool, suggest_name
@@ -208,7 +208,7 @@ class ManagedServers:
     def _get_server(self, name: str) -> ManagedServer:
         managed_server = self._servers_by_name.get(name)
         if managed_server is None:
-            raise NotSupported(explain_unknown_server(name, self.servers, self.config_problems))
+            raise NotFound(InvalidParams.code, explain_unknown_server(name, self.servers, self.config_problems))
         return managed_server
 
     @property
@@ -367,11 +367,12 @@ class ManagedServers:
             return self._servers_by_name[server], tool
         entry = self.known("tool").find(name) or (await self._list_catalog("tool")).find(name)
         if entry is None:
-            raise NotSupported(explain_unknown_tool(name, self.known("tool"), self.servers, self.config_problems))
+            text = explain_unknown_tool(name, self.known("tool"), self.servers, self.config_problems)
+            raise NotFound(InvalidParams.code, text)
         return self._servers_by_name[entry.server], entry.name
 
     async def declared(self, managed_server: ManagedServer, tool: str) -> Any:
-        """The definition of a tool as it is now; NotSupported if there is none."""
+        """Return the current definition of a tool. Raise NotFound if there is none."""
         tools = await managed_server.current("tool")
         definition = tools.get(tool)
         if definition is None or not self.shows(managed_server, "tool", tool, definition):
@@ -379,7 +380,7 @@ class ManagedServers:
                 name for name, candidate in tools.items() if self.shows(managed_server, "tool", name, candidate)
             ]
             raise add_context(
-                NotSupported(f"there is no tool {clip(tool)}{suggest_name(tool, visible_names)}"),
+                NotFound(InvalidParams.code, f"unknown tool {clip(tool)!r}{suggest_name(tool, visible_names)}"),
                 server=managed_server.name,
             )
         return definition

@@ -15,6 +15,7 @@ from dovetail.errors import (
     InternalError,
     InvalidParams,
     MCPError,
+    NotFound,
     NotSupported,
     PolicyError,
     PromptNotFound,
@@ -148,7 +149,7 @@ class Upstream:
             return _to_denial_result(exchange, exc)
         except ProtocolError:
             raise
-        except NotSupported:
+        except (NotFound, NotSupported):
             raise _not_found(exchange) from None
         except MCPError as exc:
             log.warning("a request for %s failed: %s", self.name, exc)
