@@ -9,7 +9,7 @@ import pytest
 from dovetail import ClientLimits, MCPError, testing
 from dovetail.errors import ConnectError, ConnectionLost, OutcomeUnknown, RequestTimeout
 from dovetail.testing.fault_proxy import FaultyMemoryClient
-from dovetail.testing.faults import corrupt_message
+from dovetail.testing.faults import corrupt_message, get_plan
 from testing.calculator import app
 
 TRANSPORTS = ["memory", "stdio", "http", "sse", "unix", "tcp"]
@@ -107,23 +107,23 @@ async def test_faults_can_be_cleared() -> None:
 def test_counting() -> None:
     faults = testing.Faults()
     fault = faults.drop(nth=2, times=2, method="a")
-    happened = [bool(faults.due("client", b'{"method": "a"}')) for _ in range(5)]
+    happened = [bool(get_plan(faults).find_due("client", b'{"method": "a"}')) for _ in range(5)]
     assert happened == [False, True, True, False, False]
     assert fault.count == 2
-    assert not faults.due("server", b'{"method": "a"}')
-    assert not faults.due("client", b'{"method": "b"}')
-    assert not faults.due("client", b"[1")
-    assert not faults.due("client", b"[1]")
+    assert not get_plan(faults).find_due("server", b'{"method": "a"}')
+    assert not get_plan(faults).find_due("client", b'{"method": "b"}')
+    assert not get_plan(faults).find_due("client", b"[1")
+    assert not get_plan(faults).find_due("client", b"[1]")
 
 
 def test_an_answer_belongs_to_the_method_it_answers() -> None:
     faults = testing.Faults()
     faults.drop(method="tools/call", times=9)
-    faults.due("server", b'{"id": 1, "method": "tools/call"}')
-    faults.due("server", b'{"id": 2, "method": "tools/list"}')
-    faults.due("client", b'{"id": 2, "method": "tools/call"}')  # a question of the server's is another 2
-    assert faults.due("client", b'{"id": 1, "result": {}}')
-    assert not faults.due("client", b'{"id": 2, "result": {}}')
+    get_plan(faults).find_due("server", b'{"id": 1, "method": "tools/call"}')
+    get_plan(faults).find_due("server", b'{"id": 2, "method": "tools/list"}')
+    get_plan(faults).find_due("client", b'{"id": 2, "method": "tools/call"}')  # a question of the server's is another 2
+    assert get_plan(faults).find_due("client", b'{"id": 1, "result": {}}')
+    assert not get_plan(faults).find_due("client", b'{"id": 2, "result": {}}')
 
 
 @pytest.mark.parametrize("wrong", [{"nth": 0}, {"times": 0}, {"to": "nobody"}])
@@ -199,7 +199,7 @@ async def test_what_is_cut_in_memory_can_be_cancelled_while_it_ends() -> None:
 
     faults, server = testing.Faults(), Reluctant()
     faults.drop(to="server")
-    one = FaultyMemoryClient(server, faults)
+    one = FaultyMemoryClient(server, get_plan(faults))
     before = asyncio.all_tasks()
     await one.connect()
     tasks = asyncio.all_tasks() - before

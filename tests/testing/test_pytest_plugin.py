@@ -136,7 +136,9 @@ def test_a_cassette(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -
 
 def test_pytest_finds_the_plugin_by_itself(project: pytest.Pytester) -> None:
     project.runpytest_subprocess("--help").stdout.fnmatch_lines(["*--mcp-record*"])
-    project.runpytest_subprocess("--markers").stdout.fnmatch_lines(["@pytest.mark.mcp(server, transport, protocol_version, *"])
+    project.runpytest_subprocess("--markers").stdout.fnmatch_lines(
+        ["@pytest.mark.mcp(server, transport, protocol_version, *"]
+    )
 
 
 def test_loading_the_plugin_loads_nothing_of_dovetail_but_itself(project: pytest.Pytester) -> None:

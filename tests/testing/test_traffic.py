@@ -7,7 +7,7 @@ import pytest
 
 from dovetail import Client, RemoteError, SyncClient, testing
 from dovetail.errors import RequestTimeout
-from dovetail.protocol.recording_format import Frame, read_frames
+from dovetail.protocol.recording_format import FORMAT_VERSION, Frame, RecordingHeader, read_frames
 from dovetail.types import ElicitRequestParams
 from mentions import mentions, values
 from testing.calculator import app
@@ -162,7 +162,8 @@ async def test_a_saved_recording_is_whole(tmp_path: Path) -> None:
     traffic.save(place)
     heading, sent, received = read_frames(place.read_bytes().splitlines())
     assert json.loads(place.read_text().splitlines()[0])["server"] == "calculator"
-    assert heading == traffic.heading
+    assert isinstance(heading, RecordingHeader)
+    assert (heading.recording, heading.server) == (FORMAT_VERSION, "calculator")
     assert isinstance(sent, Frame)
     assert isinstance(received, Frame)
     assert (sent.headers or {})["mcp-method"] == "tools/call"

@@ -20,7 +20,7 @@ from dovetail.client.targets import ResolvedTarget
 from dovetail.errors import ConnectionLost
 from dovetail.protocol.client_transport import InProcessServer
 from dovetail.protocol.recording_format import Receiver
-from dovetail.testing.faults import Fault, Faults, corrupt_message
+from dovetail.testing.faults import FaultPlan, PlannedFault, corrupt_message
 from dovetail.transports.memory import MemoryClient
 
 _HEAD_END = b"\r\n\r\n"
@@ -148,19 +148,19 @@ class ConnectionCut(Exception):
 
 
 @asynccontextmanager
-async def insert_faults(faults: Faults, target: Any, backend: Backend | None) -> AsyncGenerator[Any]:
+async def insert_faults(faults: FaultPlan, target: Any, backend: Backend | None) -> AsyncGenerator[Any]:
     """Stand before a target; what to connect to instead. What went wrong in a fault itself is raised in the end."""
     try:
         async with _open_proxy(faults, target, backend) as proxied_target:
             yield proxied_target
     except Exception:
-        faults.tell()
+        faults.raise_failure()
         raise
-    faults.tell()
+    faults.raise_failure()
 
 
 @asynccontextmanager
-async def _open_proxy(faults: Faults, target: Any, backend: Backend | None) -> AsyncGenerator[Any]:
+async def _open_proxy(faults: FaultPlan, target: Any, backend: Backend | None) -> AsyncGenerator[Any]:
     if isinstance(target, InProcessServer):
         yield ResolvedTarget(target.name, None, functools.partial(FaultyMemoryClient, target, faults))
     elif isinstance(target, str) and target.startswith(("http://", "unix:", "tcp:")):
@@ -180,7 +180,9 @@ async def _open_proxy(faults: Faults, target: Any, backend: Backend | None) -> A
         raise TypeError(f"faults can be put before a Server, a command, or a plain address, not {target!r}")
 
 
-async def apply_faults(faults: Faults, to: Receiver, piece: Piece, kill: Callable[[Fault], Awaitable[None]]) -> bytes:
+async def apply_faults(
+    faults: FaultPlan, to: Receiver, piece: Piece, kill: Callable[[PlannedFault], Awaitable[None]]
+) -> bytes:
     """What becomes of a piece on its way; Cut if it goes no further, as where a fault itself goes wrong."""
     if piece.message is None:
         return piece.data
@@ -189,14 +191,14 @@ async def apply_faults(faults: Faults, to: Receiver, piece: Piece, kill: Callabl
     except ConnectionCut:
         raise
     except Exception as exc:
-        faults.failed(exc)
+        faults.record_failure(exc)
         raise ConnectionCut from exc
 
 
 async def _apply_due_faults(
-    faults: Faults, to: Receiver, data: bytes, message: bytes, kill: Callable[[Fault], Awaitable[None]]
+    faults: FaultPlan, to: Receiver, data: bytes, message: bytes, kill: Callable[[PlannedFault], Awaitable[None]]
 ) -> bytes:
-    for fault in faults.due(to, message):
+    for fault in faults.find_due(to, message):
         match fault.action:
             case "delay":
                 await asyncio.sleep(fault.seconds)
@@ -222,11 +224,11 @@ class ProxiedConnection:
 
     def __init__(
         self,
-        faults: Faults,
+        faults: FaultPlan,
         create_splitter: Callable[[], MessageSplitter],
         client_side: StreamPair,
         server_side: StreamPair,
-        kill: Callable[[Fault], Awaitable[None]],
+        kill: Callable[[PlannedFault], Awaitable[None]],
     ) -> None:
         self._faults = faults
         self._create_splitter = create_splitter
@@ -272,7 +274,7 @@ class ProxiedConnection:
 class SocketProxy:
     """Listens where the client connects, and connects where the server listens."""
 
-    def __init__(self, faults: Faults, target: str, backend: Backend | None) -> None:
+    def __init__(self, faults: FaultPlan, target: str, backend: Backend | None) -> None:
         self._faults = faults
         self._target = target
         self._backend = backend
@@ -327,7 +329,7 @@ class SocketProxy:
         parts = urlsplit(self._target)
         return StreamPair(*await asyncio.open_connection(parts.hostname, parts.port or 80))
 
-    async def _kill(self, fault: Fault) -> None:
+    async def _kill(self, fault: PlannedFault) -> None:
         if self._backend is None:
             raise RuntimeError("only a server that the test started itself can be killed")
         if not fault.restart:
@@ -366,7 +368,7 @@ class SocketProxy:
 class PipeProxy:
     """Has a relay started in the server's place, which starts the server and sends the ends of all pipes here."""
 
-    def __init__(self, faults: Faults, path: str) -> None:
+    def __init__(self, faults: FaultPlan, path: str) -> None:
         self._faults = faults
         self._path = path
         self._listener = socket.socket(socket.AF_UNIX)
@@ -400,7 +402,7 @@ class PipeProxy:
         client_side = await _open_pipes(source, sink)
         server_side = await _open_pipes(server_out, server_in)
 
-        async def kill(_: Fault) -> None:
+        async def kill(_: PlannedFault) -> None:
             os.kill(pid, signal.SIGKILL)
 
         await ProxiedConnection(self._faults, LineMessageSplitter, client_side, server_side, kill).run()
@@ -446,7 +448,7 @@ class _WriteOnlyProtocol(asyncio.streams.FlowControlMixin):
 class FaultyMemoryClient(MemoryClient):
     """A connection in memory on which messages wait their turn, so that faults can happen to them."""
 
-    def __init__(self, server: InProcessServer, faults: Faults) -> None:
+    def __init__(self, server: InProcessServer, faults: FaultPlan) -> None:
         super().__init__(server.open_connection, server.start, server.stop)
         self._faults = faults
         self._queues: dict[Receiver, asyncio.Queue[bytes]] = {"server": asyncio.Queue(), "client": asyncio.Queue()}
@@ -471,7 +473,7 @@ class FaultyMemoryClient(MemoryClient):
                 await self.disconnect()
                 return
 
-    async def _kill(self, _: Fault) -> None:
+    async def _kill(self, _: PlannedFault) -> None:
         return
 
     def write(self, data: bytes) -> None:

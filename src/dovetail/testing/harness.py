@@ -22,7 +22,7 @@ from dovetail.protocol.client_transport import ServerConnection
 from dovetail.recording.trace import RecordedEndpoint
 from dovetail.server.runners import Server
 from dovetail.testing.fault_proxy import insert_faults
-from dovetail.testing.faults import Faults
+from dovetail.testing.faults import Faults, get_plan
 from dovetail.transports.http_server.endpoint import Endpoint
 from dovetail.transports.http_server.uvicorn_server import bind_socket, create_uvicorn_config
 from dovetail.transports.socket_server import serve_socket
@@ -116,7 +116,7 @@ async def serve(server: Any, *, transport: Transport = "memory", faults: Faults 
         elif isinstance(resolved, Server):
             target, backend = await stack.enter_async_context(_start_server(resolved, transport))
         if faults is not None:
-            target = await stack.enter_async_context(insert_faults(faults, target, backend))
+            target = await stack.enter_async_context(insert_faults(get_plan(faults), target, backend))
         yield target
 
 

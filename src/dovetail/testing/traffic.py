@@ -52,34 +52,39 @@ class RecordableClient(Protocol):
 
 @contextmanager
 def record_traffic(client: RecordableClient, *, include_request_state: bool = False) -> Generator["Traffic"]:
-    """Record what a client says and hears while the context lasts; of one that is not open yet, the opening too.
+    """Record the traffic of a client while the context lasts. If the client is not connected yet, also its opening.
 
-    states: keep the `requestState` of servers, which is masked otherwise.
+    include_request_state: keep the `requestState` of servers, which is masked otherwise.
     """
-    traffic = Traffic(client.name, states=include_request_state)
-    client.taps.append(traffic.note)
+    traffic = Traffic(client.name, _include_request_state=include_request_state)
+    recorder = get_recorder(traffic)
+    client.taps.append(recorder)
     try:
         yield traffic
     finally:
-        if traffic.note in client.taps:
-            client.taps.remove(traffic.note)
+        if recorder in client.taps:
+            client.taps.remove(recorder)
+
+
+def get_recorder(traffic: "Traffic") -> Recorder:
+    """Return the function that adds a message to the traffic."""
+    return traffic._record  # pyright: ignore[reportPrivateUsage]
 
 
 class Traffic:
     """Frames in the order they were sent or came."""
 
-    def __init__(self, server: str = "", *, states: bool = False) -> None:
+    def __init__(self, _server: str = "", *, _include_request_state: bool = False) -> None:
         self.frames: list[Frame] = []
-        self.heading = RecordingHeader(
+        self._header = RecordingHeader(
             recording=FORMAT_VERSION,
             started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
-            server=server,
+            server=_server,
         )
-        self._include_request_state = states
+        self._include_request_state = _include_request_state
         self._started_at = time.monotonic()
 
-    def note(self, to: Receiver, data: bytes, headers: Headers = ()) -> None:
-        """Take in what travels."""
+    def _record(self, to: Receiver, data: bytes, headers: Headers = ()) -> None:
         elapsed = round(time.monotonic() - self._started_at, 6)
         self.frames.append(create_frame(elapsed, to, data, headers, keep_request_state=self._include_request_state))
 
@@ -156,7 +161,7 @@ class Traffic:
         frames = self._normalize_frames(frozenset(ignore))
         if os.environ.get(RECORD_ENV_VAR):
             cassette.parent.mkdir(parents=True, exist_ok=True)
-            heading = RecordingHeader(recording=FORMAT_VERSION, server=self.heading.server)
+            heading = RecordingHeader(recording=FORMAT_VERSION, server=self._header.server)
             cassette.write_bytes(b"".join(map(encode_line, (heading, *frames))))
             return
         if not cassette.exists():
@@ -167,7 +172,7 @@ class Traffic:
 
     def save(self, path: str | Path) -> None:
         """Write the recording as it is."""
-        Path(path).write_bytes(b"".join(map(encode_line, (self.heading, *self.frames))))
+        Path(path).write_bytes(b"".join(map(encode_line, (self._header, *self.frames))))
 
     def _normalize_frames(self, volatile: frozenset[str]) -> list[Frame]:
         normalizer = _Normalizer(volatile)

@@ -12,7 +12,7 @@ from dovetail.cli.commands.list import ITEM_KINDS, list_items
 from dovetail.cli.target_argument import read_target_options, target_options
 from dovetail.cli.tool_arguments import read_arguments
 from dovetail.terminal import output as text
-from dovetail.testing.traffic import Traffic
+from dovetail.testing.traffic import Traffic, get_recorder
 
 
 @click.command("record")
@@ -50,7 +50,7 @@ def command(
             {"file": output, "frames": len(traffic.frames)}, lambda: f"{len(traffic.frames)} messages in {output}"
         )
 
-    return run_command(read_target_options(ctx, **params), execute, recorders=[traffic.note], cache=False)
+    return run_command(read_target_options(ctx, **params), execute, recorders=[get_recorder(traffic)], cache=False)
 
 
 async def _call_tool(command_run: CommandRun, name: str, *args: str) -> None:
