@@ -21,7 +21,7 @@ POLICY = Policy(
         ),
         rule("hide", tool="directory_tree"),
     ],
-    limits={"*": {"timeout": 60, "result_bytes": 100_000}},
+    limits={"*": {"timeout": 60, "max_result_bytes": 100_000}},
 )
 
 
@@ -31,11 +31,11 @@ async def converse(agent: Agent, prompt: str) -> None:
         match event.type:
             case "text":
                 print(event.text)
-            case "call":
+            case "tool_call":
                 print(f"→ {event.tool} {dict(event.arguments)}")
-            case "result":
+            case "tool_result":
                 print(f"← {event.result.content[0]}")
-            case "done":
+            case "finished":
                 print(f"{event.reason} after {event.usage.turns} turns, {event.usage.total_tokens} tokens", flush=True)
             case _:
                 pass

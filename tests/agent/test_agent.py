@@ -85,7 +85,7 @@ async def test_a_call_and_an_answer() -> None:
     assert (answered.id, answered.tool, answered.denied_reason) == ("call-1-1", "numbers.add", None)
     assert last == TextEvent(text="It is 3.")
     assert isinstance(end, FinishedEvent)
-    assert (end.reason, end.text) == ("finished", "It is 3.")
+    assert (end.reason, end.text) == ("completed", "It is 3.")
     assert (end.usage.turns, end.usage.total_tokens, end.usage.tool_calls) == (2, 4, {"numbers.add": 1})
     assert model.requests[0].options["system"] == "Be brief."
     assert [one.name for one in model.requests[0].tools] == ["notes__write", "numbers__add", "numbers__broken"]
@@ -181,9 +181,9 @@ async def test_search_where_the_tools_take_too_much() -> None:
 @pytest.mark.parametrize(
     ("limits", "reason", "turns"),
     [
-        ({"max_turns": 2}, "turns", 2),
+        ({"max_turns": 2}, "max_turns", 2),
         ({"budget_tokens": 25_000}, "tokens", 3),
-        ({"budget_usd": 0.05}, "money", 5),
+        ({"budget_usd": 0.05}, "cost_budget", 5),
     ],
 )
 async def test_budgets(limits: dict[str, Any], reason: str, turns: int) -> None:
@@ -194,7 +194,7 @@ async def test_budgets(limits: dict[str, Any], reason: str, turns: int) -> None:
         end = done(await ran(agent))
         assert (end.reason, end.usage.turns) == (reason, turns)
         assert len(model.requests) == turns
-        if reason != "turns":
+        if reason != "max_turns":
             assert done(await ran(agent)).usage.turns == turns  # a budget is for the agent's whole life
 
 
@@ -220,7 +220,7 @@ async def test_a_prompt_beyond_the_budget_is_not_sent() -> None:
     async with host() as opened:
         assert done(await ran(Agent(opened, ScriptedModel(), budget_tokens=1_000), prompt)).reason == "tokens"
         dear = ScriptedModel(price=(1_000.0, 0.0))
-        assert done(await ran(Agent(opened, dear, budget_usd=1.0), prompt)).reason == "money"
+        assert done(await ran(Agent(opened, dear, budget_usd=1.0), prompt)).reason == "cost_budget"
 
 
 async def test_money_cannot_be_counted_without_a_price() -> None:
@@ -246,7 +246,7 @@ async def test_turns_are_counted_through_pauses(tmp_path: Path) -> None:
         events = await ran(agent)
         while (wait := next((one for one in events if isinstance(one, PausedEvent)), None)) is not None:
             events = [event async for event in agent.resume(wait.ticket, True)]
-        assert done(events).reason == "turns"
+        assert done(events).reason == "max_turns"
     assert len(model.requests) == 2
 
 
@@ -262,7 +262,7 @@ async def test_a_call_that_cannot_be_read_is_not_made() -> None:
     assert "the arguments are not JSON" in results(events)[0]
     assert all(one.result.is_error for one in events if isinstance(one, ToolResultEvent))
     assert not done(events).usage.tool_calls
-    assert done(events).reason == "cut"
+    assert done(events).reason == "max_tokens"
 
 
 async def test_nothing_said_leaves_no_empty_message() -> None:

@@ -25,8 +25,8 @@ from dovetail.wire.sampling import SamplingMessage
         ),  # a maker may refuse to be asked for less than 16
         (AgentUsage(cost_usd=0.5), 0, 50),
         (AgentUsage(cost_usd=0.5), 300, 20),
-        (AgentUsage(cost_usd=0.5), 400, "money"),
-        (AgentUsage(cost_usd=1.0), 0, "money"),
+        (AgentUsage(cost_usd=0.5), 400, "cost_budget"),
+        (AgentUsage(cost_usd=1.0), 0, "cost_budget"),
     ],
 )
 def test_room(spent: AgentUsage, put: int, room: int | str) -> None:

@@ -131,7 +131,7 @@ async def test_a_gateway_over_http(file: Path, policy: Path, alone: dict[str, st
             assert await client.call("sums__add", a=1, b=2) == 3
         async with Client(url.removesuffix("/mcp") + "/search/mcp") as client:
             assert len(await client.list_tools()) == 3
-        async with Client(url.removesuffix("/mcp") + "/s/sums/mcp") as client:
+        async with Client(url.removesuffix("/mcp") + "/servers/sums/mcp") as client:
             assert await client.call("add", a=3, b=4) == 7
     assert '"sums"' in journal.read_text()
 
@@ -223,7 +223,7 @@ def test_what_is_explained_is_what_happens(run: RunCommand, tmp_path: Path) -> N
         (["a", "--kind", "server.start"], 0),
         (["a", "--kind", "server.start", "--foreign"], 8),
         (["a", "--kind", "sampling.request"], 8),
-        (["a", "--kind", "elicit.form"], 8),
+        (["a", "--kind", "elicitation.form"], 8),
         (["a", "--kind", "roots.list"], 0),
     ):
         assert run("policy", "explain", path, *words).code == code
@@ -335,8 +335,8 @@ def test_events_for_a_program(
     options = ("--model", model(maker), "--policy", policy, "--max-turns", "2", "--json")
     said = run("chat", file, *options, "-p", "go", **at_home)
     events = [json.loads(row) for row in said.out.splitlines()]
-    assert [one["type"] for one in events] == ["text", "call", "result"] * 2 + ["done"]
-    assert events[-1]["reason"] == "turns"
+    assert [one["type"] for one in events] == ["text", "tool_call", "tool_result"] * 2 + ["finished"]
+    assert events[-1]["reason"] == "max_turns"
     assert said.code == 5
 
 

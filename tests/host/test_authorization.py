@@ -132,7 +132,7 @@ async def test_a_decision_is_told_with_the_owner_of_its_rule() -> None:
     with pytest.raises(PolicyError):
         await desk(policy, Person(), tell=told.append).authorize(ASKED)
     await desk(policy, Person(), tell=told.append).authorize(replace(ASKED, tool="u"))
-    assert [(one.new, one.details.decision.tier) for one in told] == [("deny", "admin"), ("allow", "user")]
+    assert [(event.message, event.details.decision.level) for event in told] == [("deny", "admin"), ("allow", "user")]
     assert told[0].details.request == ASKED
 
 

@@ -18,7 +18,7 @@ QUESTION = PolicyRequest(server="s", tool="t", arguments={"a": 1})
 
 def outcome(events: list[HostEvent]) -> CallOutcome:
     call, result = events
-    assert (call.kind, call.server, call.new, call.details) == ("call", "s", "t", QUESTION)
+    assert (call.kind, call.server, call.message, call.details) == ("tool.call", "s", "t", QUESTION)
     assert result.kind == "result"
     return result.details
 
@@ -55,8 +55,8 @@ def test_a_journal_has_what_was_told(tmp_path: Path) -> None:
         write = create_audit_listener(journal)
         with report_call(QUESTION, write) as note:
             note(CallToolResult(content=[]))
-        write(HostEvent(kind="server.state", server="s", old="idle", new="ready"))
-        write(HostEvent(kind="server.log", server="s", new="info"))  # of which there may be very many
+        write(HostEvent(kind="server.state", server="s", previous_state="idle", state="ready"))
+        write(HostEvent(kind="server.log", server="s", message="hello"))  # of which there may be very many
     _, *kept = read_audit_log(tmp_path / "journal.jsonl")
     told: list[Any] = [*kept]
     assert [(one.event, one.server) for one in told] == [("call", "s"), ("state", "s")]

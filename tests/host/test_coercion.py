@@ -93,7 +93,7 @@ async def test_the_arguments_that_were_judged_are_shown_noted_and_sent(through: 
     behind.tool(act)
     async with Host(consent=consent) as host:
         host.add("s", behind)
-        host.on("*", lambda event: noted.append(event) if event.kind in ("call", "decision") else None)
+        host.on("*", lambda event: noted.append(event) if event.kind in ("tool.call", "decision") else None)
         written = {"path": "5", "force": "true", "count": "99", "tags": '["a"]'}
         if through == "host":
             await host.call("s.act", written)

@@ -49,7 +49,7 @@ def test_the_sentence_is_the_hosts_and_what_a_server_says_cannot_act() -> None:
 
 
 def test_lines_of_a_server_never_begin_like_the_hosts() -> None:
-    request = ConsentRequest(kind="elicit.form", server="a", details={"message": "hello\nLet b run its tool y?"})
+    request = ConsentRequest(kind="elicitation.form", server="a", details={"message": "hello\nLet b run its tool y?"})
     first, *rest = request.text.splitlines()
     assert first.startswith("a ")
     assert "hello" not in first
@@ -98,7 +98,7 @@ async def test_what_is_no_answer_is_asked_again() -> None:
 async def test_a_form_whose_input_ends_is_not_sent() -> None:
     schema = {"properties": {"name": {"type": "string", "default": "Ada"}}}
     consent, _ = terminal("y\n")
-    request = ConsentRequest(kind="elicit.form", server="a", details={"schema": schema})
+    request = ConsentRequest(kind="elicitation.form", server="a", details={"schema": schema})
     assert is_denied(await consent.ask(request), dismissed=True)
 
 
@@ -186,7 +186,7 @@ async def test_a_form_on_a_terminal() -> None:
         },
         "required": ["name"],
     }
-    request = ConsentRequest(kind="elicit.form", server="a", details={"message": "Who?", "schema": schema})
+    request = ConsentRequest(kind="elicitation.form", server="a", details={"message": "Who?", "schema": schema})
     consent, out = terminal("y\n", "Ada\n", "36\n", "\n", "\n")
     assert await consent.ask(request) == Edit({"name": "Ada", "age": 36, "fast": True})
     assert "\x1b" not in out.getvalue()

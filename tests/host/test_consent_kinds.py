@@ -34,7 +34,7 @@ def verdict(policy: Policy, kind: str, **more: Any) -> str:
 
 
 @pytest.mark.parametrize("default", [None, "ask", "deny", "hide"])
-@pytest.mark.parametrize("kind", ["server.start", "tool.result", "sampling.response", "roots.list", "complete"])
+@pytest.mark.parametrize("kind", ["server.start", "tool.result", "sampling.response", "roots.list", "completion"])
 def test_what_the_user_configured_is_not_asked_about_unless_a_rule_names_it(default: Any, kind: str) -> None:
     assert verdict(Policy(default), kind) == "allow"
     assert verdict(Policy(default, [rule("ask", kind=kind)]), kind) == "ask"
@@ -57,7 +57,7 @@ def test_what_tools_say_of_themselves_is_about_tools() -> None:
         assert verdict(Policy("allow", [rule("deny", destructive=True)]), kind, tool="t") == expected
 
 
-@pytest.mark.parametrize("kind", ["sampling.request", "login", "elicit.form", "elicit.url"])
+@pytest.mark.parametrize("kind", ["sampling.request", "login", "elicitation.form", "elicitation.url"])
 def test_what_a_server_asks_for_is_not_given_by_a_default(kind: str) -> None:
     assert verdict(Policy("allow"), kind) == "ask"
     assert verdict(Policy("allow", [rule("allow", server="m")]), kind) == "ask"

@@ -127,18 +127,18 @@ async def test_paths() -> None:
 
         assert {"one__add", "two__add"} < await names("/mcp")
         assert await names("/search/mcp") == {"search_tools", "describe_tool", "call_tool"}
-        alone = await names("/s/one/mcp")
+        alone = await names("/servers/one/mcp")
         assert "add" in alone
         assert "fail" not in alone
-        async with Client(f"http://127.0.0.1:{port}/s/two/mcp", elicitation_handler=lambda _: {"value": 1}) as client:
+        async with Client(f"http://127.0.0.1:{port}/servers/two/mcp", elicitation_handler=lambda _: {"value": 1}) as client:
             assert await client.call("add", a=1) == 2
             assert await client.read("note:1") == "note 1"
             with pytest.raises(RemoteError):
                 await client.call("one__add", a=1)
         with pytest.raises((HTTPStatusError, MCPError)):
-            await names("/s/three/mcp")
+            await names("/servers/three/mcp")
         host.add("three", UpstreamServer("three"))
-        assert "add" in await names("/s/three/mcp")
+        assert "add" in await names("/servers/three/mcp")
 
 
 PROGRAM = """

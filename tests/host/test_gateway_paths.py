@@ -38,14 +38,14 @@ def paths() -> tuple[GatewayRouter, dict[str, Door]]:
         ("/mcp", "", "first", "first"),
         ("/search/mcp", "", "/search/mcp", "search None"),
         ("/search", "", "/search/mcp", "search None"),
-        ("/s/one/mcp", "", "/s/one/mcp", "merged one"),
-        ("/s/one/", "", "/s/one/mcp", "merged one"),
-        ("/api/s/one/mcp", "/api", "/s/one/mcp", "merged one"),
-        ("/.well-known/oauth-protected-resource/s/one/mcp", "", "/s/one/mcp", "merged one"),
-        ("/s/gone/mcp", "", "first", "first"),
-        ("/s/one/two/mcp", "", "first", "first"),
-        ("/s/o.e/mcp", "", "first", "first"),
-        ("/s//mcp", "", "first", "first"),
+        ("/servers/one/mcp", "", "/servers/one/mcp", "merged one"),
+        ("/servers/one/", "", "/servers/one/mcp", "merged one"),
+        ("/api/servers/one/mcp", "/api", "/servers/one/mcp", "merged one"),
+        ("/.well-known/oauth-protected-resource/servers/one/mcp", "", "/servers/one/mcp", "merged one"),
+        ("/servers/gone/mcp", "", "first", "first"),
+        ("/servers/one/two/mcp", "", "first", "first"),
+        ("/servers/o.e/mcp", "", "first", "first"),
+        ("/servers//mcp", "", "first", "first"),
         ("/searching/mcp", "", "first", "first"),
     ],
 )
@@ -58,9 +58,9 @@ async def test_which_is_meant(path: str, root: str, door: str, name: str) -> Non
 
 async def test_each_is_made_once_and_all_are_closed() -> None:
     made, doors = paths()
-    for path in ("/s/one/mcp", "/s/one/mcp", "/search/mcp"):
+    for path in ("/servers/one/mcp", "/servers/one/mcp", "/search/mcp"):
         await made({"type": "http", "path": path}, None, None)
     await made({"type": "lifespan"}, None, None)
-    assert {name: len(door.heard) for name, door in doors.items()} == {"first": 1, "/s/one/mcp": 2, "/search/mcp": 1}
+    assert {name: len(door.heard) for name, door in doors.items()} == {"first": 1, "/servers/one/mcp": 2, "/search/mcp": 1}
     await made.close()
     assert all(door.closed for door in doors.values())

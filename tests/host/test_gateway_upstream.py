@@ -121,7 +121,7 @@ async def test_arguments_that_the_user_adds() -> None:
 
 
 async def test_limits(eras: tuple[str, str]) -> None:
-    policy = allowing(limits={"far.hang": {"timeout": 0.2}, "far.fail": "1/min", "far.who": {"result_bytes": 60}})
+    policy = allowing(limits={"far.hang": {"timeout": 0.2}, "far.fail": "1/min", "far.who": {"max_result_bytes": 60}})
     async with gateway(eras, policy) as (client, far, _):
         with pytest.raises(MCPError, match="far"):
             await client.call("far__hang")
@@ -165,7 +165,7 @@ async def test_arguments_of_prompts(eras: tuple[str, str]) -> None:
         rule("deny", tool="far.greet"),
         rule("hide", tool="far.greet"),
         rule("hide", kind="prompt.get", tool="greet"),
-        rule("deny", kind="complete", tool="far.greet"),
+        rule("deny", kind="completion", tool="far.greet"),
     ],
 )
 async def test_suggestions_for_what_may_not_be_used(eras: tuple[str, str], kept: Any) -> None:

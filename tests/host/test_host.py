@@ -172,7 +172,7 @@ async def test_results_can_be_looked_at_before_they_are_passed_on() -> None:
 
 
 async def test_limits() -> None:
-    policy = Policy("allow", limits={"a.long": {"result_bytes": 100}, "a.add": "2/h", "b.*": {"timeout": 0.2}})
+    policy = Policy("allow", limits={"a.long": {"max_result_bytes": 100}, "a.add": "2/h", "b.*": {"timeout": 0.2}})
     slow = Server("slow")
 
     @slow.tool
@@ -222,15 +222,15 @@ async def test_events() -> None:
     async with Host(policy=ALLOW) as host:
         stop = host.on("server.*", heard.append)
         calls: list[HostEvent] = []
-        host.on("call", calls.append)
+        host.on("tool.call", calls.append)
         host.add("a", calculator())
         await host.call("a.add", {"a": 1})
-        assert [(one.kind, one.new) for one in heard] == [
+        assert [(event.kind, event.state) for event in heard] == [
             ("server.added", None),
             ("server.state", "starting"),
             ("server.state", "ready"),
         ]
-        assert [one.new for one in calls] == ["add"]
+        assert [event.message for event in calls] == ["add"]
         stop()
         await host.remove("a")
         assert len(heard) == 3
@@ -517,7 +517,7 @@ async def test_the_last_words_of_a_server_are_told_again_and_as_they_come() -> N
         words = "import sys; print('setting up', file=sys.stderr); sys.exit('no key')"
         host.add("gone", [sys.executable, "-c", words], backoff=(100.0, 100.0))
         heard: list[str | None] = []
-        host.on("server.stderr", lambda event: heard.append(event.new))
+        host.on("server.stderr", lambda event: heard.append(event.message))
         for _ in range(2):
             with pytest.raises(ProcessStartError, match="no key"):
                 await host.call("gone.x")
@@ -568,7 +568,7 @@ async def test_definitions_are_kept_beside_the_grants(tmp_path: Path) -> None:
 async def test_reads_are_counted_by_server_and_noted(tmp_path: Path) -> None:
     noted: list[Any] = []
     async with Host(policy=Policy("allow", limits={"a.*": "3/h"}), audit_log=tmp_path / "journal") as host:
-        host.on("result", noted.append)
+        host.on("tool.result", noted.append)
         host.add("a", calculator())
         for number in range(3):
             await host.read_resource("a", f"memo:{number}")
@@ -577,9 +577,9 @@ async def test_reads_are_counted_by_server_and_noted(tmp_path: Path) -> None:
         await host.get_prompt("a", "greet", {"kind": "kind"})
         await host.complete("a", "kind", "x", prompt="greet")
         await host.call("a.add", {"a": 1})
-    kinds = ["resource.read"] * 3 + ["prompt.get", "complete", "tool.call"]
+    kinds = ["resource.read"] * 3 + ["prompt.get", "completion", "tool.call"]
     assert [one.details.request.kind for one in noted] == kinds
-    assert [one.new for one in noted[:3]] == ["memo:0", "memo:1", "memo:2"]
+    assert [event.message for event in noted[:3]] == ["memo:0", "memo:1", "memo:2"]
 
 
 async def test_a_prompt_is_filled_in_as_the_user_changed_it() -> None:

@@ -84,7 +84,7 @@ async def test_a_form(revision: str) -> None:
     async with Host(policy=policy(), consent=consent) as host:
         host.add("a", asker(), revision=revision)
         assert text(await host.call("a.name")) == "Ada"
-        assert [(one.kind, one.server, one.details["message"]) for one in asked] == [("elicit.form", "a", "Your name?")]
+        assert [(one.kind, one.server, one.details["message"]) for one in asked] == [("elicitation.form", "a", "Your name?")]
         assert "declined" in text(await host.call("a.name"))
         assert "dismissed" in text(await host.call("a.name"))
         assert "Edit" in await failure(host.call("a.name"))  # a yes fills in nothing
@@ -110,7 +110,7 @@ async def test_a_visit(revision: str) -> None:
     async with Host(policy=policy(), consent=consent) as host:
         host.add("a", asker(), revision=revision)
         assert text(await host.call("a.visit")) == "visited"
-    assert asked[0].kind == "elicit.url"
+    assert asked[0].kind == "elicitation.url"
     assert "pay.example.com" in asked[0].summary
 
 

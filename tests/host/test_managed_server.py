@@ -59,7 +59,7 @@ class Scene:
 
     @property
     def states(self) -> list[str | None]:
-        return [event.new for event in self.events if event.kind == "server.state"]
+        return [event.state for event in self.events if event.kind == "server.state"]
 
     async def until(self, state: str) -> None:
         await wait_until(lambda: self.member.state == state)
@@ -149,7 +149,7 @@ async def test_a_server_that_wants_a_login() -> None:
     scene = Scene(lambda: Client(small()), permit)
     with pytest.raises(Unauthorized):
         await scene.member.ready()
-    assert scene.member.state == "needs_login"
+    assert scene.member.state == "unauthorized"
 
 
 async def test_a_server_that_dies_comes_back_by_itself(script: Path) -> None:

@@ -190,11 +190,11 @@ def test_where_nobody_can_be_asked_to_ask_is_to_deny() -> None:
 
 def test_of_several_limits_the_strictest_of_each_kind_counts() -> None:
     admin = Policy(limits={"*": {"timeout": 60, "rate": "50/s"}})
-    user = Policy(limits={"github.*": "60/min", "*": {"timeout": 90, "result_bytes": 1000, "concurrency": 4}})
+    user = Policy(limits={"github.*": "60/min", "*": {"timeout": 90, "max_result_bytes": 1000, "max_concurrency": 4}})
     found = Policy.combine(admin=admin, user=user).quota("github", "x")
-    assert (found.timeout, found.result_bytes, found.concurrency, found.rate) == (60, 1000, 4, Rate(60, 60.0))
+    assert (found.timeout, found.max_result_bytes, found.max_concurrency, found.rate) == (60, 1000, 4, Rate(60, 60.0))
     assert Policy.combine(admin=admin, user=user).quota("docs", "x").rate == Rate(50, 1.0)
-    assert str(found) == "timeout 60, result_bytes 1000, concurrency 4, rate 60/min"
+    assert str(found) == "timeout 60, max_result_bytes 1000, max_concurrency 4, rate 60/min"
     assert Policy().quota("a", "b").timeout is None
 
 
@@ -206,7 +206,7 @@ def test_a_limit_is_meant_by_every_spelling(glob: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["often", "0/min", {"rate": 5}, {"timeout": 0}, {"timeout": True}, {"concurrency": 1.5}, {"speed": 1}]
+    "given", ["often", "0/min", {"rate": 5}, {"timeout": 0}, {"timeout": True}, {"max_concurrency": 1.5}, {"speed": 1}]
 )
 def test_a_bad_limit_is_refused(given: Any) -> None:
     with pytest.raises(ValueError, match=r"60/min|timeout|concurrency|speed"):

@@ -35,7 +35,7 @@ async def test_addresses_are_counted_together() -> None:
 
 
 async def test_what_is_too_much_at_once_waits_its_turn() -> None:
-    meter, limit = Meter(), parse_limits({"concurrency": 2})
+    meter, limit = Meter(), parse_limits({"max_concurrency": 2})
     running, most = 0, 0
 
     async def one() -> None:
@@ -51,7 +51,7 @@ async def test_what_is_too_much_at_once_waits_its_turn() -> None:
 
 
 async def test_room_is_given_back_by_what_fails() -> None:
-    meter, limit = Meter(), parse_limits({"concurrency": 1})
+    meter, limit = Meter(), parse_limits({"max_concurrency": 1})
     for _ in range(3):
         with pytest.raises(ZeroDivisionError):
             async with meter.limit_call("s", "t", limit):

@@ -27,8 +27,8 @@ def test_rates(written: str, rate: Rate) -> None:
         ({"timeout": 0}, "timeout"),
         ({"timeout": True}, "timeout"),
         ({"timeout": "1"}, "timeout"),
-        ({"concurrency": 1.5}, r"concurrency.*1\.5"),
-        ({"result_bytes": -1}, "result_bytes"),
+        ({"max_concurrency": 1.5}, r"concurrency.*1\.5"),
+        ({"max_result_bytes": -1}, "max_result_bytes"),
         ({"rate": 60}, "60/min"),
     ],
 )
@@ -38,10 +38,10 @@ def test_what_is_no_limit(given: Any, wrong: str) -> None:
 
 
 def test_of_two_limits_the_stricter_counts() -> None:
-    one = parse_limits({"timeout": 5, "result_bytes": 100, "rate": "100/min"})
-    other = parse_limits({"timeout": 9, "concurrency": 2, "rate": "2/s"})
+    one = parse_limits({"timeout": 5, "max_result_bytes": 100, "rate": "100/min"})
+    other = parse_limits({"timeout": 9, "max_concurrency": 2, "rate": "2/s"})
     tight = one.combine_strictest(other)
     assert tight == other.combine_strictest(one)
-    assert tight == ToolLimits(timeout=5, result_bytes=100, concurrency=2, rate=Rate(100, 60.0))
+    assert tight == ToolLimits(timeout=5, max_result_bytes=100, max_concurrency=2, rate=Rate(100, 60.0))
     assert ToolLimits().combine_strictest(one) == one
-    assert str(tight) == "timeout 5, result_bytes 100, concurrency 2, rate 100/min"
+    assert str(tight) == "timeout 5, max_result_bytes 100, max_concurrency 2, rate 100/min"

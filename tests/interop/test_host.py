@@ -243,7 +243,7 @@ async def test_sampling_goes_to_the_caller(connect: Callable[..., Any], picture:
 @pytest.mark.parametrize("era", ["stateless", "handshake"])
 async def test_each_server_has_a_path_of_its_own(picture: Picture, era: Any) -> None:
     base = picture.url.removesuffix("/mcp")
-    async with Client(f"{base}/s/files/mcp", protocol_version=era) as client:
+    async with Client(f"{base}/servers/files/mcp", protocol_version=era) as client:
         assert "buy tea" in str(await client.call("read_text_file", path=str(picture.notes)))
     async with Client(f"{base}/search/mcp", protocol_version=era) as client:
         found = await client.call_tool("search_tools", {"query": "book a flight"})

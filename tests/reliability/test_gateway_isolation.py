@@ -28,9 +28,9 @@ SENT = (
     "X-Real-IP", "X-User", "X-Tenant", "Referer", "User-Agent", "From", "Via", "X-Request-Id", "X-Amz-Security-Token",
 )  # fmt: skip
 ODD = (
-    "/s/none/mcp", "/s//mcp", "/s/mcp", "/s/ONE/mcp", "/s/one%00/mcp", "/s/one%2f/mcp", "/s/%2e%2e/mcp", "/s/../mcp/x",
-    "/s/*/mcp", "/s/one,two/mcp", "/s/one;two/mcp", "/s/one/../two/x", "/s/one.two/mcp", "/s/none", "/s/host/mcp",
-    "/s/none/mcp?server=one", "/s/-/mcp", "/s/one/mcp/two", "/x/one/mcp", "/search/one/mcp", "/s/" + "a" * 65 + "/mcp",
+    "/servers/none/mcp", "/servers//mcp", "/servers/mcp", "/servers/ONE/mcp", "/servers/one%00/mcp", "/servers/one%2f/mcp", "/servers/%2e%2e/mcp", "/servers/../mcp/x",
+    "/servers/*/mcp", "/servers/one,two/mcp", "/servers/one;two/mcp", "/servers/one/../two/x", "/servers/one.two/mcp", "/servers/none", "/servers/host/mcp",
+    "/servers/none/mcp?server=one", "/servers/-/mcp", "/servers/one/mcp/two", "/x/one/mcp", "/search/one/mcp", "/servers/" + "a" * 65 + "/mcp",
 )  # fmt: skip
 # Writes its process into a file, so that it can be killed.
 PROGRAM = """
@@ -88,7 +88,7 @@ async def test_an_unknown_server_leads_nowhere() -> None:
         for name in ("one", "two"):
             host.add(name, one_of(name))
         async with served(host) as port:
-            assert await asyncio.to_thread(listed, port, "/s/one/mcp") == (200, ["who"])
+            assert await asyncio.to_thread(listed, port, "/servers/one/mcp") == (200, ["who"])
             assert await asyncio.to_thread(listed, port, "/mcp") == (200, ["one__who", "two__who"])
             answers = [await asyncio.to_thread(listed, port, path) for path in ODD]
     wider = [path for path, (status, names) in zip(ODD, answers, strict=True) if names or status < 400]
@@ -102,7 +102,7 @@ async def test_no_header_of_a_caller_goes_further() -> None:
         host.add("far", url, headers={"Authorization": "Bearer of-the-gateway"})
         async with served(host) as port:
             given = {name: f"canary-{number}" for number, name in enumerate(SENT)}
-            for era, path in itertools.product(("stateless", "handshake"), ("/mcp", "/s/far/mcp")):
+            for era, path in itertools.product(("stateless", "handshake"), ("/mcp", "/servers/far/mcp")):
                 async with Client(f"http://127.0.0.1:{port}{path}", headers=given, protocol_version=era) as client:
                     await client.call_tool("who" if path != "/mcp" else "far__who")
     assert len(far.headers) == 4

@@ -146,7 +146,7 @@ async def test_no_secret_is_in_what_a_host_of_files_says_logs_or_keeps(
     raw: list[str] = []
 
     def heard(event: Any) -> None:
-        said.append(repr((event.old, event.new, event.reason)))
+        said.append(repr((event.message, event.reason)))
 
     options: dict[str, Any] = {"policy": Policy("allow"), "secrets": secrets, "backoff": (0.0, 0.0), "give_up": 100}
     for journal in (tmp_path / "names.jsonl", AuditLog(tmp_path / "values.jsonl", include_values=True)):

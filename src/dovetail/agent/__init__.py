@@ -6,6 +6,7 @@ from dovetail.lazy import create_lazy_loader as _create_lazy_loader
 
 if TYPE_CHECKING:
     from dovetail.agent.agent import Agent as Agent
+    from dovetail.agent.agent import AgentEvent as AgentEvent
     from dovetail.agent.agent import FinishedEvent as FinishedEvent
     from dovetail.agent.agent import PausedEvent as PausedEvent
     from dovetail.agent.agent import TextEvent as TextEvent
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _MODULE_BY_NAME = {
     "Agent": "dovetail.agent.agent",
+    "AgentEvent": "dovetail.agent.agent",
     "AgentUsage": "dovetail.agent.budget",
     "AnthropicModel": "dovetail.agent.models.anthropic_model",
     "FinishedEvent": "dovetail.agent.agent",

@@ -107,8 +107,7 @@ def _explain_invalid_call(call_id: str, reply: ModelReply) -> str | None:
 _DEFAULT_MAX_CATALOG_TOKENS: Final = 8_000  # tokens of tools a conversation begins with; more than that is searched
 _DEFAULT_MAX_REPLY_TOKENS: Final = 4_096  # tokens of one reply
 
-# Why an agent stopped: the model had done, or a limit was reached, or somebody has to answer first.
-FinishReason: TypeAlias = Literal["finished", "turns", "tokens", "money", "cut", "paused"]
+FinishReason: TypeAlias = Literal["completed", "max_turns", "token_budget", "cost_budget", "max_tokens", "paused"]
 
 
 class TextEvent(Struct, frozen=True, kw_only=True):
@@ -121,16 +120,16 @@ class TextEvent(Struct, frozen=True, kw_only=True):
 class ToolCallEvent(Struct, frozen=True, kw_only=True):
     """The model wants a tool called; `tool` is its full name."""
 
-    type: ClassVar[Literal["call"]] = "call"
+    type: ClassVar[Literal["tool_call"]] = "tool_call"
     id: str
     tool: str
     arguments: Mapping[str, Any]
 
 
 class ToolResultEvent(Struct, frozen=True, kw_only=True):
-    """A call has a result, which may be that it was refused (`denied` says why) or that it failed."""
+    """A call has a result, which may be that it was denied (`denied_reason` says why) or that it failed."""
 
-    type: ClassVar[Literal["result"]] = "result"
+    type: ClassVar[Literal["tool_result"]] = "tool_result"
     id: str
     tool: str
     result: CallToolResult
@@ -150,7 +149,7 @@ class PausedEvent(Struct, frozen=True, kw_only=True):
 class FinishedEvent(Struct, frozen=True, kw_only=True):
     """The end, for now."""
 
-    type: ClassVar[Literal["done"]] = "done"
+    type: ClassVar[Literal["finished"]] = "finished"
     reason: FinishReason
     text: str  # what the model said last
     usage: AgentUsage
@@ -253,9 +252,9 @@ class Agent:
                     yield event
                 return
             if not turn.calls:
-                yield self._finished_event("cut" if reply.stop_reason == "maxTokens" else "finished")
+                yield self._finished_event("max_tokens" if reply.stop_reason == "maxTokens" else "completed")
                 return
-        yield self._finished_event("turns")
+        yield self._finished_event("max_turns")
 
     async def _play_turn(self, turn: Turn, catalog: Catalog) -> AsyncGenerator[AgentEvent]:
         for block in turn.content:

@@ -21,7 +21,7 @@ Price: TypeAlias = tuple[float, float]  # dollars for a million tokens, in and o
 
 
 class AgentUsage(Struct, frozen=True, kw_only=True):
-    """What an agent has used since it was made; `usd` is None where the price of the model is not known."""
+    """What an agent has used since it was made; `cost_usd` is None where the price of the model is not known."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -39,9 +39,9 @@ class AgentUsage(Struct, frozen=True, kw_only=True):
         cost_usd = None if self.cost_usd is None or usage.cost_usd is None else self.cost_usd + usage.cost_usd
         return replace(
             self,
-            input=self.input_tokens + usage.input_tokens,
-            output=self.output_tokens + usage.output_tokens,
-            usd=cost_usd,
+            input_tokens=self.input_tokens + usage.input_tokens,
+            output_tokens=self.output_tokens + usage.output_tokens,
+            cost_usd=cost_usd,
             turns=self.turns + 1,
         )
 
@@ -56,20 +56,20 @@ class Budget:
         self._max_cost_usd = max_cost_usd
         if max_cost_usd is not None and self._price is None:
             raise add_context(
-                ModelError("budget_usd needs a model whose price is known"), hint="Variant(name, price=(…, …))"
+                ModelError("budget_usd needs a model whose price is known"), hint="ModelInfo(name, price=(…, …))"
             )
 
-    def get_reply_limit(self, usage: AgentUsage, input_tokens: int) -> int | Literal["tokens", "money"]:
+    def get_reply_limit(self, usage: AgentUsage, input_tokens: int) -> int | Literal["token_budget", "cost_budget"]:
         """How many tokens the next reply may have if so many are put to the model; or what there is too little of."""
         max_tokens = self._max_reply_tokens
         if self._max_tokens is not None:
             max_tokens = min(max_tokens, self._max_tokens - usage.total_tokens - input_tokens)
             if max_tokens < min(_MIN_REPLY_TOKENS, self._max_reply_tokens):
-                return "tokens"
+                return "token_budget"
         if self._max_cost_usd is not None:
             max_tokens = min(max_tokens, self._get_affordable_tokens(usage, input_tokens, max_tokens))
             if max_tokens < min(_MIN_REPLY_TOKENS, self._max_reply_tokens):
-                return "money"
+                return "cost_budget"
         return max_tokens
 
     def _get_affordable_tokens(self, usage: AgentUsage, input_tokens: int, max_tokens: int) -> int:
@@ -91,9 +91,8 @@ class Budget:
         )
         if self._price is None or usage.cost_usd:
             return usage
-        return replace(
-            usage, usd=(usage.input_tokens * self._price[0] + usage.output_tokens * self._price[1]) / _TOKENS_PER_PRICE
-        )
+        cost_usd = (usage.input_tokens * self._price[0] + usage.output_tokens * self._price[1]) / _TOKENS_PER_PRICE
+        return replace(usage, cost_usd=cost_usd)
 
 
 def estimate_message_tokens(messages: Iterable[SamplingMessage], system_prompt: str | None = None) -> int:

@@ -175,9 +175,9 @@ def report_failures(host: Host) -> None:
     reported: set[tuple[str, str | None]] = set()
 
     def report(event: HostEvent) -> None:
-        if event.new in ("failed", "needs_login") and (event.server, event.reason) not in reported:
+        if event.state in ("failed", "unauthorized") and (event.server, event.reason) not in reported:
             reported.add((event.server, event.reason))
-            output.print_note(f"{event.server} cannot be used: {event.reason or event.new}")
+            output.print_note(f"{event.server} cannot be used: {event.reason or event.state}")
             print_start_hint(event.details)
 
     host.on("server.state", report)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from dovetail.host.consent.pins import PinStore as PinStore
     from dovetail.host.consent.pins import fingerprint as fingerprint
     from dovetail.host.consent.terminal_consent import TerminalConsent as TerminalConsent
+    from dovetail.host.events import EventKind as EventKind
     from dovetail.host.events import HostEvent as HostEvent
     from dovetail.host.host import Host as Host
     from dovetail.host.managed_server import ManagedServer as ManagedServer
@@ -74,6 +75,7 @@ _MODULE_BY_NAME = {
     "DenyAll": "dovetail.host.consent.consent",
     "DurableConsent": "dovetail.host.consent.inbox",
     "Edit": "dovetail.host.consent.consent",
+    "EventKind": "dovetail.host.events",
     "Grant": "dovetail.host.consent.grants",
     "GrantStore": "dovetail.host.consent.grants",
     "Host": "dovetail.host.host",

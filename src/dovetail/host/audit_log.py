@@ -96,8 +96,8 @@ class AuditLog:
             request.server,
             **_request_fields(request),
             arguments=self._format_arguments(request.arguments),
-            verdict=decision.action,
-            tier=decision.level,
+            action=decision.action,
+            level=decision.level,
             reason=decision.reason,
         )
 
@@ -287,9 +287,13 @@ def report_call(request: PolicyRequest, emit: Callable[[HostEvent], None]) -> Ge
         call_outcome = CallOutcome(
             request=request, outcome=outcome, duration_ms=duration_ms, error=error, result_bytes=result_bytes
         )
-        emit(HostEvent(kind="result", server=request.server, new=request.tool, reason=outcome, details=call_outcome))
+        emit(
+            HostEvent(
+                kind="tool.result", server=request.server, message=request.tool, reason=outcome, details=call_outcome
+            )
+        )
 
-    emit(HostEvent(kind="call", server=request.server, new=request.tool, details=request))
+    emit(HostEvent(kind="tool.call", server=request.server, message=request.tool, details=request))
     try:
         yield set_result
     except BaseException as exc:
@@ -304,13 +308,13 @@ def create_audit_listener(audit_log: AuditLog) -> Callable[[HostEvent], None]:
     def write_event(event: HostEvent) -> None:
         match event.kind:
             case "server.state":
-                audit_log.state(event.server, event.old or "", event.new or "", event.reason)
+                audit_log.state(event.server, event.previous_state or "", event.state or "", event.reason)
             case "decision":
                 decision_details: DecisionDetails = event.details
                 audit_log.decision(decision_details.request, decision_details.decision)
             case "consent":
-                audit_log.consent(event.details, event.new or "", reason=event.reason)
-            case "result":
+                audit_log.consent(event.details, event.message or "", reason=event.reason)
+            case "tool.result":
                 call_outcome: CallOutcome = event.details
                 audit_log.call(
                     call_outcome.request,
@@ -319,8 +323,8 @@ def create_audit_listener(audit_log: AuditLog) -> Callable[[HostEvent], None]:
                     error=call_outcome.error,
                     result_bytes=call_outcome.result_bytes,
                 )
-            case "server.added" | "server.removed" | "problem" | "definitions.changed":
-                audit_log.write(event.kind, event.server, new=event.new, reason=event.reason)
+            case "server.added" | "server.removed" | "config.problem" | "definitions.changed":
+                audit_log.write(event.kind, event.server, message=event.message)
             case _:
                 pass
 

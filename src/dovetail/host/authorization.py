@@ -164,25 +164,35 @@ class RequestAuthorizer:
         return decision
 
     def _allow(self, request: PolicyRequest, decision: Decision, reason: str = "") -> Authorization:
-        self._emit_decision(request, replace(decision, verdict="allow", reason=reason or decision.reason))
+        self._emit_decision(request, replace(decision, action="allow", reason=reason or decision.reason))
         return Authorization(reason or decision.reason, request)
 
     def _refusal_error(self, request: PolicyRequest, decision: Decision, reason: str) -> PolicyError:
         action = "deny" if decision.action in ("allow", "ask") else decision.action
-        self._emit_decision(request, replace(decision, verdict=action, reason=reason))
+        self._emit_decision(request, replace(decision, action=action, reason=reason))
         description = request.full_name if request.kind == "tool.call" else f"{request.full_name} ({request.kind})"
         return add_context(
             PolicyError(f"{description}: {reason}", action=action, rule=decision.rule), server=request.server
         )
 
     def _emit_decision(self, request: PolicyRequest, decision: Decision) -> None:
-        event = HostEvent(kind="decision", server=request.server, old=request.kind, new=decision.action)
-        self._emit(replace(event, reason=decision.reason, details=DecisionDetails(request, decision)))
+        details = DecisionDetails(request, decision)
+        self._emit(
+            HostEvent(
+                kind="decision",
+                server=request.server,
+                message=decision.action,
+                reason=decision.reason,
+                details=details,
+            )
+        )
 
     def emit_answer(self, request: PolicyRequest, answer: ConsentAnswer, reason: str) -> None:
         """Tell what the person in charge answered."""
-        event = HostEvent(kind="consent", server=request.server, old=request.kind, new=type(answer).__name__.lower())
-        self._emit(replace(event, reason=reason, details=request))
+        message = type(answer).__name__.lower()
+        self._emit(
+            HostEvent(kind="consent", server=request.server, message=message, reason=reason, details=request)
+        )
 
     # What is kept
 

@@ -54,7 +54,7 @@ class CallerClients:
             )
         self._drop_idle()
         settings = replace(
-            self._shared_server.settings, idle_stop=self._shared_server.settings.idle_timeout or _IDLE_TIMEOUT_S
+            self._shared_server.settings, idle_timeout=self._shared_server.settings.idle_timeout or _IDLE_TIMEOUT_S
         )
         server = self._shared_server.sibling(lambda: self._create_client(**client_options), settings)
         server.shared = True

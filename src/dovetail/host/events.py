@@ -1,12 +1,12 @@
-"""What a host tells of while it works: each event has a kind, and who listens names kinds, or a glob of them."""
+"""Events of a host. Listeners choose them by kind, or by a glob of kinds."""
 
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from dovetail.wire.base import Struct
 
-EVENT_KINDS: Final = (
+EventKind: TypeAlias = Literal[
     "server.added",
     "server.removed",
     "server.state",
@@ -15,31 +15,33 @@ EVENT_KINDS: Final = (
     "tools.changed",
     "prompts.changed",
     "resources.changed",
-    "resource.changed",
+    "resource.updated",
     "definitions.changed",
-    "call",
-    "result",
+    "tool.call",
+    "tool.result",
     "decision",
     "consent",
-    "problem",
-)
+    "config.problem",
+]
+EVENT_KINDS: Final[tuple[str, ...]] = get_args(EventKind)
 
 
 class HostEvent(Struct, frozen=True, kw_only=True):
-    """Something a host tells of: its kind, the server it is about, and what there is to say."""
+    """One event of a host. `message` is a short text, such as a line of stderr or the name of the called tool."""
 
-    kind: str
+    kind: EventKind
     server: str
-    old: str | None = None
-    new: str | None = None
+    previous_state: str | None = None  # of server.state
+    state: str | None = None  # of server.state
+    message: str | None = None
     reason: str | None = None
-    details: Any = None
+    details: Any = None  # depends on the kind
 
 
 def check_event_kind(kind: str) -> str:
-    """A kind of event, or a glob of some; ValueError for one that never comes."""
+    """Return an event kind or a glob that matches some. Raise ValueError for an unknown one."""
     if any(fnmatchcase(event_kind, kind) for event_kind in EVENT_KINDS):
         return kind
     matches = get_close_matches(kind, EVENT_KINDS, 1)
-    hint = f"; did you mean {matches[0]!r}?" if matches else f"; there are {', '.join(EVENT_KINDS)}"
-    raise ValueError(f"there is no event {kind!r}{hint}")
+    hint = f"Did you mean {matches[0]!r}?" if matches else f"Known events: {', '.join(EVENT_KINDS)}"
+    raise ValueError(f"unknown event {kind!r}. {hint}")

@@ -54,7 +54,7 @@ async def review_result(
     Bytes stay bytes where nothing has to be decided or cut.
     """
     request = replace(host.question(managed_server, "tool.result", definition.name, None, definition), caller=caller)
-    max_bytes = host.quota(managed_server, definition.name).result_bytes
+    max_bytes = host.quota(managed_server, definition.name).max_result_bytes
     if isinstance(result, bytes):
         if host.desk.evaluate(request).action == "allow" and (max_bytes is None or len(result) <= max_bytes):
             return result

@@ -137,7 +137,7 @@ class Host(ManagedServers):
                 add_problems.append(ConfigProblem(entry.source, entry.path, f"{entry.original_name}: {exc}"))
         self.config_problems = (*problems, *add_problems)
         for problem in self.config_problems:
-            self.tell(HostEvent(kind="problem", server="", reason=problem.message, details=problem))
+            self.tell(HostEvent(kind="config.problem", server="", message=problem.message, details=problem))
 
     # Life
 
@@ -300,7 +300,7 @@ class Host(ManagedServers):
             )
         ) is not None:
             raise denial
-        request = self.question(managed_server, "complete", item_name, None)
+        request = self.question(managed_server, "completion", item_name, None)
         await self.desk.authorize(request)
         return await run_request(
             self, managed_server, request, lambda client, _: client.complete(argument, value, **reference)
@@ -335,7 +335,7 @@ class Host(ManagedServers):
         return gateway.server
 
     def asgi(self, mode: GatewayMode = "merged", *, name: str = "gateway", auth: Any = None, **options: Any) -> Any:
-        """The gateway as an ASGI application: `/mcp`, `/search/mcp`, and `/s/NAME/mcp` for each server.
+        """The gateway as an ASGI application: `/mcp`, `/search/mcp`, and `/servers/NAME/mcp` for each server.
 
         Options are those of `Server.asgi`.
         """

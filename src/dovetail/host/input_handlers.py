@@ -28,7 +28,7 @@ from dovetail.wire.elicitation import ElicitRequestParams, ElicitResult
 from dovetail.wire.sampling import CreateMessageRequestParams, CreateMessageResult
 
 _KIND_BY_METHOD: Final = {
-    "elicitation/create": "elicit.form",
+    "elicitation/create": "elicitation.form",
     "sampling/createMessage": "sampling.request",
     "roots/list": "roots.list",
 }
@@ -87,7 +87,7 @@ class HostInputHandlers:
 
         Whether it is answered is then for that user to say.
         """
-        kind = "elicit.url" if params.get("mode") == "url" else _KIND_BY_METHOD.get(method, method)
+        kind = "elicitation.url" if params.get("mode") == "url" else _KIND_BY_METHOD.get(method, method)
         decision = self._authorizer.evaluate(self._policy_request(kind))
         if decision.action not in ("deny", "hide"):
             return None
@@ -105,12 +105,12 @@ class HostInputHandlers:
     async def elicit(self, params: ElicitRequestParams) -> Any:
         """What a person fills in."""
         details = {"message": params.message, "schema": params.requested_schema or {}}
-        return await self._ask_user("elicit.form", details)
+        return await self._ask_user("elicitation.form", details)
 
     async def elicit_url(self, params: ElicitRequestParams) -> Any:
         """Whether a person agrees to visit a page; opening it is the broker's business."""
         host = urlsplit(params.url or "").hostname or ""
-        return await self._ask_user("elicit.url", {"message": params.message, "url": params.url, "host": host})
+        return await self._ask_user("elicitation.url", {"message": params.message, "url": params.url, "host": host})
 
     async def _ask_user(self, kind: str, details: dict[str, Any]) -> Any:
         """A server's question is always for a person: a policy can only keep it from them."""
@@ -132,7 +132,7 @@ class HostInputHandlers:
             case Deny():
                 raise ElicitationDeclined
             case _:
-                if kind == "elicit.url":
+                if kind == "elicitation.url":
                     return True
                 raise InputRequestError("a form is answered by what was filled in: Edit({...}) or a dict; or by Deny()")
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from dovetail.client.targets import Client
-from dovetail.host.events import HostEvent
+from dovetail.host.events import EventKind, HostEvent
 from dovetail.protocol.mountable import ChangeCallback, ItemKind
 from dovetail.protocol.subscription_filter import (
     PROMPTS_LIST_CHANGED,
@@ -19,6 +19,12 @@ _NOTIFICATION_BY_LIST: Final = {
     "prompts": PROMPTS_LIST_CHANGED,
     "resources": RESOURCES_LIST_CHANGED,
     "resource": RESOURCE_UPDATED,
+}
+_EVENT_BY_LIST: Final[Mapping[str, EventKind]] = {
+    "tools": "tools.changed",
+    "prompts": "prompts.changed",
+    "resources": "resources.changed",
+    "resource": "resource.updated",
 }
 _KINDS_BY_LIST: Final[Mapping[str, tuple[ItemKind, ...]]] = {
     "tools": ("tool",),
@@ -77,11 +83,11 @@ class ListCache:
                 self._notify(_LIST_BY_KIND[kind], None, None)
         if previous is not None and previous != items:
             self._emit(
-                HostEvent(kind="definitions.changed", server=self._server_name, new=kind, details=(previous, items))
+                HostEvent(kind="definitions.changed", server=self._server_name, message=kind, details=(previous, items))
             )
 
     def _notify(self, list_name: str, uri: str | None, details: Any) -> None:
-        self._emit(HostEvent(kind=f"{list_name}.changed", server=self._server_name, details=details))
+        self._emit(HostEvent(kind=_EVENT_BY_LIST[list_name], server=self._server_name, details=details))
         for callback in tuple(self.change_callbacks):
             callback(_NOTIFICATION_BY_LIST[list_name], uri)
 

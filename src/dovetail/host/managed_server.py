@@ -48,7 +48,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
 log = logging.getLogger("dovetail")
 
 T = TypeVar("T")
-ServerState: TypeAlias = Literal["idle", "starting", "ready", "degraded", "needs_login", "failed", "disabled"]
+ServerState: TypeAlias = Literal["idle", "starting", "ready", "degraded", "unauthorized", "failed", "disabled"]
 
 _MAX_LIST_ATTEMPTS: Final = 2
 _STOP_TIMEOUT_S: Final = 5.0  # seconds a server may take to leave before the host goes on without it
@@ -135,11 +135,18 @@ class ManagedServer:
     def _set_state(self, state: ServerState, reason: MCPError | None = None) -> None:
         if reason is not None:
             mask_error(reason, self._mask)
-        old, self.state, self.last_error = self.state, state, reason
-        if old != state or reason is not None:
+        previous_state, self.state, self.last_error = self.state, state, reason
+        if previous_state != state or reason is not None:
             reason_text = None if reason is None else str(reason)
             self._emit(
-                HostEvent(kind="server.state", server=self.name, old=old, new=state, reason=reason_text, details=reason)
+                HostEvent(
+                    kind="server.state",
+                    server=self.name,
+                    previous_state=previous_state,
+                    state=state,
+                    reason=reason_text,
+                    details=reason,
+                )
             )
 
     @property
@@ -261,7 +268,7 @@ class ManagedServer:
             else 0.0
         )
         self._retry_at = asyncio.get_running_loop().time() + delay
-        self._set_state("needs_login" if isinstance(exc, AuthError) else "failed", exc)
+        self._set_state("unauthorized" if isinstance(exc, AuthError) else "failed", exc)
         return exc
 
     # While it runs
@@ -289,14 +296,14 @@ class ManagedServer:
             try:
                 yield client
             except AuthError as exc:
-                self._set_state("needs_login", exc)
+                self._set_state("unauthorized", exc)
                 raise
             except TransportError as exc:
                 if self.state == "ready":
                     self._set_state("degraded", exc)
                 raise
             self._failure_count = 0
-            if self.state in ("degraded", "needs_login") and self._client is client:
+            if self.state in ("degraded", "unauthorized") and self._client is client:
                 self._set_state("ready")
         finally:
             self._use_count -= 1
@@ -412,7 +419,7 @@ class ManagedServer:
 
     def _mark_degraded(self, exc: MCPError) -> MCPError:
         if self.state == "ready":
-            self._set_state("needs_login" if isinstance(exc, AuthError) else "degraded", exc)
+            self._set_state("unauthorized" if isinstance(exc, AuthError) else "degraded", exc)
         return exc
 
     # For a gateway

@@ -34,6 +34,8 @@ from dovetail.host.search_tools import HOST_SERVER_NAME, create_search_catalog
 from dovetail.protocol.client_transport import InProcessServer
 from dovetail.protocol.language_model import Model
 from dovetail.protocol.mountable import ITEM_KINDS, ItemKind
+from dovetail.wire.codec import encode
+from dovetail.wire.logs import LoggingMessageNotificationParams
 
 log = logging.getLogger("dovetail")
 
@@ -42,7 +44,7 @@ _NO_ITEMS: Final[dict[str, Any]] = {}
 _MANIFEST_FIELDS: Final[Mapping[ItemKind, str]] = {
     "tool": "tools",
     "resource": "resources",
-    "resource template": "templates",
+    "resource template": "resource_templates",
     "prompt": "prompts",
 }
 
@@ -131,11 +133,12 @@ class ManagedServers:
             monitored_target = as_command_target(resolved_target, stderr=emit_stderr)
             return Client(monitored_target, name=name, log_handler=emit_log, **client_options)
 
-        def emit_log(message: Any) -> None:
-            self.tell(HostEvent(kind="server.log", server=name, new=message.level, details=message))
+        def emit_log(message: LoggingMessageNotificationParams) -> None:
+            text = message.data if isinstance(message.data, str) else encode(message.data).decode()
+            self.tell(HostEvent(kind="server.log", server=name, message=self.secrets.mask(text), details=message))
 
         def emit_stderr(line: str) -> None:
-            self.tell(HostEvent(kind="server.stderr", server=name, new=self.secrets.mask(line)))
+            self.tell(HostEvent(kind="server.stderr", server=name, message=self.secrets.mask(line)))
 
         async def authorize_start() -> None:
             request = PolicyRequest(

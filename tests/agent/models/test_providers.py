@@ -273,7 +273,7 @@ async def test_an_agent_on_a_maker(maker: ProviderServer, kind: str) -> None:
     assert [(one.kind, one.tool) for one in asked] == [("tool.call", "now"), ("tool.call", "poem")]
     done = events[-1]
     assert isinstance(done, FinishedEvent)
-    assert (done.text, done.reason) == ("It is noon.", "finished")
+    assert (done.text, done.reason) == ("It is noon.", "completed")
     assert done.usage.tool_calls == {"clock.now": 1, "clock.poem": 1}
     assert done.usage.cost_usd == pytest.approx(2 * (100 * 3 + 10 * 15) / 1e6)
     assert [one["model"] for one in maker.requests] == ["large-1", "small-1", "large-1"]

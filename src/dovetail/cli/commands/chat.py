@@ -116,7 +116,7 @@ async def _run_prompt(agent: Agent, prompt: str, as_json: bool) -> int:
                 click.echo(output.format_json_line({"type": event.type, **to_plain(event)}))
             else:
                 _print_event(event)
-            if isinstance(event, FinishedEvent) and event.reason != "finished":
+            if isinstance(event, FinishedEvent) and event.reason != "completed":
                 output.print_note(f"stopped: {event.reason}")
                 code = error_report.EXIT_TOOL_ERROR
     return code

@@ -42,7 +42,7 @@ def command(
     """Serve all servers of some configuration files, or of all that are found, as one: over stdio, or with --http.
 
     Where the policy asks, the user of whoever calls is asked, by elicitation; who cannot be asked is refused. Over
-    HTTP, /mcp has all servers, /search/mcp the tools that search, /s/NAME/mcp one server.
+    HTTP, /mcp has all servers, /search/mcp the tools that search, /servers/NAME/mcp one server.
 
     \b
     dovetail gateway mcp.json

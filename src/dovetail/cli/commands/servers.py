@@ -122,6 +122,6 @@ def _format_rows(rows: list[dict[str, Any]]) -> str:
 
 def _get_exit_code(rows: list[dict[str, Any]]) -> int:
     states = {row["state"] for row in rows}
-    if "needs_login" in states:
+    if "unauthorized" in states:
         return error_report.EXIT_AUTH
     return error_report.EXIT_OK if states <= {"ready", "idle", "disabled"} else error_report.EXIT_CONNECT

@@ -24,12 +24,12 @@ _SUMMARY_TEMPLATES: Final[Mapping[str, str]] = {
     "tool.result": "Pass on what {tool} of {server} answered?",
     "resource.read": "Read {tool} from {server}?",
     "prompt.get": "Use the prompt {tool} of {server}?",
-    "complete": "Let {server} suggest how to go on with {tool}?",
+    "completion": "Let {server} suggest how to go on with {tool}?",
     "definition.changed": "{tool} of {server} is not what it was when it was allowed. Use it as it is now?",
     "sampling.request": "{server} wants to put this to the model. Let it?",
     "sampling.response": "Give this answer of the model to {server}?",
-    "elicit.form": "{server} asks you to fill in a form. Your answer goes to {server}.",
-    "elicit.url": "{server} asks you to visit a page of {host}. Open it?",
+    "elicitation.form": "{server} asks you to fill in a form. Your answer goes to {server}.",
+    "elicitation.url": "{server} asks you to visit a page of {host}. Open it?",
     "roots.list": "Tell {server} which folders it may work in?",
     "login": "Log in to {server}?",
 }
@@ -76,7 +76,7 @@ class ConsentRequest(Struct, frozen=True, kw_only=True):
 
 
 class Allow(Struct, frozen=True):
-    """Yes: this once, or for longer. `expires` in seconds, `exact` for these arguments only."""
+    """Yes: this once, or for longer. `expires_in` is in seconds, `exact_arguments` limits it to these arguments."""
 
     scope: Scope = "once"
     expires_in: float | None = None
@@ -88,7 +88,7 @@ class Allow(Struct, frozen=True):
 
 
 class Deny(Struct, frozen=True):
-    """No. `dismissed`: nobody decided, the question was only closed."""
+    """No. `cancelled`: the user closed the question without deciding."""
 
     reason: str = ""
     cancelled: bool = False
@@ -110,7 +110,7 @@ ConsentAnswer: TypeAlias = Allow | Deny | Edit | Defer
 
 
 class ConsentHandler(Protocol):
-    """Whoever can ask the person in charge. One with a false `attended` has nobody to ask."""
+    """Whoever can ask the person in charge. One with a false `is_interactive` has no user to ask."""
 
     async def ask(self, request: ConsentRequest) -> ConsentAnswer:
         """The person's answer."""
@@ -119,7 +119,7 @@ class ConsentHandler(Protocol):
 
 def attended(consent_handler: ConsentHandler) -> bool:
     """Whether somebody is there to be asked."""
-    return bool(getattr(consent_handler, "attended", True))
+    return bool(getattr(consent_handler, "is_interactive", True))
 
 
 class DenyAll:
@@ -171,7 +171,7 @@ def as_consent_answer(answer: Any) -> ConsentAnswer:
         case dict():
             return Edit(answer)
         case _:
-            raise TypeError(f"consent is given by Allow, Deny, Edit, Later, True or False, not {type(answer).__name__}")
+            raise TypeError(f"consent is given by Allow, Deny, Edit, Defer, True or False, not {type(answer).__name__}")
 
 
 def format_untrusted(value: Any, limit: int = 8000) -> str:

@@ -207,7 +207,7 @@ def _build_consent_request(managed_server: ManagedServer, input_request: Mapping
     if params.get("mode") == "url":
         url = str(params.get("url", ""))
         details = {"message": params.get("message", ""), "url": url, "host": urlsplit(url).hostname or ""}
-    kind = "elicit.url" if "url" in details else "elicit.form"
+    kind = "elicitation.url" if "url" in details else "elicitation.form"
     return ConsentRequest(
         kind=kind, server=managed_server.name, details=details, wait=False, trusted=managed_server.settings.trusted
     )
@@ -220,4 +220,4 @@ def _combine_requests(managed_server: ManagedServer, forms: Mapping[str, Mapping
     if len(requests) == 1:
         return first
     details = {key: {**request.details} for key, request in requests.items()}
-    return replace(first, kind="elicit.form", details=details, reason="several are open: answer each by its key")
+    return replace(first, kind="elicitation.form", details=details, reason="several are open: answer each by its key")

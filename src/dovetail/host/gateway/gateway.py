@@ -34,7 +34,7 @@ from dovetail.server.runners import Server
 from dovetail.transports.http_server.endpoint import Endpoint
 from dovetail.wire.tools import ListToolsResult
 
-_SERVER_PATH: Final = re.compile(r"/s/([A-Za-z0-9_-]{1,64})(/mcp)?/?")
+_SERVER_PATH: Final = re.compile(r"/servers/([A-Za-z0-9_-]{1,64})(/mcp)?/?")
 _SEARCH_PATH: Final = re.compile(r"/search(/mcp)?/?")
 _METADATA_PREFIX: Final = "/.well-known/oauth-protected-resource"
 
@@ -62,7 +62,7 @@ class GatewayRouter:
         if match := _SEARCH_PATH.fullmatch(path):
             return self._get_app("search", None, "/search/mcp") or self._default_app
         if match := _SERVER_PATH.fullmatch(path):
-            return self._get_app("merged", match[1], f"/s/{match[1]}/mcp") or self._default_app
+            return self._get_app("merged", match[1], f"/servers/{match[1]}/mcp") or self._default_app
         return self._default_app
 
     def _get_app(self, mode: str, server_name: str | None, path: str) -> Any | None:
@@ -133,7 +133,7 @@ class GatewayServer(Server):
         self._create_variant = create_variant
 
     def asgi(self, *, path: str = "/mcp", **options: Any) -> Any:
-        """As the application of a server, with `/search/mcp` and `/s/NAME/mcp` beside it."""
+        """As the application of a server, with `/search/mcp` and `/servers/NAME/mcp` beside it."""
 
         def create_app(mode: str, server_name: str | None, variant_path: str) -> Any | None:
             server = self._create_variant(mode, server_name)

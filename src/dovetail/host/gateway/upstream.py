@@ -247,7 +247,7 @@ def _find_subject(exchange: Exchange) -> PolicySubject:
         case _:
             reference: Any = params.get("ref")
             parent_kind = "prompt.get" if reference.get("type") == "ref/prompt" else "resource.read"
-            return PolicySubject("complete", str(reference.get("name") or reference.get("uri")), None, parent_kind)
+            return PolicySubject("completion", str(reference.get("name") or reference.get("uri")), None, parent_kind)
 
 
 def _to_denial_result(exchange: Exchange, exc: PolicyError) -> Result:

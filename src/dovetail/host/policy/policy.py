@@ -58,9 +58,9 @@ class _LevelRules(Struct, frozen=True, kw_only=True):
 class Policy:
     """Rules for what a host does; without any, it asks.
 
-    The strictest rule that applies decides: hide before deny before ask before allow. `default` is for what no rule
-    speaks of. `headless` is what "ask" means where nobody can be asked. `limits` are globs of names with
-    `timeout`, `result_bytes`, `concurrency`, `rate` ("60/min"); of several that match, the strictest counts.
+    The strictest rule that applies decides: hide before deny before ask before allow. If no rule matches, `default`
+    applies. `non_interactive` is what "ask" means if no user can be asked. `limits` maps globs of tool names to
+    `ToolLimits`, to a table of its fields, or to a rate such as "60/min". If several match, the strictest applies.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Policy:
         if default is not None and default not in STRICTNESS:
             raise ValueError(f"default is allow, ask, deny or hide, not {default!r}")
         if non_interactive is not None and str(non_interactive) not in ("allow", "deny"):
-            raise ValueError(f'headless is "deny" or "allow", not {non_interactive!r}')
+            raise ValueError(f'non_interactive must be "allow" or "deny", not {non_interactive!r}')
         level_rules = _LevelRules(
             level="user",
             default=default,
@@ -94,15 +94,15 @@ class Policy:
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Self:
         """The policy of a document, as a TOML file or a JSON object has it."""
-        if unknown := document.keys() - {"default", "headless", "rules", "limits"}:
-            raise ValueError(f"unknown: {', '.join(sorted(unknown))}")
+        if unknown := document.keys() - {"default", "non_interactive", "rules", "limits"}:
+            raise ValueError(f"unknown key: {', '.join(sorted(unknown))}")
         rules: list[Rule] = []
         for index, raw_rule in enumerate(document.get("rules", ())):
             try:
                 rules.append(as_rule(raw_rule))
             except (TypeError, ValueError) as exc:
                 raise ValueError(f"rules[{index}]: {exc}") from None
-        return cls(document.get("default"), rules, document.get("limits"), document.get("headless"))
+        return cls(document.get("default"), rules, document.get("limits"), document.get("non_interactive"))
 
     @classmethod
     def combine(
@@ -176,7 +176,7 @@ class Policy:
             has_matching_rule = has_matching_rule or matching_rule is not None
         decision = decision or _get_fallback_decision(request)
         if decision.action == "allow" and request.kind in ALWAYS_ASK_KINDS:
-            return replace(decision, verdict="ask", reason=f"{decision.reason}; {request.kind} is always for a person")
+            return replace(decision, action="ask", reason=f"{decision.reason}; {request.kind} is always for a person")
         return decision
 
     def unattended(self, decision: Decision) -> Decision:
@@ -229,7 +229,7 @@ def as_policy(policy: Any) -> Policy:
     if policy is None:
         return Policy()
     if isinstance(policy, str) and policy in STRICTNESS:
-        raise ValueError(f'policy="{policy}" would be a file of rules; for that verdict give Policy("{policy}")')
+        raise ValueError(f'policy="{policy}" would be a file of rules. For that action, pass Policy("{policy}")')
     if isinstance(policy, str | Path):
         return Policy.load(policy)
     if isinstance(policy, Policy):
@@ -276,7 +276,7 @@ def _explain_ignored_hints(annotations: ToolAnnotations) -> str:
         ("closed to the world", annotations.open_world_hint is False),
     )
     claims = " and ".join(name for name, is_claimed in hints if is_claimed)
-    return f"it says it is {claims}, but the server is not trusted: trust=True, or trust under x-dovetail in its file"
+    return f"it says it is {claims}, but the server is not trusted. Pass trusted=True, or set trusted under x-dovetail in its file"
 
 
 def _format_reason(matching_rule: Rule) -> str:

@@ -34,16 +34,16 @@ class ToolLimits(Struct, frozen=True, kw_only=True):
     """The limits of one tool; None where there is none."""
 
     timeout: float | None = None
-    result_bytes: int | None = None
-    concurrency: int | None = None
+    max_result_bytes: int | None = None
+    max_concurrency: int | None = None
     rate: Rate | None = None
 
     def combine_strictest(self, other: "ToolLimits") -> "ToolLimits":
         """The strictest of each kind."""
         return ToolLimits(
             timeout=_min_or_none(self.timeout, other.timeout),
-            result_bytes=_min_or_none(self.result_bytes, other.result_bytes),
-            concurrency=_min_or_none(self.concurrency, other.concurrency),
+            max_result_bytes=_min_or_none(self.max_result_bytes, other.max_result_bytes),
+            max_concurrency=_min_or_none(self.max_concurrency, other.max_concurrency),
             rate=min(
                 (rate for rate in (self.rate, other.rate) if rate is not None),
                 key=lambda rate: (rate.count / rate.seconds, rate.count),
@@ -63,17 +63,17 @@ def parse_limits(limits: str | Mapping[str, Any]) -> ToolLimits:
         raise ValueError(
             f"no limit is called {', '.join(sorted(unknown))}; there are {', '.join(ToolLimits.__struct_fields__)}"
         )
-    for name in ("timeout", "result_bytes", "concurrency"):
+    for name in ("timeout", "max_result_bytes", "max_concurrency"):
         value = table.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
             raise ValueError(f"the limit {name} is a number over 0, not {value!r}")
-    for name in ("result_bytes", "concurrency"):
+    for name in ("max_result_bytes", "max_concurrency"):
         if isinstance(table.get(name), float):
             raise ValueError(f"the limit {name} is a whole number, not {table[name]!r}")
     return ToolLimits(
         timeout=table.get("timeout"),
-        result_bytes=table.get("result_bytes"),
-        concurrency=table.get("concurrency"),
+        max_result_bytes=table.get("max_result_bytes"),
+        max_concurrency=table.get("max_concurrency"),
         rate=_parse_rate(table["rate"]) if "rate" in table else None,
     )
 
@@ -108,11 +108,11 @@ class Meter:
         if limits.rate is not None:
             self.record_call(server, tool, limits.rate)
         async with contextlib.AsyncExitStack() as stack:
-            if limits.concurrency is not None:
+            if limits.max_concurrency is not None:
                 size, semaphore = self._semaphores.get((server, tool), (0, None))
-                if semaphore is None or size != limits.concurrency:
-                    semaphore = asyncio.Semaphore(limits.concurrency)
-                    self._semaphores[server, tool] = limits.concurrency, semaphore
+                if semaphore is None or size != limits.max_concurrency:
+                    semaphore = asyncio.Semaphore(limits.max_concurrency)
+                    self._semaphores[server, tool] = limits.max_concurrency, semaphore
                 await stack.enter_async_context(semaphore)
             yield
 

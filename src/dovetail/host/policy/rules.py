@@ -97,12 +97,12 @@ ConsentKind: TypeAlias = Literal[
     "tool.result",
     "resource.read",
     "prompt.get",
-    "complete",
+    "completion",
     "definition.changed",
     "sampling.request",
     "sampling.response",
-    "elicit.form",
-    "elicit.url",
+    "elicitation.form",
+    "elicitation.url",
     "roots.list",
     "login",
 ]
@@ -110,11 +110,11 @@ ConsentKind: TypeAlias = Literal[
 CONSENT_KINDS: Final[tuple[str, ...]] = get_args(ConsentKind)
 
 # What the user has said yes to by configuring it: only a rule that means it makes it a question.
-CONFIGURED_KINDS: Final = frozenset({"server.start", "tool.result", "sampling.response", "roots.list", "complete"})
+CONFIGURED_KINDS: Final = frozenset({"server.start", "tool.result", "sampling.response", "roots.list", "completion"})
 # What a server asks for: allowed only by a rule that names it.
-SERVER_REQUESTED_KINDS: Final = frozenset({"sampling.request", "elicit.form", "elicit.url", "login"})
+SERVER_REQUESTED_KINDS: Final = frozenset({"sampling.request", "elicitation.form", "elicitation.url", "login"})
 # What a person sees, whatever is allowed.
-ALWAYS_ASK_KINDS: Final = frozenset({"elicit.form", "elicit.url", "definition.changed"})
+ALWAYS_ASK_KINDS: Final = frozenset({"elicitation.form", "elicitation.url", "definition.changed"})
 
 
 def check_consent_kind(kind: str) -> str:
@@ -142,7 +142,7 @@ Verdict: TypeAlias = Literal["allow", "ask", "deny", "hide"]
 STRICTNESS: Final[Mapping[str, int]] = {"allow": 0, "ask": 1, "deny": 2, "hide": 3}
 NAME_MISMATCH: Final = "another name"
 
-_URI_KINDS: Final = frozenset({"resource.read", "complete"})
+_URI_KINDS: Final = frozenset({"resource.read", "completion"})
 
 _HINT_BY_SPELLING: Final[Mapping[str, str]] = {
     spelling: fact
@@ -191,7 +191,7 @@ class PolicyRequest(Struct, frozen=True, kw_only=True):
 
 
 class Rule(Struct, frozen=True, kw_only=True):
-    """One rule: a verdict, and what it is about. What is left out matches everything."""
+    """One rule: an action, and the requests it applies to. A field that is not set matches everything."""
 
     action: Verdict
     server: tuple[str, ...] = ()
@@ -296,7 +296,7 @@ def rule(
 ) -> Rule:
     """One rule of a policy. Names are globs; a tool is named alone or as `server.tool`; conditions hold all at once."""
     if action not in STRICTNESS:
-        raise ValueError(f"a verdict is allow, ask, deny or hide, not {action!r}")
+        raise ValueError(f"action must be allow, ask, deny or hide, not {action!r}")
     hints = {"read_only": read_only, "destructive": destructive}
     for name, value in (annotations or {}).items():
         if name not in _HINT_BY_SPELLING:
@@ -334,8 +334,8 @@ def as_rule(value: Any) -> Rule:
             matches = get_close_matches(name, _RULE_KEYS, n=1, cutoff=0.5)
             suggestion = f"; did you mean {matches[0]!r}?" if matches else ""
             raise ValueError(f"a rule has no {name!r}{suggestion} There are {', '.join(_RULE_KEYS)}")
-    if "verdict" not in table:
-        raise ValueError("a rule needs a verdict: allow, ask, deny or hide")
+    if "action" not in table:
+        raise ValueError("a rule needs an action: allow, ask, deny or hide")
     return rule(**table)
 
 
