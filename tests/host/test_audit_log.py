@@ -5,85 +5,77 @@ import logging
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dovetail import Policy, rule
+from dovetail import Host, Server
 from dovetail.host.audit_log import AuditLog, describe_shape, read_audit_log
 from dovetail.host.config.secret_lookup import SecretResolver
-from dovetail.host.policy.policy import PolicyRequest
-from dovetail.protocol.recording_format import Event, Frame, RecordingHeader, read_frames
+from dovetail.protocol.recording_format import Event, RecordingHeader
 
 CANARY = "canary-7f3a91"
-QUESTION = PolicyRequest(
-    server="github", tool="create_issue", arguments={"repo": "octo/app", "token": CANARY, "labels": ["a", "b"]}
-)
-
-
-def journal(path: Path, **more: Any) -> AuditLog:
-    times = iter(range(1, 10_000))
-    return AuditLog(path, clock=lambda: float(next(times)), **more)
+ARGUMENTS = {"repo": "octo/app", "token": CANARY, "labels": ["a", "b"]}
 
 
 def events(path: Path) -> list[Event]:
-    return [one for one in read_audit_log(path) if isinstance(one, Event)]
+    return [entry for entry in read_audit_log(path) if isinstance(entry, Event)]
 
 
-def test_what_is_written(tmp_path: Path) -> None:
-    path = tmp_path / "log" / "journal.jsonl"
-    decision = Policy(rules=[rule("allow", server="github", reason="mine")]).decide(QUESTION)
-    with journal(path) as kept:
-        kept.decision(QUESTION, decision)
-        kept.consent(QUESTION, "allow")
-        kept.call(QUESTION, "ok", 12.345, result_bytes=7)
-        kept.call(QUESTION, "failed", 1, error="no such repository")
-        kept.state("github", "starting", "failed", "it ended with 1")
-        kept.write("reload", files=2)
-    parts = [*read_audit_log(path)]
-    assert isinstance(parts[0], RecordingHeader)
-    looks = {"repo": "string(8)", "token": "***", "labels": ["array(2)", "string(1)"]}
-    about: dict[str, Any] = {"kind": "tool.call", "tool": "create_issue"}
-    reason = "mine — allow, server github"
-    assert parts[1:] == [
-        Event(event="decision", at=1.0, server="github", data=about | {
-            "arguments": looks, "verdict": "allow", "tier": "user", "reason": reason,
-        }),
-        Event(event="consent", at=2.0, server="github", data=about | {"answer": "allow"}),
-        Event(event="call", at=3.0, server="github", data=about | {
-            "arguments": looks, "outcome": "ok", "ms": 12.3, "result_bytes": 7,
-        }),
-        Event(event="call", at=4.0, server="github", data=about | {
-            "arguments": looks, "outcome": "failed", "ms": 1, "error": "no such repository",
-        }),
-        Event(event="state", at=5.0, server="github", data={
-            "old": "starting", "new": "failed", "reason": "it ended with 1",
-        }),
-        Event(event="reload", at=6.0, data={"files": 2}),
-    ]  # fmt: skip
+def test_an_entry_has_the_shape_of_arguments_and_no_empty_fields(tmp_path: Path) -> None:
+    path = tmp_path / "log" / "audit.jsonl"
+    before = time.time()
+    with AuditLog(path) as audit_log:
+        audit_log.write("call", "github", arguments=ARGUMENTS, outcome="ok", error=None)
+        audit_log.write("reload", files=2)
+    header, call, reload = read_audit_log(path)
+    assert isinstance(header, RecordingHeader)
+    assert isinstance(call, Event)
+    assert before - 1 <= call.at <= time.time() + 1
+    shape = {"repo": "string(8)", "token": "***", "labels": ["array(2)", "string(1)"]}
+    assert (call.event, call.server, call.data) == ("call", "github", {"arguments": shape, "outcome": "ok"})
+    assert isinstance(reload, Event)
+    assert (reload.event, reload.server, reload.data) == ("reload", "", {"files": 2})
     if sys.platform != "win32":
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+async def test_a_host_writes_decisions_answers_calls_and_states(tmp_path: Path) -> None:
+    app = Server("github")
+    app.add_tool(lambda repo: repo, name="create_issue")
+    async with Host(consent=lambda _: True, audit_log=tmp_path / "audit.jsonl") as host:
+        host.add("github", app)
+        await host.call("github.create_issue", repo="octo/app")
+    entries = {(entry.event, entry.facts.get("kind")): entry.facts for entry in events(tmp_path / "audit.jsonl")}
+    about = {"kind": "tool.call", "tool": "create_issue"}
+    decision = entries["decision", "tool.call"]
+    assert decision.items() >= (about | {"arguments": {"repo": "string(8)"}, "action": "allow"}).items()
+    assert decision["level"] == "built-in"
+    assert entries["consent", "tool.call"].items() >= (about | {"answer": "allow"}).items()
+    assert entries["call", "tool.call"].items() >= (about | {"outcome": "ok"}).items()
+    assert entries["server.state", None] == {"previous_state": "ready", "state": "idle"}
+
+
 def test_values_only_if_they_are_wanted(tmp_path: Path) -> None:
     secrets = SecretResolver({"API_KEY": "looked-up-secret"})
-    secrets.resolve("${API_KEY}", "env.API_KEY")
-    question = PolicyRequest(server="s", tool="t", arguments={"q": "hello looked-up-secret", "password": CANARY})
-    for values in (False, True):
-        path = tmp_path / f"{values}.jsonl"
-        with journal(path, values=values, secrets=secrets) as kept:
-            kept.call(question, "ok", 1, error="Bearer abcdefghijk looked-up-secret")
+    secrets.resolve("${API_KEY}")
+    for include_values in (False, True):
+        path = tmp_path / f"{include_values}.jsonl"
+        with AuditLog(path, include_values=include_values, secrets=secrets) as audit_log:
+            arguments = {"q": "hello looked-up-secret", "password": CANARY}
+            audit_log.write("call", "s", arguments=arguments, error="Bearer abcdefghijk looked-up-secret")
         text = path.read_text(encoding="utf-8")
-        assert ("hello" in text) is values
+        assert ("hello" in text) is include_values
         assert "looked-up-secret" not in text
         assert "abcdefghijk" not in text
         assert CANARY not in text
 
 
 def test_large_values_are_told_by_their_shape(tmp_path: Path) -> None:
-    with journal(tmp_path / "j", values=True) as kept:
-        kept.call(PolicyRequest(server="s", tool="t", arguments={"q": "x" * 100_000}), "ok", 1, error="e" * 100_000)
+    with AuditLog(tmp_path / "j", include_values=True) as kept:
+        kept.write("call", "s", arguments={"q": "x" * 100_000}, error="e" * 100_000)
     (one,) = events(tmp_path / "j")
     assert one.data["arguments"] == {"…": {"q": "string(100000)"}}
     assert len(one.data["error"]) == 1000
@@ -91,35 +83,16 @@ def test_large_values_are_told_by_their_shape(tmp_path: Path) -> None:
 
 def test_nothing_in_it_acts_on_a_terminal(tmp_path: Path) -> None:
     hostile = "\x1b]8;;x\x07\x7f\x9b2J\u202e\u2028\u200b\U000e0041 é"
-    with journal(tmp_path / "j", values=True) as kept:
-        kept.call(PolicyRequest(server="s", tool=hostile, arguments={hostile: hostile}), "ok", 1, error=hostile)
-        kept.tap("s")("client", json.dumps({"x": hostile}).encode(), ())
+    with AuditLog(tmp_path / "j", include_values=True) as kept:
+        kept.write("call", "s", tool=hostile, arguments={hostile: hostile}, error=hostile)
     data = (tmp_path / "j").read_bytes()
     assert not [one for one in data if one != 0x0A and not 0x20 <= one < 0x7F]
     assert events(tmp_path / "j")[0].data["error"] == hostile
 
 
-def test_messages_can_be_kept_too(tmp_path: Path) -> None:
-    secrets = SecretResolver()
-    secrets.remember("remembered-secret")
-    with journal(tmp_path / "j", secrets=secrets) as kept:
-        tap = kept.tap("docs")
-        tap("server", b'{"id":1,"method":"ping"}', ((b"authorization", b"Bearer x"),))
-        tap("client", b'{"id":1,"result":{"env":"remembered-secret","token":"t"}}', ())
-        tap("client", b"not JSON, remembered-secret", ())
-        kept.write("note")
-    frames = [one for one in read_audit_log(tmp_path / "j") if isinstance(one, Frame)]
-    assert [one.server for one in frames] == ["docs"] * 3
-    assert frames[0].headers == {"authorization": "***"}
-    assert frames[1].message == {"id": 1, "result": {"env": "***", "token": "***"}}
-    assert frames[2].text == "not JSON, ***"
-    whole = [*read_frames((tmp_path / "j").read_bytes().splitlines())]  # whoever replays it sees no events
-    assert [type(one) for one in whole] == [RecordingHeader, Frame, Frame, Frame]
-
-
 def test_a_full_one_is_moved_aside(tmp_path: Path) -> None:
     path = tmp_path / "j"
-    with journal(path, max_bytes=500, keep=2) as kept:
+    with AuditLog(path, max_bytes=500, backup_count=2) as kept:
         for number in range(40):
             kept.write("n", number=number)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["j", "j.1", "j.2", "j.lock"]
@@ -130,7 +103,7 @@ def test_a_full_one_is_moved_aside(tmp_path: Path) -> None:
 
 
 def test_without_older_ones(tmp_path: Path) -> None:
-    with journal(tmp_path / "j", max_bytes=300, keep=0) as kept:
+    with AuditLog(tmp_path / "j", max_bytes=300, backup_count=0) as kept:
         for number in range(40):
             kept.write("n", number=number)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["j", "j.lock"]
@@ -139,7 +112,7 @@ def test_without_older_ones(tmp_path: Path) -> None:
 
 def test_a_file_taken_away_is_begun_again(tmp_path: Path) -> None:
     path = tmp_path / "j"
-    with journal(path) as kept:
+    with AuditLog(path) as kept:
         kept.write("a")
         path.rename(tmp_path / "taken")
         kept.write("b")
@@ -173,7 +146,7 @@ def test_several_processes_lose_and_mix_nothing(tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "j").mkdir()
     caplog.set_level(logging.ERROR)
-    with journal(tmp_path / "j") as kept:
+    with AuditLog(tmp_path / "j") as kept:
         kept.write("a")
         kept.write("b")
     assert kept.dropped_count == 2
@@ -192,8 +165,8 @@ def test_shapes() -> None:
 
 
 def test_a_secret_where_a_text_is_cut_leaves_nothing(tmp_path: Path) -> None:
-    secrets = SecretResolver({})
-    secrets.remember("SECRETVALUE-0123456789abcdef")
+    secrets = SecretResolver({"TOKEN": "SECRETVALUE-0123456789abcdef"})
+    secrets.resolve("${TOKEN}")
     with AuditLog(tmp_path / "j", secrets=secrets) as journal:
         journal.write("x", "s", reason="a" * 985 + "SECRETVALUE-0123456789abcdef")
     assert "SECRET" not in (tmp_path / "j").read_text(encoding="utf-8")

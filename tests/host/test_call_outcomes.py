@@ -52,12 +52,12 @@ def test_what_failed_is_told_of_and_goes_on(failure: BaseException) -> None:
 
 def test_a_journal_has_what_was_told(tmp_path: Path) -> None:
     with AuditLog(tmp_path / "journal.jsonl") as journal:
-        write = create_audit_listener(journal)
+        write = create_audit_listener(journal, SecretResolver({}))
         with report_call(QUESTION, write) as note:
             note(CallToolResult(content=[]))
         write(HostEvent(kind="server.state", server="s", previous_state="idle", state="ready"))
         write(HostEvent(kind="server.log", server="s", message="hello"))  # of which there may be very many
     _, *kept = read_audit_log(tmp_path / "journal.jsonl")
     told: list[Any] = [*kept]
-    assert [(one.event, one.server) for one in told] == [("call", "s"), ("state", "s")]
-    assert (told[0].data["outcome"], told[1].data["new"]) == ("ok", "ready")
+    assert [(one.event, one.server) for one in told] == [("call", "s"), ("server.state", "s")]
+    assert (told[0].data["outcome"], told[1].data["state"]) == ("ok", "ready")

@@ -86,7 +86,7 @@ async def test_no_secret_is_in_what_a_host_says_logs_or_keeps(tmp_path: Path, ca
     entries, problems = load_config(path, level="user")
     found: dict[str, ServerConfig] = {one.name: one for one in entries}
     assert found.keys() == {"leaky", "gone", "far"}
-    said = [repr(entries), repr(secrets), repr(problems), *(str(one.needs()) for one in entries)]
+    said = [repr(entries), repr(secrets), repr(problems), *(str(one.references) for one in entries)]
     with pytest.raises(SecretNotFound) as missing:
         found["leaky"].to_target({"LEAKY_TOKEN": CANARIES["env"]})
     said.append("".join(traceback.format_exception(missing.value)))
@@ -94,22 +94,18 @@ async def test_no_secret_is_in_what_a_host_says_logs_or_keeps(tmp_path: Path, ca
     with AuditLog(tmp_path / "journal.jsonl", secrets=secrets, include_values=True) as journal:
         for entry in entries:
             grants.add(
-                grant(
-                    PolicyRequest(server=entry.name, tool="tell", server_identity=entry.identity),
-                    "f",
-                    1.0,
-                    scope="always",
+                Grant.from_request(
+                    PolicyRequest(server=entry.name, tool="tell", server_identity=entry.identity), "f", scope="always"
                 )
             )
             target = entry.to_target(secrets=secrets)
             client = Client(target, name=entry.name, elicitation_handler=lambda _: {"value": "x"})
-            client.taps.append(journal.tap(entry.name))
             said.append(repr(client))
             try:
                 async with client:
                     await used(client, journal, said)
             except MCPError as exc:
-                journal.state(entry.name, "starting", "failed", str(exc))
+                journal.write("server.state", entry.name, state="failed", reason=str(exc))
                 said.append("".join(traceback.format_exception(exc)))
         journal.write("pending", "leaky", requestState=CANARIES["state"])
     outputs = {
@@ -148,9 +144,9 @@ async def test_no_secret_is_in_what_a_host_of_files_says_logs_or_keeps(
     def heard(event: Any) -> None:
         said.append(repr((event.message, event.reason)))
 
-    options: dict[str, Any] = {"policy": Policy("allow"), "secrets": secrets, "backoff": (0.0, 0.0), "give_up": 100}
+    options: dict[str, Any] = {"policy": Policy("allow"), "secrets": secrets, "defaults": EAGER_RESTARTS}
     for journal in (tmp_path / "names.jsonl", AuditLog(tmp_path / "values.jsonl", include_values=True)):
-        async with Host.from_config(path, journal=journal, **options) as host:
+        async with Host.from_config(path, audit_log=journal, **options) as host:
             host.on("*", heard)
             calls = [
                 ("leaky.tell", {}),

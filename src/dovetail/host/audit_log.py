@@ -1,7 +1,7 @@
-"""Journal: what a host did and why, one JSON object a line, in the format of recordings.
+"""The audit log: what a host did and why, one JSON object per line, in the format of recordings.
 
-Append only, by several processes at once; secrets masked, arguments by their shape unless values are wanted; ASCII, so
-that nothing a server says acts on the terminal that shows it. A full file is moved aside, the oldest forgotten.
+Several processes can append to one file. Lines are ASCII, so that no text of a server acts on a terminal that shows
+them. A full file is rotated, and the oldest one is deleted.
 """
 
 import contextlib
@@ -18,22 +18,12 @@ from typing import Any, Final
 from dovetail.error_context import clip
 from dovetail.host.authorization import DecisionDetails
 from dovetail.host.config.secret_lookup import SecretResolver
-from dovetail.host.events import HostEvent as HostEvent
-from dovetail.host.policy.policy import Decision, PolicyRequest
-from dovetail.protocol.client_transport import Headers
+from dovetail.host.events import HostEvent
+from dovetail.host.policy.policy import PolicyRequest
 from dovetail.protocol.limits import MiB
-from dovetail.protocol.recording_format import (
-    FORMAT_VERSION,
-    Event,
-    Frame,
-    Receiver,
-    Recorder,
-    RecordingHeader,
-    create_frame,
-    read_parts,
-)
+from dovetail.protocol.recording_format import FORMAT_VERSION, Event, Frame, RecordingHeader, read_parts
 from dovetail.storage import lock_path
-from dovetail.wire.base import Struct, replace
+from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode, to_plain
 
 log = logging.getLogger("dovetail")
@@ -49,9 +39,10 @@ _TYPE_NAMES: Final = {bool: "boolean", int: "integer", float: "number"}
 
 
 class AuditLog:
-    """One file, and `keep` older ones beside it, each of `max_bytes` at most.
+    """An append-only file of JSON lines, with `backup_count` older files beside it, each of at most `max_bytes`.
 
-    `values` writes what arguments are, not only their shape. `secrets` masks what it has looked up.
+    Of arguments it keeps names, types and lengths, or their values with `include_values=True`. It masks the values
+    that `secrets` has resolved. `dropped_count` is the number of entries that could not be written.
     """
 
     def __init__(
@@ -62,83 +53,29 @@ class AuditLog:
         secrets: SecretResolver | None = None,
         max_bytes: int = 8 * MiB,
         backup_count: int = 5,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self.path = Path(path)
-        self.dropped_count = 0  # lines that could not be written
+        self.dropped_count = 0
         self._include_values = include_values
-        self._mask_functions = [(secrets or SecretResolver({})).mask]
+        self._resolvers = [secrets or SecretResolver({})]
         self._max_bytes = max_bytes
         self._backup_count = backup_count
-        self._clock = clock
         self._lock = threading.Lock()
         self._file_descriptor = -1
 
-    def call(
-        self, request: PolicyRequest, outcome: str, ms: float, *, error: str = "", result_bytes: int | None = None
-    ) -> None:
-        """A call that is over."""
-        self.write(
-            "call",
-            request.server,
-            **_request_fields(request),
-            arguments=self._format_arguments(request.arguments),
-            outcome=outcome,
-            ms=round(ms, 1),
-            error=error or None,
-            result_bytes=result_bytes,
-        )
-
-    def decision(self, request: PolicyRequest, decision: Decision) -> None:
-        """What the policy said, and why."""
-        self.write(
-            "decision",
-            request.server,
-            **_request_fields(request),
-            arguments=self._format_arguments(request.arguments),
-            action=decision.action,
-            level=decision.level,
-            reason=decision.reason,
-        )
-
-    def consent(self, request: PolicyRequest, answer: str, *, reason: str | None = None) -> None:
-        """What the user, or whoever speaks for the user, answered."""
-        self.write("consent", request.server, **_request_fields(request), answer=answer, reason=reason)
-
-    def state(self, server: str, old: str, new: str, reason: str | None = None) -> None:
-        """A server that is in another state now."""
-        self.write("state", server, old=old, new=new, reason=reason)
-
     def write(self, event: str, server: str = "", **fields: Any) -> None:
-        """Anything else that happened; facts that are None are left out."""
-        masked_fields = self._mask_value({name: value for name, value in fields.items() if value is not None})
-        bounded_fields = {
-            name: _truncate(value) for name, value in masked_fields.items()
-        }  # a secret that was cut could not be found
-        self._write(Event(event=event, at=self._now(), server=server, data=bounded_fields))
-
-    def mask(self, secrets: SecretResolver) -> None:
-        """Mask what somebody else has looked up, too."""
-        self._mask_functions.append(secrets.mask)
-
-    def _mask_value(self, value: Any) -> Any:
-        for mask in self._mask_functions:
-            value = mask(value)
-        return value
-
-    def tap(self, server: str) -> Recorder:
-        """Where a client's messages can be sent to be kept here too, values and all, secrets masked."""
-
-        def record(to: Receiver, data: bytes, headers: Headers) -> None:
-            raw_frame = create_frame(self._now(), to, data, headers)
-            text = None if raw_frame.text is None else self._mask_value(raw_frame.text)
-            message = self._mask_value(raw_frame.message) if raw_frame.text is None else raw_frame.message
-            self._write(replace(raw_frame, server=server, message=message, text=text))
-
-        return record
+        """Add an entry. Fields that are None are left out, and `arguments` is kept as the class says."""
+        if isinstance(arguments := fields.get("arguments"), Mapping):
+            fields["arguments"] = self._format_arguments(arguments)
+        masked_fields = {name: value for name, value in fields.items() if value is not None}
+        for resolver in self._resolvers:
+            masked_fields = resolver.mask(masked_fields)
+        # Truncated after masking: a truncated secret would not be found.
+        bounded_fields = {name: _truncate(value) for name, value in masked_fields.items()}
+        self._write_line(_encode_ascii_line(Event(event=event, at=_now(), server=server, data=bounded_fields)))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file. The next entry opens it again."""
         with self._lock:
             self._close_file()
 
@@ -148,25 +85,19 @@ class AuditLog:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _now(self) -> float:
-        return round(self._clock(), 6)
-
-    def _format_arguments(self, arguments: Mapping[str, Any] | None) -> Any:
-        if arguments is None:
-            return None
+    def _format_arguments(self, arguments: Mapping[str, Any]) -> Any:
         if not self._include_values:
             return describe_shape(arguments)
         return dict(arguments) if len(encode(arguments)) <= _MAX_ARGUMENTS_BYTES else {"…": describe_shape(arguments)}
 
-    def _write(self, part: Event | Frame) -> None:
-        encoded_line = _encode_ascii_line(part)
+    def _write_line(self, encoded_line: bytes) -> None:
         with self._lock:
             try:
                 self._ensure_open(len(encoded_line))
                 _append_line(self._file_descriptor, encoded_line)
             except OSError as exc:
                 if not self.dropped_count:
-                    log.error("the journal cannot be written: %s", exc)
+                    log.error("cannot write the audit log: %s", exc)
                 self.dropped_count += 1
                 self._close_file()
 
@@ -199,7 +130,7 @@ class AuditLog:
 
 
 def read_audit_log(path: str | Path) -> Iterator[RecordingHeader | Frame | Event]:
-    """Everything that a journal and its older files hold, oldest first."""
+    """Yield the entries of an audit log and its older files, oldest first."""
     log_path = Path(path)
     backups = sorted(log_path.parent.glob(f"{log_path.name}.[0-9]*"), key=lambda backup: -int(backup.suffix[1:]))
     for log_file in [*backups, log_path]:
@@ -227,15 +158,19 @@ def describe_shape(value: Any, depth: int = 0) -> Any:
     return _TYPE_NAMES.get(type(value), "null")
 
 
+def _now() -> float:
+    return round(time.time(), 6)
+
+
 def _request_fields(request: PolicyRequest) -> dict[str, Any]:
-    return {"kind": request.kind, "tool": request.tool or None}
+    return {"kind": request.kind, "tool": request.tool or None, "arguments": request.arguments}
 
 
 def _truncate(value: Any) -> Any:
     return value if not isinstance(value, str) or len(value) <= _MAX_TEXT_CHARS else value[: _MAX_TEXT_CHARS - 1] + "…"
 
 
-def _encode_ascii_line(part: Event | Frame | RecordingHeader) -> bytes:
+def _encode_ascii_line(part: Event | RecordingHeader) -> bytes:
     return json.dumps(to_plain(part), separators=(",", ":")).replace("\x7f", "\\u007f").encode("ascii") + b"\n"
 
 
@@ -302,29 +237,55 @@ def report_call(request: PolicyRequest, emit: Callable[[HostEvent], None]) -> Ge
     emit_result("error" if getattr(result, "is_error", False) else "ok")
 
 
-def create_audit_listener(audit_log: AuditLog) -> Callable[[HostEvent], None]:
-    """A listener that writes into a journal."""
+def create_audit_listener(audit_log: AuditLog, secrets: SecretResolver) -> Callable[[HostEvent], None]:
+    """Return a listener that writes the events of a host to an audit log. The log masks the host's secrets, too."""
+    audit_log._resolvers.append(secrets)  # pyright: ignore[reportPrivateUsage]
+    write = audit_log.write
 
     def write_event(event: HostEvent) -> None:
         match event.kind:
             case "server.state":
-                audit_log.state(event.server, event.previous_state or "", event.state or "", event.reason)
+                write(
+                    event.kind,
+                    event.server,
+                    previous_state=event.previous_state,
+                    state=event.state,
+                    reason=event.reason,
+                )
             case "decision":
                 decision_details: DecisionDetails = event.details
-                audit_log.decision(decision_details.request, decision_details.decision)
+                decision = decision_details.decision
+                write(
+                    event.kind,
+                    event.server,
+                    **_request_fields(decision_details.request),
+                    action=decision.action,
+                    level=decision.level,
+                    reason=decision.reason,
+                )
             case "consent":
-                audit_log.consent(event.details, event.message or "", reason=event.reason)
+                request: PolicyRequest = event.details
+                write(
+                    event.kind,
+                    event.server,
+                    kind=request.kind,
+                    tool=request.tool or None,
+                    answer=event.message,
+                    reason=event.reason,
+                )
             case "tool.result":
-                call_outcome: CallOutcome = event.details
-                audit_log.call(
-                    call_outcome.request,
-                    call_outcome.outcome,
-                    call_outcome.duration_ms,
-                    error=call_outcome.error,
-                    result_bytes=call_outcome.result_bytes,
+                outcome: CallOutcome = event.details
+                write(
+                    "call",
+                    event.server,
+                    **_request_fields(outcome.request),
+                    outcome=outcome.outcome,
+                    ms=round(outcome.duration_ms, 1),
+                    error=outcome.error or None,
+                    result_bytes=outcome.result_bytes,
                 )
             case "server.added" | "server.removed" | "config.problem" | "definitions.changed":
-                audit_log.write(event.kind, event.server, message=event.message)
+                write(event.kind, event.server, message=event.message)
             case _:
                 pass
 
