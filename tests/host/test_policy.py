@@ -395,7 +395,7 @@ def test_the_name_a_model_sees_allows_this_tool_and_no_other() -> None:
 def test_a_hint_that_is_not_believed_is_told_with_the_cure() -> None:
     policy = Policy("ask", [rule("allow", read_only=True)])
     told = policy.decide(PolicyRequest(server="a", tool="x", arguments={}, annotations=READING)).reason
-    assert "trust=True" in told
+    assert "trusted=True" in told
     assert "x-dovetail" in told
     assert "trust" not in policy.decide(PolicyRequest(server="a", tool="x", arguments={})).reason
     asking = Policy("allow", [rule("ask", destructive=True)])

@@ -4,7 +4,7 @@ import click
 
 from dovetail.cli import error_report
 from dovetail.cli.tool_arguments import read_arguments
-from dovetail.host.policy.policy import Policy, PolicyRequest
+from dovetail.host.policy.policy import Policy, PolicyRequest, apply_non_interactive
 from dovetail.host.policy.rules import check_consent_kind
 from dovetail.host.qualified_names import split_full_name
 from dovetail.terminal import output
@@ -69,7 +69,7 @@ def explain(
         "verdict": decision.action,
         "reason": decision.reason,
         "tier": decision.level,
-        "unattended": loaded_policy.unattended(decision).action,
+        "unattended": apply_non_interactive(loaded_policy, decision).action,
         "explained": loaded_policy.explain(request),
     }
     click.echo(output.format_json(result) if as_json else output.escape_text(loaded_policy.explain(request)))

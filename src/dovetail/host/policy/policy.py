@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Self, TypeAlias
 
 from dovetail.error_context import clip
 from dovetail.host.policy.conditions import arg, format_value
-from dovetail.host.policy.quotas import ToolLimits, parse_limits
+from dovetail.host.policy.quotas import ToolLimits, combine_limits, parse_limits
 from dovetail.host.policy.rules import (
     ALWAYS_ASK_KINDS,
     CONFIGURED_KINDS,
@@ -21,6 +21,7 @@ from dovetail.host.policy.rules import (
     Rule,
     Verdict,
     as_rule,
+    explain_mismatch,
     matches_restrictive,
     rule,
 )
@@ -67,7 +68,7 @@ class Policy:
         self,
         default: Verdict | None = None,
         rules: Iterable[Rule | Mapping[str, Any]] = (),
-        limits: Mapping[str, str | Mapping[str, Any]] | None = None,
+        limits: Mapping[str, ToolLimits | str | Mapping[str, Any]] | None = None,
         non_interactive: Literal["allow", "deny"] | None = None,
     ) -> None:
         if default is not None and default not in STRICTNESS:
@@ -138,7 +139,7 @@ class Policy:
 
     @property
     def non_interactive(self) -> Literal["allow", "deny"]:
-        """What "ask" means where nobody can be asked."""
+        """What "ask" means if no user can be asked."""
         choices = [
             level_rules.non_interactive for level_rules in self._levels if level_rules.non_interactive is not None
         ]
@@ -179,28 +180,12 @@ class Policy:
             return replace(decision, action="ask", reason=f"{decision.reason}; {request.kind} is always for a person")
         return decision
 
-    def unattended(self, decision: Decision) -> Decision:
-        """The decision where nobody can be asked."""
-        if decision.action != "ask":
-            return decision
-        reason = f"{decision.reason}; nobody is there to be asked, which means {self.non_interactive}"
-        return Decision(action=self.non_interactive, reason=reason, level=decision.level, rule=decision.rule)
-
-    def quota(self, server: str, tool: str) -> ToolLimits:
-        """The limits of one tool: of all that match, the strictest of each kind."""
-        combined = ToolLimits()
-        for level_rules in self._levels:
-            for glob, limits in level_rules.limits:
-                if matches_restrictive(glob, server, tool):
-                    combined = combined.combine_strictest(limits)
-        return combined
-
     def explain(self, request: PolicyRequest | None = None) -> str:
         """The rules in the order they count; with a question, its decision and what each rule made of it."""
         lines = [] if request is None else self._explain_decision(request)
         for level_rules in self._levels:
             lines += [f"{level_rules.level}:", *self._explain_level(level_rules, request)]
-        return "\n".join([*lines, "built-in:", "  default ask", f"  nobody there: {self.non_interactive}"])
+        return "\n".join([*lines, "built-in:", "  default ask", f"  non_interactive {self.non_interactive}"])
 
     def _explain_decision(self, request: PolicyRequest) -> list[str]:
         decision = self.decide(request)
@@ -215,13 +200,31 @@ class Policy:
         )
         for index, policy_rule in ordered_rules:
             yield f"  rules[{index}] {policy_rule}"
-            mismatch = NAME_MISMATCH if request is None else policy_rule.misses(request)
+            mismatch = NAME_MISMATCH if request is None else explain_mismatch(policy_rule, request)
             if mismatch != NAME_MISMATCH:
                 yield "      applies" if mismatch is None else f"      no: {mismatch}"
         if level_rules.default is not None:
             yield f"  default {level_rules.default}"
         for glob, limits in level_rules.limits:
             yield f"  limit {clip(glob)}: {limits}"
+
+
+def apply_non_interactive(policy: Policy, decision: Decision) -> Decision:
+    """Return a decision as it is if no user can be asked."""
+    if decision.action != "ask":
+        return decision
+    reason = f"{decision.reason}; no user can be asked, which means {policy.non_interactive}"
+    return Decision(action=policy.non_interactive, reason=reason, level=decision.level, rule=decision.rule)
+
+
+def find_limits(policy: Policy, server: str, tool: str) -> ToolLimits:
+    """Return the limits of one tool: of all that match, the strictest of each kind."""
+    combined = ToolLimits()
+    for level_rules in policy._levels:  # pyright: ignore[reportPrivateUsage]
+        for glob, limits in level_rules.limits:
+            if matches_restrictive(glob, server, tool):
+                combined = combine_limits(combined, limits)
+    return combined
 
 
 def as_policy(policy: Any) -> Policy:
@@ -234,7 +237,7 @@ def as_policy(policy: Any) -> Policy:
         return Policy.load(policy)
     if isinstance(policy, Policy):
         return policy
-    raise TypeError(f"policy is a Policy or the path of a file of rules, not {policy!r}")
+    raise TypeError(f"policy must be a Policy or the path of a TOML file, not {policy!r}")
 
 
 _DEFAULT_DECISION: Final = Decision(
@@ -276,7 +279,10 @@ def _explain_ignored_hints(annotations: ToolAnnotations) -> str:
         ("closed to the world", annotations.open_world_hint is False),
     )
     claims = " and ".join(name for name, is_claimed in hints if is_claimed)
-    return f"it says it is {claims}, but the server is not trusted. Pass trusted=True, or set trusted under x-dovetail in its file"
+    return (
+        f"the tool claims to be {claims}, but the server is not trusted. "
+        "Pass trusted=True to host.add, or set trusted under x-dovetail in its file"
+    )
 
 
 def _format_reason(matching_rule: Rule) -> str:

@@ -6,6 +6,7 @@ import re
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import Any, Final
 
 from dovetail.error_context import add_context
@@ -31,58 +32,63 @@ class Rate(Struct, frozen=True):
 
 
 class ToolLimits(Struct, frozen=True, kw_only=True):
-    """The limits of one tool; None where there is none."""
+    """The limits of one tool. None: no limit."""
 
-    timeout: float | None = None
+    timeout: float | None = None  # seconds
     max_result_bytes: int | None = None
     max_concurrency: int | None = None
-    rate: Rate | None = None
+    rate: str | None = None  # such as "60/min"
 
-    def combine_strictest(self, other: "ToolLimits") -> "ToolLimits":
-        """The strictest of each kind."""
-        return ToolLimits(
-            timeout=_min_or_none(self.timeout, other.timeout),
-            max_result_bytes=_min_or_none(self.max_result_bytes, other.max_result_bytes),
-            max_concurrency=_min_or_none(self.max_concurrency, other.max_concurrency),
-            rate=min(
-                (rate for rate in (self.rate, other.rate) if rate is not None),
-                key=lambda rate: (rate.count / rate.seconds, rate.count),
-                default=None,
-            ),
-        )
+    def __post_init__(self) -> None:
+        for name in ("timeout", "max_result_bytes", "max_concurrency"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
+                raise ValueError(f"{name} must be a number greater than 0, not {value!r}")
+        for name in ("max_result_bytes", "max_concurrency"):
+            if isinstance(value := getattr(self, name), float):
+                raise ValueError(f"{name} must be an integer, not {value!r}")
+        if self.rate is not None:
+            parse_rate(self.rate)
 
     def __str__(self) -> str:
         limits = ((name, getattr(self, name)) for name in self.__struct_fields__)
         return ", ".join(f"{name} {value}" for name, value in limits if value is not None)
 
 
-def parse_limits(limits: str | Mapping[str, Any]) -> ToolLimits:
-    """A quota as a policy has it: a rate alone, or a table; ValueError if it is neither."""
-    table: dict[str, Any] = {"rate": limits} if isinstance(limits, str) else dict(limits)
-    if unknown := table.keys() - set(ToolLimits.__struct_fields__):
-        raise ValueError(
-            f"no limit is called {', '.join(sorted(unknown))}; there are {', '.join(ToolLimits.__struct_fields__)}"
-        )
-    for name in ("timeout", "max_result_bytes", "max_concurrency"):
-        value = table.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
-            raise ValueError(f"the limit {name} is a number over 0, not {value!r}")
-    for name in ("max_result_bytes", "max_concurrency"):
-        if isinstance(table.get(name), float):
-            raise ValueError(f"the limit {name} is a whole number, not {table[name]!r}")
+def combine_limits(first: ToolLimits, second: ToolLimits) -> ToolLimits:
+    """Return the stricter limit of each kind."""
     return ToolLimits(
-        timeout=table.get("timeout"),
-        max_result_bytes=table.get("max_result_bytes"),
-        max_concurrency=table.get("max_concurrency"),
-        rate=_parse_rate(table["rate"]) if "rate" in table else None,
+        timeout=_min_or_none(first.timeout, second.timeout),
+        max_result_bytes=_min_or_none(first.max_result_bytes, second.max_result_bytes),
+        max_concurrency=_min_or_none(first.max_concurrency, second.max_concurrency),
+        rate=min((rate for rate in (first.rate, second.rate) if rate is not None), key=_rate_order, default=None),
     )
 
 
-def _parse_rate(rate: Any) -> Rate:
-    match = _RATE_PATTERN.fullmatch(rate) if isinstance(rate, str) else None
+def parse_limits(limits: ToolLimits | str | Mapping[str, Any]) -> ToolLimits:
+    """Return limits as a policy has them: a rate, or a table. Raise ValueError if a value is invalid."""
+    if isinstance(limits, ToolLimits):
+        return limits
+    table: dict[str, Any] = {"rate": limits} if isinstance(limits, str) else dict(limits)
+    if unknown := table.keys() - set(ToolLimits.__struct_fields__):
+        raise ValueError(
+            f"unknown limit {', '.join(sorted(unknown))}. Known limits: {', '.join(ToolLimits.__struct_fields__)}"
+        )
+    return ToolLimits(**table)
+
+
+@lru_cache
+def parse_rate(rate: str) -> Rate:
+    """Return a rate such as "60/min". Raise ValueError if it is invalid."""
+    match = _RATE_PATTERN.fullmatch(rate) if isinstance(rate, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
     if match is None or int(match[1]) == 0:
-        raise ValueError(f'a rate is written "60/min", not {rate!r}')
+        raise ValueError(f'invalid rate {rate!r}. Write it as "60/min"')
     return Rate(int(match[1]), _SECONDS_BY_UNIT[match[2]])
+
+
+def _rate_order(text: str) -> tuple[float, int]:
+    rate = parse_rate(text)
+    return rate.count / rate.seconds, rate.count
 
 
 def _min_or_none(left: Any, right: Any) -> Any:
@@ -106,7 +112,7 @@ class Meter:
         """One call; PolicyError if there were too many of late, a wait if there are too many now."""
         tool = tool if kind == "tool.call" else kind
         if limits.rate is not None:
-            self.record_call(server, tool, limits.rate)
+            self.record_call(server, tool, parse_rate(limits.rate))
         async with contextlib.AsyncExitStack() as stack:
             if limits.max_concurrency is not None:
                 size, semaphore = self._semaphores.get((server, tool), (0, None))

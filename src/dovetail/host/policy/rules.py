@@ -176,18 +176,19 @@ class PolicyRequest(Struct, frozen=True, kw_only=True):
         """The question about a call with these arguments, decoded by the schema: judge and send these."""
         return replace(self, arguments=normalize(self.schema, arguments))
 
-    def fact(self, name: str) -> bool:
-        """One of the four hints as it counts here: of a server that is not trusted, the worst is believed."""
-        annotations = self.annotations if self.trusted and self.annotations is not None else ToolAnnotations()
-        match name:
-            case "read_only":
-                return annotations.read_only_hint is True
-            case "destructive":
-                return annotations.read_only_hint is not True and annotations.destructive_hint is not False
-            case "idempotent":
-                return annotations.idempotent_hint is True
-            case _:
-                return annotations.open_world_hint is not False
+
+def evaluate_hint(request: PolicyRequest, name: str) -> bool:
+    """Return the value of a tool annotation. For a server that is not trusted it is the worst case."""
+    annotations = request.annotations if request.trusted and request.annotations is not None else ToolAnnotations()
+    match name:
+        case "read_only":
+            return annotations.read_only_hint is True
+        case "destructive":
+            return annotations.read_only_hint is not True and annotations.destructive_hint is not False
+        case "idempotent":
+            return annotations.idempotent_hint is True
+        case _:
+            return annotations.open_world_hint is not False
 
 
 class Rule(Struct, frozen=True, kw_only=True):
@@ -202,26 +203,23 @@ class Rule(Struct, frozen=True, kw_only=True):
     unless: tuple[Condition, ...] = ()
     reason: str = ""
 
-    @property
-    def conditional(self) -> bool:
-        """Whether it looks at arguments."""
-        return bool(self.when or self.unless)
-
     def matches(self, request: PolicyRequest) -> bool:
-        """Whether this rule speaks about the question."""
-        return self.misses(request) is None
+        """Return whether this rule applies to a request."""
+        return self._explain_mismatch(request) is None
 
-    def misses(self, question: PolicyRequest) -> str | None:
-        """Why it does not speak about the question; None if it does."""
-        if not self._matches_name(question):
+    def _explain_mismatch(self, request: PolicyRequest) -> str | None:
+        """Return why this rule does not apply to a request, or None if it does."""
+        if not self._matches_name(request):
             return NAME_MISMATCH
-        if mismatch := self._explain_kind_mismatch(question):
+        if mismatch := self._explain_kind_mismatch(request):
             return mismatch
         for name, expected in self.annotations.items():
-            if question.fact(name) is not expected:
-                trust = "" if question.trusted else ", and the server is not trusted to say so"
+            if evaluate_hint(request, name) is not expected:
+                trust = "" if request.trusted else ", and the server is not trusted to say so"
                 return f"{name} is not {str(expected).lower()}{trust}"
-        return self._explain_argument_mismatch(question.arguments, question.schema) if self.conditional else None
+        if not (self.when or self.unless):
+            return None
+        return self._explain_argument_mismatch(request.arguments, request.schema)
 
     def _matches_name(self, request: PolicyRequest) -> bool:
         if self.server and not any(fnmatchcase(request.server, glob) for glob in self.server):
@@ -277,6 +275,11 @@ class Rule(Struct, frozen=True, kw_only=True):
         return ", ".join(parts) + (f" ({clip(self.reason)})" if self.reason else "")
 
 
+def explain_mismatch(rule: Rule, request: PolicyRequest) -> str | None:
+    """Return why a rule does not apply to a request, or None if it does."""
+    return rule._explain_mismatch(request)  # pyright: ignore[reportPrivateUsage]
+
+
 Globs: TypeAlias = "str | Iterable[str]"
 Conditions: TypeAlias = "Condition | Mapping[str, Any] | Iterable[Condition | Mapping[str, Any]]"
 
@@ -317,7 +320,7 @@ def rule(
         unless=_as_conditions(unless),
         reason=reason,
     )
-    if new_rule.action == "hide" and new_rule.conditional:
+    if new_rule.action == "hide" and (new_rule.when or new_rule.unless):
         raise ValueError("a tool is hidden or it is not: hide cannot depend on arguments")
     return new_rule
 
