@@ -5,18 +5,25 @@ whatever a rule or a grant says; and what a person changes is looked at again.
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from dovetail.error_context import add_context, clip
 from dovetail.errors import PolicyError
-from dovetail.host.consent.consent import Allow, ConsentAnswer, ConsentHandler, ConsentRequest, Defer, Edit, attended
-from dovetail.host.consent.grants import GrantStore, grant
+from dovetail.host.consent.consent import (
+    Allow,
+    ConsentAnswer,
+    ConsentHandler,
+    ConsentRequest,
+    Defer,
+    Edit,
+    is_interactive,
+)
+from dovetail.host.consent.grants import Grant, GrantStore
 from dovetail.host.consent.pins import PinStore, fingerprint
 from dovetail.host.events import HostEvent
 from dovetail.host.gateway.caller_pins import ANONYMOUS, CallerPins
-from dovetail.host.policy.policy import Decision, Policy, PolicyRequest
+from dovetail.host.policy.policy import Decision, Policy, PolicyRequest, apply_non_interactive
 from dovetail.host.policy.rules import ConsentKind
 from dovetail.schemas.definition_changes import DefinitionChange, diff_definitions, format_changes
 from dovetail.wire.base import Struct, replace
@@ -112,7 +119,7 @@ class RequestAuthorizer:
     ) -> Authorization:
         if decision.action == "allow":
             return self._allow(request, decision)
-        if self.grants.find(request, current_fingerprint, time.time()) is not None:
+        if self.grants.find(request, current_fingerprint) is not None:
             return self._allow(request, decision, "granted before")
         answer = await (ask or self.consent_handler.ask)(build_consent_request(request, decision.reason, details, wait))
         self.emit_answer(request, answer, decision.reason)
@@ -149,9 +156,9 @@ class RequestAuthorizer:
     def _decide(self, request: PolicyRequest, ask: AskUser | None) -> Decision:
         """What the policy says, where nobody may be there to be asked."""
         decision = self.evaluate(request)
-        if decision.action != "ask" or ask is not None or attended(self.consent_handler):
+        if decision.action != "ask" or ask is not None or is_interactive(self.consent_handler):
             return decision
-        decision = self.policy.unattended(decision)
+        decision = apply_non_interactive(self.policy, decision)
         if decision.action == "allow":
             return decision
         return replace(
@@ -190,23 +197,19 @@ class RequestAuthorizer:
     def emit_answer(self, request: PolicyRequest, answer: ConsentAnswer, reason: str) -> None:
         """Tell what the person in charge answered."""
         message = type(answer).__name__.lower()
-        self._emit(
-            HostEvent(kind="consent", server=request.server, message=message, reason=reason, details=request)
-        )
+        self._emit(HostEvent(kind="consent", server=request.server, message=message, reason=reason, details=request))
 
     # What is kept
 
     async def _store_grant(self, request: PolicyRequest, current_fingerprint: str, answer: Allow) -> None:
         """Keep what was agreed to for longer than once."""
         if answer.scope != "once" and request.server_identity:
-            exact_names = (request.arguments or {}).keys() if answer.exact_arguments else None
-            new_grant = grant(
+            new_grant = Grant.from_request(
                 request,
                 current_fingerprint,
-                time.time(),
                 scope=answer.scope,
-                ttl=answer.expires_in,
-                exact_names=exact_names,
+                expires_in=answer.expires_in,
+                exact_arguments=answer.exact_arguments,
             )
             await _store(request, self.grants.add, new_grant)
 
@@ -221,7 +224,7 @@ class RequestAuthorizer:
             return  # first sight by a caller does not pin it for the host's user either
         pin = self.pins.get(request.server_identity, request.tool)
         if pin is None or pin.fingerprint != current_fingerprint:
-            await _store(request, self.pins.accept, request.server, request.server_identity, [definition], time.time())
+            await _store(request, self.pins.accept, request.server, request.server_identity, [definition])
 
     # Definitions that change
 

@@ -89,7 +89,7 @@ def accept_definitions(files: tuple[str, ...], policy: str | None, journal: str 
 
     def accept(host: Host, checked_servers: dict[str, ManagedServer], as_json: bool) -> int:
         for name, managed_server in checked_servers.items():
-            host.desk.pins.accept(name, managed_server.identity, managed_server.known["tool"].values(), time.time())
+            host.desk.pins.accept(name, managed_server.identity, managed_server.known["tool"].values())
         counts = {name: len(managed_server.known["tool"]) for name, managed_server in checked_servers.items()}
         rows = [f"{name}: {count} agreed to" for name, count in counts.items()]
         click.echo(output.format_json(counts) if as_json else "\n".join(rows) or _NO_SERVER_MESSAGE)

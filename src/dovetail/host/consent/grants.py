@@ -5,9 +5,10 @@ void without anybody having to notice.
 """
 
 import secrets
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from dovetail.errors import InvalidParams
 from dovetail.host.consent.consent import Scope
@@ -35,45 +36,53 @@ class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
     granted_at: float = 0.0
     expires_at: float | None = None  # None: never
 
-    def covers(self, request: PolicyRequest, fingerprint: str, now: float) -> bool:
-        """Whether the user agreed to this."""
-        return (
-            bool(self.identity)
-            and (self.identity, self.tool, self.kind) == (request.server_identity, request.tool, request.kind)
-            and self.caller == request.caller
-            and self.fingerprint == fingerprint
-            and not self.is_expired(now)
-            and (self.scope != "project" or (bool(self.project) and self.project == request.project))
-            and (self.arguments is None or matches_shape(self.arguments, request.arguments or {}))
+    @classmethod
+    def from_request(
+        cls,
+        request: PolicyRequest,
+        fingerprint: str,
+        *,
+        scope: Scope = "once",
+        expires_in: float | None = None,
+        exact_arguments: bool | Iterable[str] = False,
+    ) -> Self:
+        """Create a grant for a request. `expires_in` is in seconds.
+
+        exact_arguments: True limits it to the same arguments. Names limit it to arguments of the same names and types,
+        and those named to the same value.
+        """
+        now = time.time()
+        arguments = request.arguments or {}
+        exact_names = arguments if exact_arguments is True else exact_arguments
+        return cls(
+            scope=scope,
+            server=request.server,
+            identity=request.server_identity,
+            tool=request.tool,
+            kind=request.kind,
+            caller=request.caller,
+            fingerprint=fingerprint,
+            arguments=None if exact_names is False else build_argument_shape(arguments, exact_names),
+            project=request.project if scope == "project" else "",
+            granted_at=now,
+            expires_at=None if expires_in is None else now + expires_in,
         )
 
     def is_expired(self, now: float) -> bool:
-        """Whether its time has passed."""
+        """Return whether it no longer applies at this time."""
         return self.expires_at is not None and now >= self.expires_at
 
 
-def grant(
-    request: PolicyRequest,
-    fingerprint: str,
-    now: float,
-    *,
-    scope: Scope = "once",
-    ttl: float | None = None,
-    exact_names: Iterable[str] | None = None,
-) -> Grant:
-    """The grant for a question. `exact`: only for arguments of this shape, those named here with the same value."""
-    return Grant(
-        scope=scope,
-        server=request.server,
-        identity=request.server_identity,
-        tool=request.tool,
-        kind=request.kind,
-        caller=request.caller,
-        fingerprint=fingerprint,
-        arguments=None if exact_names is None else build_argument_shape(request.arguments or {}, exact_names),
-        project=request.project if scope == "project" else "",
-        granted_at=now,
-        expires_at=None if ttl is None else now + ttl,
+def covers(grant: Grant, request: PolicyRequest, fingerprint: str, now: float) -> bool:
+    """Return whether the user agreed to this request."""
+    return (
+        bool(grant.identity)
+        and (grant.identity, grant.tool, grant.kind) == (request.server_identity, request.tool, request.kind)
+        and grant.caller == request.caller
+        and grant.fingerprint == fingerprint
+        and not grant.is_expired(now)
+        and (grant.scope != "project" or (bool(grant.project) and grant.project == request.project))
+        and (grant.arguments is None or matches_shape(grant.arguments, request.arguments or {}))
     )
 
 
@@ -118,27 +127,28 @@ class GrantStore:
         return self._stored_document.path
 
     def add(self, grant: Grant) -> Grant:
-        """Remember a grant; the same with its id. ValueError for one that says nothing of whom it is for."""
+        """Store a grant and return it with its id. Raise ValueError if it has no server identity."""
         if not grant.identity:
-            raise ValueError("a grant is for a server of known identity")
+            raise ValueError("a grant needs the identity of its server")
         added = replace(grant, id=secrets.token_hex(8))
         self._document_for(added).change(lambda document: document.setdefault("grants", []).append(to_plain(added)))
         return added
 
-    def find(self, request: PolicyRequest, fingerprint: str, now: float) -> Grant | None:
-        """The grant that covers a question. One given for once is gone with that; of several processes one gets it."""
+    def find(self, request: PolicyRequest, fingerprint: str) -> Grant | None:
+        """Return the grant that covers a request. A grant for `once` is used up by that, by one process only."""
+        now = time.time()
         for store in (self._session_document, self._stored_document):
             for candidate in _parse_grants(store.read()):
-                if candidate.covers(request, fingerprint, now) and (
+                if covers(candidate, request, fingerprint, now) and (
                     candidate.scope != "once" or _use_once(store, candidate)
                 ):
                     return candidate
         return None
 
     def revoke(self, id: str | None = None, *, server: str | None = None, tool: str | None = None) -> int:
-        """Take grants back, by id, or all of a server or a tool; how many."""
+        """Remove grants by id, server or tool. Return how many were removed."""
         if id is None and server is None and tool is None:
-            raise ValueError("which grants? Give an id, a server or a tool")
+            raise ValueError("revoke() needs an id, a server or a tool")
 
         def edit(document: Document) -> int:
             criteria = (("id", id), ("server", server), ("tool", tool))
@@ -152,8 +162,9 @@ class GrantStore:
 
         return self._session_document.change(edit) + self._stored_document.change(edit)
 
-    def list(self, now: float) -> "list[Grant]":
-        """The grants that still hold, oldest first."""
+    def list(self) -> "list[Grant]":
+        """Return the grants that have not expired, oldest first."""
+        now = time.time()
         active = [
             candidate
             for store in (self._session_document, self._stored_document)
@@ -161,17 +172,6 @@ class GrantStore:
             if not candidate.is_expired(now)
         ]
         return sorted(active, key=lambda candidate: (candidate.granted_at, candidate.id))
-
-    def prune(self, now: float) -> None:
-        """Forget those whose time has passed."""
-
-        def edit(document: Document) -> None:
-            document["grants"] = [
-                to_plain(candidate) for candidate in _parse_grants(document) if not candidate.is_expired(now)
-            ]
-
-        self._session_document.change(edit)
-        self._stored_document.change(edit)
 
     def _document_for(self, grant: Grant) -> SharedDocument:
         return self._session_document if grant.scope == "session" else self._stored_document

@@ -1,6 +1,7 @@
 """Pins kept: the definitions a user has seen, by server, so that the next ones can be held against them."""
 
 import hashlib
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -95,8 +96,9 @@ class PinStore:
             gone=[known_pin for name, known_pin in pins_by_name.items() if name not in seen_names],
         )
 
-    def accept(self, server: str, identity: str, definitions: Iterable[Any], now: float) -> None:
-        """Agree to definitions; they take the place of those of the same name."""
+    def accept(self, server: str, identity: str, definitions: Iterable[Any]) -> None:
+        """Pin definitions that the user accepted. They replace those of the same name."""
+        now = time.time()
         new_pins = [_create_pin(server, identity, definition, now) for definition in definitions]
         names = {new_pin.name for new_pin in new_pins}
 
@@ -111,10 +113,10 @@ class PinStore:
         self._document.change(edit)
 
     def remove(self, *, server: str | None = None, identity: str | None = None, name: str | None = None) -> int:
-        """Forget what was agreed to, of a server or of one name; how many."""
+        """Remove the pins of a server, an identity or a name. Return how many were removed."""
         criteria = (("server", server), ("identity", identity), ("name", name))
         if all(value is None for _, value in criteria):
-            raise ValueError("which pins? Give a server, an identity or a name")
+            raise ValueError("remove() needs a server, an identity or a name")
 
         def edit(document: Document) -> int:
             existing = [*document.get("pins", ())]

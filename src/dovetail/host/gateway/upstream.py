@@ -23,7 +23,7 @@ from dovetail.errors import (
     ResourceNotFound,
     ToolNotFound,
 )
-from dovetail.host.consent.consent import ConsentAnswer, ConsentRequest, Deny, attended
+from dovetail.host.consent.consent import ConsentAnswer, ConsentRequest, Deny, is_interactive
 from dovetail.host.consent.pins import fingerprint
 from dovetail.host.execution import find_denial, review_result, run_request
 from dovetail.host.gateway.caller_consent import ConsentRequired, ConsentRound, SingleUseStates, find_input_required
@@ -218,7 +218,7 @@ class Upstream:
 
     async def _ask_host(self, request: ConsentRequest, reason: str) -> ConsentAnswer:
         consent_handler = self._host.desk.consent_handler
-        if not attended(consent_handler):
+        if not is_interactive(consent_handler):
             return Deny(f"this needs the user's consent, and the client cannot ask for it: {reason}")
         return await consent_handler.ask(request)
 
