@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from dovetail.error_context import clip
 from dovetail.errors import InputRequestError
-from dovetail.host.consent.consent import Allow, ConsentAnswer, ConsentRequest, Defer, Deny, Edit
+from dovetail.host.consent.consent import Allow, ConsentAnswer, ConsentHandler, ConsentRequest, Defer, Deny, Edit
 from dovetail.wire.base import Struct, field
 from dovetail.wire.codec import convert, encode, to_plain
 
@@ -48,7 +48,7 @@ class DeferredCall(Struct, frozen=True, kw_only=True):
 
 
 class PendingConsent(Struct, frozen=True, kw_only=True):
-    """One open question. If the process that asked is gone, it can still be answered only if it `survives`."""
+    """One open question. If the process that asked is gone, it can still be answered only if `is_durable`."""
 
     ticket: str
     request: ConsentRequest
@@ -64,10 +64,10 @@ class PendingCall(Struct, frozen=True, kw_only=True):
     requests: tuple[ConsentRequest, ...] = ()
 
 
-class DurableConsent:
-    """A broker that writes questions down. `secret` (16 bytes or more) encrypts what servers want to be told again."""
+class Inbox:
+    """The file of pending consents. Each has a ticket, and perhaps a call to make when it is answered."""
 
-    def __init__(self, path: str | Path, *, ttl: float = _DEFAULT_TTL_S, secret_key: str | bytes | None = None) -> None:
+    def __init__(self, path: str | Path, ttl: float, secret_key: str | bytes | None) -> None:
         self._ttl_s = ttl
         self._key = None if secret_key is None else _derive_key(secret_key)
         self._lock = threading.Lock()
@@ -80,15 +80,12 @@ class DurableConsent:
         weakref.finalize(self, self._database.close)  # for users who never call close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             self._database.close()
 
-    async def ask(self, request: ConsentRequest) -> ConsentAnswer:
-        """Write it down; whoever waits gets the answer, all others a ticket."""
-        ticket = await self.put(request)
-        if not request.wait:
-            return Defer(ticket)
+    async def wait(self, ticket: str) -> ConsentAnswer:
+        """Wait for the answer, which this or another process gives."""
         answer_event = self._answer_events[ticket] = asyncio.Event()
         try:
             while True:
@@ -100,7 +97,7 @@ class DurableConsent:
                         await answer_event.wait()
         finally:
             del self._answer_events[ticket]
-            self._execute("DELETE FROM asked WHERE ticket = ?", ticket)  # nobody waits for it any more
+            self._execute("DELETE FROM asked WHERE ticket = ?", ticket)  # no call waits for it any more
 
     async def put(self, request: ConsentRequest, deferred_call: DeferredCall | None = None) -> str:
         """Write a question down; its ticket."""
@@ -202,7 +199,33 @@ class DurableConsent:
         try:
             return AESGCM(self._key).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], None)
         except (InvalidTag, ValueError):
-            raise ValueError("the inbox was written with another secret") from None
+            raise ValueError("this file was written with another secret_key") from None
+
+
+class DurableConsent:
+    """A consent handler that writes questions to a file, to be answered later or by another process.
+
+    ttl: seconds until a question expires. secret_key: at least 16 bytes, to encrypt the calls that wait.
+    """
+
+    def __init__(self, path: str | Path, *, ttl: float = _DEFAULT_TTL_S, secret_key: str | bytes | None = None) -> None:
+        self._inbox = Inbox(path, ttl, secret_key)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._inbox.close()
+
+    async def ask(self, request: ConsentRequest) -> ConsentAnswer:
+        """Write the question to the file, and wait for its answer if the caller waits."""
+        ticket = await self._inbox.put(request)
+        return await self._inbox.wait(ticket) if request.wait else Defer(ticket)
+
+
+def get_inbox(consent_handler: ConsentHandler) -> Inbox | None:
+    """Return the inbox of a consent handler, or None if it has none."""
+    if isinstance(consent_handler, DurableConsent):
+        return consent_handler._inbox  # pyright: ignore[reportPrivateUsage]
+    return None
 
 
 def _derive_key(secret_key: str | bytes) -> bytes:
@@ -210,7 +233,7 @@ def _derive_key(secret_key: str | bytes) -> bytes:
 
     key_bytes = secret_key.encode() if isinstance(secret_key, str) else secret_key
     if len(key_bytes) < 16:
-        raise ValueError("the secret of an inbox needs at least 16 bytes")
+        raise ValueError("secret_key must have at least 16 bytes")
     return hashlib.sha256(b"dovetail inbox " + key_bytes).digest()
 
 

@@ -13,7 +13,7 @@ from dovetail.error_context import clip
 from dovetail.errors import InputRequestError, NotSupported, PolicyError
 from dovetail.host.authorization import RequestAuthorizer
 from dovetail.host.consent.consent import Allow, ConsentAnswer, ConsentRequest, Deny, Edit
-from dovetail.host.consent.inbox import DeferredCall, DurableConsent, PendingCall, PendingConsent, build_responses
+from dovetail.host.consent.inbox import DeferredCall, Inbox, PendingCall, PendingConsent, build_responses, get_inbox
 from dovetail.host.consent.pins import fingerprint
 from dovetail.host.managed_server import ManagedServer
 from dovetail.host.policy.policy import PolicyRequest
@@ -52,17 +52,17 @@ class PendingCalls:
         self._host = host
 
     @property
-    def _inbox(self) -> DurableConsent:
-        consent_handler = self._host.desk.consent_handler
-        if not isinstance(consent_handler, DurableConsent):
-            raise InputRequestError("questions can only be put off with consent=DurableConsent(...)")
-        return consent_handler
+    def _inbox(self) -> Inbox:
+        inbox = get_inbox(self._host.desk.consent_handler)
+        if inbox is None:
+            raise InputRequestError("calls can only wait for consent with Host(consent=DurableConsent(...))")
+        return inbox
 
     @property
     def open_questions(self) -> int:
         """How many questions wait in the inbox, if there is one."""
-        broker = self._host.desk.consent_handler
-        return broker.open_questions if isinstance(broker, DurableConsent) else 0
+        inbox = get_inbox(self._host.desk.consent_handler)
+        return 0 if inbox is None else inbox.open_questions
 
     async def list_items(self) -> list[PendingConsent]:
         """What waits."""
