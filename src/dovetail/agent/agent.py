@@ -10,7 +10,7 @@ from contextlib import aclosing
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 from uuid import uuid4
 
-from dovetail.agent.budget import AgentUsage, Budget, estimate_message_tokens
+from dovetail.agent.budget import AgentUsage, Budget, add_reply, estimate_message_tokens
 from dovetail.errors import MCPError, NotSupported, PolicyError
 from dovetail.host.catalog import Catalog
 from dovetail.host.catalog_item import CatalogEntry
@@ -289,7 +289,7 @@ class Agent:
             max_tokens=max_tokens,
             system_prompt=self._system_prompt,
         )
-        self.usage = self.usage.plus(self._budget.measure_usage(reply, input_tokens))
+        self.usage = add_reply(self.usage, self._budget.measure_usage(reply, input_tokens))
         return reply
 
     def _finished_event(self, reason: FinishReason) -> FinishedEvent:

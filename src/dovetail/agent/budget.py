@@ -34,16 +34,17 @@ class AgentUsage(Struct, frozen=True, kw_only=True):
         """Both ways."""
         return self.input_tokens + self.output_tokens
 
-    def plus(self, usage: Usage) -> "AgentUsage":
-        """With one reply more."""
-        cost_usd = None if self.cost_usd is None or usage.cost_usd is None else self.cost_usd + usage.cost_usd
-        return replace(
-            self,
-            input_tokens=self.input_tokens + usage.input_tokens,
-            output_tokens=self.output_tokens + usage.output_tokens,
-            cost_usd=cost_usd,
-            turns=self.turns + 1,
-        )
+
+def add_reply(total: AgentUsage, usage: Usage) -> AgentUsage:
+    """Return the usage of an agent after one more reply."""
+    cost_usd = None if total.cost_usd is None or usage.cost_usd is None else total.cost_usd + usage.cost_usd
+    return replace(
+        total,
+        input_tokens=total.input_tokens + usage.input_tokens,
+        output_tokens=total.output_tokens + usage.output_tokens,
+        cost_usd=cost_usd,
+        turns=total.turns + 1,
+    )
 
 
 class Budget:

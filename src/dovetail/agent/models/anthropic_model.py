@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from dovetail.agent.models.preferences import ModelInfo, as_model_infos, choose_model
+from dovetail.agent.models.preferences import ModelInfo, as_model_infos, choose_model, measure_usage
 from dovetail.agent.models.provider_messages import ToolAliases, describe_failure, format_result, get_blocks, get_images
 from dovetail.error_context import add_context
 from dovetail.errors import ModelError
@@ -118,6 +118,6 @@ def _parse_response(response: Any, aliases: ToolAliases, model: ModelInfo) -> Mo
         content=content,
         model=response.model,
         stop_reason=_STOP_REASONS.get(response.stop_reason, response.stop_reason),
-        usage=model.usage(input_tokens, usage.output_tokens),
+        usage=measure_usage(model, input_tokens, usage.output_tokens),
         invalid_calls=invalid_calls,
     )

@@ -10,25 +10,27 @@ _LOCAL_URLS: Final = {
     "llamacpp": "http://127.0.0.1:8080/v1",
     "vllm": "http://127.0.0.1:8000/v1",
 }
-MODEL_NAME_HELP: Final = "openai:NAME, anthropic:NAME, ollama:NAME, or URL#NAME of anything that speaks as OpenAI does"
+MODEL_NAME_HELP: Final = (
+    "openai:NAME, anthropic:NAME, ollama:NAME, or URL#NAME of a server that is compatible with OpenAI"
+)
 
 
 def load_model(name: str, **options: Any) -> Model:
-    """The model a word means; ValueError if it means none. Options are those of the maker's client."""
+    """Return the model of a name such as "openai:gpt-5.2". Options are those of the provider's client."""
     if name.startswith(("http://", "https://")):
-        url, _, name = name.partition("#")
-        if name:
-            return _create_openai_model(name, base_url=url, **options)
-    provider, _, name = name.partition(":")
-    if name and provider == "openai":
-        return _create_openai_model(name, **options)
-    if name and provider == "anthropic":
+        url, _, model_name = name.partition("#")
+        if model_name:
+            return _create_openai_model(model_name, base_url=url, **options)
+    provider, _, model_name = name.partition(":")
+    if model_name and provider == "openai":
+        return _create_openai_model(model_name, **options)
+    if model_name and provider == "anthropic":
         from dovetail.agent.models.anthropic_model import AnthropicModel
 
-        return AnthropicModel(name, **options)
-    if name and provider in _LOCAL_URLS:
-        return _create_openai_model(name, **({"base_url": _LOCAL_URLS[provider]} | options))
-    raise ValueError(f"{name!r} names no model: it is {MODEL_NAME_HELP}")
+        return AnthropicModel(model_name, **options)
+    if model_name and provider in _LOCAL_URLS:
+        return _create_openai_model(model_name, **({"base_url": _LOCAL_URLS[provider]} | options))
+    raise ValueError(f"unknown model {name!r}. Use {MODEL_NAME_HELP}")
 
 
 def _create_openai_model(name: str, **options: Any) -> Model:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from dovetail.agent.models.preferences import ModelInfo, as_model_infos, choose_model
+from dovetail.agent.models.preferences import ModelInfo, as_model_infos, choose_model, measure_usage
 from dovetail.agent.models.provider_messages import ToolAliases, describe_failure, format_result, get_blocks, get_images
 from dovetail.error_context import add_context
 from dovetail.errors import ModelError
@@ -155,6 +155,8 @@ def _parse_response(response: Any, aliases: ToolAliases, model: ModelInfo) -> Mo
         content=content,
         model=response.model or model.name,
         stop_reason=_STOP_REASONS.get(choice.finish_reason, choice.finish_reason),
-        usage=model.usage(usage.prompt_tokens, usage.completion_tokens) if usage is not None else model.usage(0, 0),
+        usage=measure_usage(model, usage.prompt_tokens, usage.completion_tokens)
+        if usage is not None
+        else measure_usage(model, 0, 0),
         invalid_calls=invalid_calls,
     )

@@ -17,12 +17,13 @@ class ModelInfo(Struct, frozen=True):
     intelligence: float = 0.5
     aliases: tuple[str, ...] = ()  # hints it answers to beside its own name
 
-    def usage(self, input_tokens: int, output_tokens: int) -> Usage:
-        """What a reply took."""
-        cost_usd = (
-            None if self.price is None else (input_tokens * self.price[0] + output_tokens * self.price[1]) / 1_000_000
-        )
-        return Usage(input_tokens=input_tokens, output_tokens=output_tokens, cost_usd=cost_usd)
+
+def measure_usage(model: ModelInfo, input_tokens: int, output_tokens: int) -> Usage:
+    """Return the usage of one reply, with its cost if the price is known."""
+    cost_usd = None
+    if model.price is not None:
+        cost_usd = (input_tokens * model.price[0] + output_tokens * model.price[1]) / 1_000_000
+    return Usage(input_tokens=input_tokens, output_tokens=output_tokens, cost_usd=cost_usd)
 
 
 def as_model_infos(models: Sequence[str | ModelInfo]) -> tuple[ModelInfo, ...]:
