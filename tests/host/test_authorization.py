@@ -167,5 +167,5 @@ async def test_a_trusted_server_starts_though_what_destroys_is_denied() -> None:
     app = Server("s")
     app.add_tool(lambda: "read", name="read", annotations={"readOnlyHint": True})
     async with Host(policy=Policy("allow", [rule("deny", destructive=True)])) as host:
-        host.add("s", app, trust=True)
+        host.add("s", app, trusted=True)
         assert (await host.call("s.read")).content[0].text == "read"

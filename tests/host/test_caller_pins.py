@@ -51,7 +51,7 @@ class People:
 async def opened(url: str, folder: Path, people: People, *rules: Any) -> AsyncGenerator[Host]:
     policy = Policy("allow", rules)
     async with Host(policy=policy, consent=people.user, grants=folder / "grants.json") as host:
-        host.add("up", url, list_life=0)
+        host.add("up", url, settings=ServerSettings(list_ttl=0))
         yield host
 
 

@@ -77,7 +77,7 @@ async def test_a_bad_entry_fails_alone_and_secrets_are_looked_up_late(file: File
     )
     environ: dict[str, str] = dict(os.environ)
     journal = tmp_path / "journal"
-    async with Host.from_config(file.path, policy=ALLOW, secrets=SecretResolver(environ), journal=journal) as host:
+    async with Host.from_config(file.path, policy=ALLOW, secrets=SecretResolver(environ), audit_log=journal) as host:
         assert [(one.name, one.state) for one in host.servers] == [
             ("good", "idle"),
             ("off", "disabled"),
@@ -225,7 +225,7 @@ async def test_a_known_file_that_is_being_written_changes_nothing(
 
 async def test_what_is_said_to_a_host_of_files_is_kept(file: File) -> None:
     file.write({"a": file.entry(), "b": file.entry(**{"x-dovetail": {"start": "lazy", "tools": {"allow": []}}})})
-    async with Host.from_config(file.path, policy=ALLOW, trust=True, start="eager", deny=("w*",)) as host:
+    async with Host.from_config(file.path, policy=ALLOW, defaults=DEFAULTS) as host:
         a, b = host.servers
         assert (a.settings.trusted, a.settings.start, a.settings.exclude_tools) == (True, "eager", ("w*",))
         assert (b.settings.trusted, b.settings.start, b.settings.exclude_tools) == (True, "lazy", ("w*",))

@@ -92,7 +92,7 @@ async def test_rules_about_what_a_tool_does_are_about_its_definition() -> None:
         return "wiped"
 
     async with Host(policy=allowing(rule("hide", destructive=True))) as host:
-        host.add("m", app, trust=True)
+        host.add("m", app, trusted=True)
         served = host.as_server()
         async with Client(served) as client, asyncio.timeout(TIMEOUT_S):
             assert await client.call("m__look") == "seen"

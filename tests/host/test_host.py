@@ -118,7 +118,7 @@ async def test_a_policy_is_in_force() -> None:
         ],
     )
     async with Host(policy=policy) as host:
-        host.add("a", calculator(), trust=True)
+        host.add("a", calculator(), trusted=True)
         host.add("b", calculator())
         assert "a.long" not in {tool.full_name for tool in await host.list_tools()}
         assert text(await host.call("a.add", {"a": 1})) == "2"
@@ -195,14 +195,14 @@ async def test_limits() -> None:
 
 async def test_tools_a_servers_settings_leave_out() -> None:
     async with Host(policy=ALLOW) as host:
-        host.add("a", calculator(), allow=("*",), deny=("w*",))
+        host.add("a", calculator(), settings=ServerSettings(exclude_tools=("w*",)))
         assert {tool.name for tool in await host.list_tools()} == {"add", "long"}
         with pytest.raises(NotFound):
             await host.call("a.wipe")
 
 
 async def test_servers_that_are_not_there_cost_the_others_nothing() -> None:
-    async with Host(policy=ALLOW, ready_timeout=6.0, backoff=(100.0, 100.0)) as host:
+    async with Host(policy=ALLOW, ready_timeout=6.0, defaults=ServerSettings(restart_delay=100.0)) as host:
         host.add("good", calculator())
         host.add("gone", [sys.executable, "-c", "raise SystemExit('no key')"])
         host.add("mute", [sys.executable, "-c", "import time; time.sleep(100)"])
@@ -515,7 +515,7 @@ async def test_arguments_by_name() -> None:
 async def test_the_last_words_of_a_server_are_told_again_and_as_they_come() -> None:
     async with Host(policy=ALLOW) as host:
         words = "import sys; print('setting up', file=sys.stderr); sys.exit('no key')"
-        host.add("gone", [sys.executable, "-c", words], backoff=(100.0, 100.0))
+        host.add("gone", [sys.executable, "-c", words], settings=ServerSettings(restart_delay=100.0))
         heard: list[str | None] = []
         host.on("server.stderr", lambda event: heard.append(event.message))
         for _ in range(2):

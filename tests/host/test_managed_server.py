@@ -112,7 +112,7 @@ async def test_a_change_is_told_and_looked_at() -> None:
 
 
 async def test_what_does_not_start_says_why_and_is_not_tried_again_at_once() -> None:
-    scene = Scene(lambda: Client([sys.executable, "-c", "import sys; sys.exit('no key')"]), backoff=(100.0, 100.0))
+    scene = Scene(lambda: Client([sys.executable, "-c", "import sys; sys.exit('no key')"]), restart_delay=100.0)
     with pytest.raises(ProcessStartError, match="no key"):
         await scene.member.ready()
     assert scene.member.state == "failed"
@@ -126,7 +126,7 @@ async def test_what_does_not_start_says_why_and_is_not_tried_again_at_once() -> 
 
 
 async def test_a_start_has_a_time() -> None:
-    scene = Scene(lambda: Client([sys.executable, "-c", "import time; time.sleep(100)"]), start_time=0.3)
+    scene = Scene(lambda: Client([sys.executable, "-c", "import time; time.sleep(100)"]), start_timeout=0.3)
     with pytest.raises(RequestTimeout, match=r"0\.3 s"):
         await scene.member.ready()
     assert scene.member.state == "failed"
@@ -168,7 +168,7 @@ async def test_a_server_that_dies_comes_back_by_itself(script: Path) -> None:
 
 
 async def test_one_that_dies_again_and_again_is_given_up_for_a_while(script: Path) -> None:
-    scene = Scene(lambda: Client(script), give_up=3, backoff=(0.01, 100.0))
+    scene = Scene(lambda: Client(script), max_restarts=3, restart_delay=0.01, max_restart_delay=100.0)
     async with asyncio.timeout(TIMEOUT_S):
         while scene.member.state != "failed":
             try:
@@ -186,7 +186,7 @@ async def test_one_that_dies_again_and_again_is_given_up_for_a_while(script: Pat
 
 
 async def test_it_rests_when_nobody_uses_it(script: Path) -> None:
-    scene = Scene(lambda: Client(script), idle_stop=0.1)
+    scene = Scene(lambda: Client(script), idle_timeout=0.1)
     async with scene.member.using() as client:
         pid = await client.call("pid")
         await asyncio.sleep(0.3)  # longer than it may be idle, but it is in use
@@ -228,7 +228,7 @@ async def test_a_list_that_hangs_costs_its_own_time_only() -> None:
         return await call_next(exchange)
 
     app.middleware(never)
-    scene = Scene(lambda: Client(app), list_time=0.2)
+    scene = Scene(lambda: Client(app), list_timeout=0.2)
     with pytest.raises(RequestTimeout, match=r"0\.2 s"):
         await scene.member.listed("tool")
     assert scene.member.state == "degraded"
@@ -241,7 +241,7 @@ async def test_looking_up_a_secret_counts_as_a_part_of_the_start() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    scene = Scene(make, start_time=0.1)
+    scene = Scene(make, start_timeout=0.1)
     async with asyncio.timeout(TIMEOUT_S):
         with pytest.raises(RequestTimeout, match=r"0\.1 s"):
             await scene.member.ready()

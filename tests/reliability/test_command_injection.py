@@ -95,7 +95,7 @@ async def test_no_name_of_a_server_and_no_command_of_one_word_reaches_a_shell(tm
     servers: dict[str, Any] = {one or "empty": good for one in words(mark)}
     servers |= {f"c{number}": {"command": one} for number, one in enumerate(lines)}
     path = written(tmp_path, servers)
-    async with Host.from_config(path, policy=Policy("allow"), give_up=1) as host:
+    async with Host.from_config(path, policy=Policy("allow"), defaults=ServerSettings(max_restarts=1)) as host:
         for number in range(len(lines)):
             if f"c{number}" in {one.name for one in host.servers}:
                 with pytest.raises(MCPError):
@@ -124,7 +124,7 @@ async def test_a_program_that_lies_in_the_folder_is_not_the_one_that_is_meant(
     for path in (str(empty), f"{empty}{os.pathsep}{empty}"):
         monkeypatch.setenv("PATH", path)
         servers = {name: {"command": name, "cwd": str(tmp_path)} for name in ("npx", "uvx", "docker", "some-server")}
-        async with Host.from_config(written(tmp_path, servers), policy=Policy("allow"), give_up=1) as host:
+        async with Host.from_config(written(tmp_path, servers), policy=Policy("allow"), defaults=ServerSettings(max_restarts=1)) as host:
             for name in servers:
                 with pytest.raises(MCPError, match="PATH"):
                     await host.call(f"{name}.told")

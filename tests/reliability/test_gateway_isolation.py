@@ -118,7 +118,7 @@ async def test_a_server_that_dies_is_an_error_of_its_own_tools_and_never_an_empt
     program.write_text(PROGRAM)
     empty = wrong = 0
     outcomes: set[str] = set()
-    async with Host(policy=ALLOW, backoff=(0.01, 0.1), give_up=3, ready_timeout=2.0) as host:
+    async with Host(policy=ALLOW, defaults=RESTARTS, ready_timeout=2.0) as host:
         host.add("mortal", [sys.executable, str(program), str(pid)])
         host.add("good", one_of("good"))
         app = host.as_server()

@@ -27,7 +27,7 @@ def prompt_for_inputs(entries: Iterable[ServerConfig]) -> dict[str, str]:
     """The inputs these servers need, by their ids; none after the end of the input."""
     inputs: dict[str, str] = {}
     for entry in entries:
-        for definition in entry.asks():
+        for definition in entry.required_inputs:
             if definition["id"] not in inputs:
                 try:
                     inputs[definition["id"]] = _prompt_for_input(entry, definition)
@@ -106,10 +106,10 @@ def create_host(
         host = Host.from_config(
             *files,
             policy=policy,
-            journal=journal,
+            audit_log=journal,
             grants=get_data_file("grants.json"),
             pins=get_data_file("pins.json"),
-            project=str(Path.cwd()),
+            project=Path.cwd(),
             secrets=SecretResolver(inputs=inputs),
             **options,
         )

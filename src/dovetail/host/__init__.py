@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from dovetail.host.config.secret_lookup import SecretResolver as SecretResolver
     from dovetail.host.config.server_entry import ConfigProblem as ConfigProblem
     from dovetail.host.config.server_entry import ServerConfig as ServerConfig
-    from dovetail.host.config.server_entry import Settings as Settings
     from dovetail.host.consent.consent import Allow as Allow
     from dovetail.host.consent.consent import CallbackConsent as CallbackConsent
     from dovetail.host.consent.consent import ConsentAnswer as ConsentAnswer
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from dovetail.host.consent.consent import Edit as Edit
     from dovetail.host.consent.grants import Grant as Grant
     from dovetail.host.consent.grants import GrantStore as GrantStore
-    from dovetail.host.consent.grants import grant as grant
     from dovetail.host.consent.inbox import DurableConsent as DurableConsent
     from dovetail.host.consent.inbox import PendingCall as PendingCall
     from dovetail.host.consent.inbox import PendingConsent as PendingConsent
@@ -94,7 +92,6 @@ _MODULE_BY_NAME = {
     "SecretResolver": "dovetail.host.config.secret_lookup",
     "ServerConfig": "dovetail.host.config.server_entry",
     "ServerSettings": "dovetail.host.managed_server",
-    "Settings": "dovetail.host.config.server_entry",
     "TerminalConsent": "dovetail.host.consent.terminal_consent",
     "ToolLimits": "dovetail.host.policy.quotas",
     "arg": "dovetail.host.policy.conditions",
@@ -102,7 +99,6 @@ _MODULE_BY_NAME = {
     "discover_configs": "dovetail.host.config.config_files",
     "fingerprint": "dovetail.host.consent.pins",
     "format_changes": "dovetail.schemas.definition_changes",
-    "grant": "dovetail.host.consent.grants",
     "identify_server": "dovetail.host.managed_server",
     "load_config": "dovetail.host.config.config_files",
     "read_audit_log": "dovetail.host.audit_log",

@@ -73,7 +73,9 @@ def find_denial(host: ManagedServers, managed_server: ManagedServer, kind: str, 
     request = host.question(managed_server, kind, name, None)
     decision = host.desk.evaluate(request)
     rule = decision.rule
-    depends_on_call = rule is not None and (rule.conditional or bool(rule.annotations))  # on what is not known here
+    depends_on_call = rule is not None and bool(
+        rule.when or rule.unless or rule.annotations
+    )  # on what is not known here
     if decision.action in ("hide", "deny") and not depends_on_call:
         error = PolicyError(f"{request.full_name}: {decision.reason}", action=decision.action, rule=decision.rule)
         return add_context(error, server=managed_server.name)

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypedDict, Unpack
 
 from dovetail.client.deadlines import ProgressHandler
 from dovetail.client.input_rounds import PendingRequest
@@ -17,9 +17,9 @@ from dovetail.host.audit_log import AuditLog, create_audit_listener
 from dovetail.host.authorization import ConsentDeferred
 from dovetail.host.config.config_files import check_level
 from dovetail.host.config.secret_lookup import ConfigLevel, SecretResolver
-from dovetail.host.config.server_entry import ConfigProblem, ServerConfig
+from dovetail.host.config.server_entry import ConfigProblem, ServerConfig, apply_settings, describe_config
 from dovetail.host.config.watcher import ConfigWatcher, check_files_exist
-from dovetail.host.consent.consent import ConsentHandler, as_consent_answer
+from dovetail.host.consent.consent import ConsentCallback, ConsentHandler, ConsentReply, as_consent_answer
 from dovetail.host.consent.grants import GrantStore
 from dovetail.host.consent.inbox import PendingConsent
 from dovetail.host.consent.pins import PinStore
@@ -28,47 +28,71 @@ from dovetail.host.events import HostEvent
 from dovetail.host.execution import find_denial, review_result, run_request
 from dovetail.host.gateway.gateway import Gateway, GatewayMode
 from dovetail.host.input_handlers import add_handler_hints
-from dovetail.host.managed_server import ManagedServer
+from dovetail.host.managed_server import ManagedServer, ServerSettings
 from dovetail.host.policy.policy import Policy, PolicyRequest
 from dovetail.host.search_tools import CALL_TOOL, SEARCH_TOOL_BY_NAME, parse_inner_call, run_search_tool
 from dovetail.host.servers import DEFAULT_READY_TIMEOUT_S, ManagedServers
 from dovetail.protocol.language_model import Model
 from dovetail.protocol.stats import HostStats
-from dovetail.server.runners import Server, Transport, prepare_http_server
+from dovetail.server.runners import HTTPServerOptions, Server, Transport
 from dovetail.wire.codec import to_plain
 from dovetail.wire.completion import Completion
 from dovetail.wire.prompts import GetPromptResult
 from dovetail.wire.resources import ReadResourceResult
+from dovetail.wire.roots import Root
 
-_HTTP_DRAIN_TIMEOUT_S: Final = 15.0  # seconds for callers of a gateway to get their answers at the end
+_SERVE_DRAIN_TIMEOUT_S: Final = 15.0  # for callers of a gateway to get their results when the host closes
+
+
+class HostOptions(TypedDict, total=False):
+    """The options of `Host`."""
+
+    policy: Policy | str | Path | None
+    consent: ConsentHandler | ConsentCallback | None
+    state_dir: str | Path | None
+    grants: GrantStore | str | Path | None
+    pins: PinStore | str | Path | None
+    audit_log: AuditLog | str | Path | None
+    secrets: SecretResolver | None
+    project: str | Path | None
+    model: Model | None
+    roots: Sequence[str | Path | Root]
+    defaults: ServerSettings | None
+    ready_timeout: float
 
 
 class Host(ManagedServers):
-    """Servers, and what may happen with them.
+    """Many servers for one user, who stays in charge.
 
-    policy: rules, or a TOML file of them. consent: a broker, or a function that is asked. model: answers what servers
-    ask a model. grants, pins: files that keep what the user agreed to, and the definitions it was agreed to for, which
-    are kept in pins.json beside the grants unless it is said where; without a file that is forgotten with the host.
-    journal: a file of what was done and why. roots: folders the servers may work in. patience: seconds a list waits for
-    servers that are not ready. secrets: looks up what configurations refer to, and masks it in all that is told. Other
-    options are settings for all servers.
+    policy: rules, or a TOML file with rules. consent: asks the user. model: answers sampling requests.
+    state_dir: a directory for what is remembered: grants.json, pins.json and audit.jsonl. grants, pins, audit_log:
+    other files for these. Without a file, grants and pins are forgotten with the host, and there is no audit log.
+    Pins are stored beside the grants by default. secrets: resolves references in configuration files, and masks their
+    values in events and in the audit log. project: the directory that grants may be limited to. roots: the directories
+    that servers may use. defaults: settings of every server that has none. ready_timeout: seconds that a list waits for
+    servers that are not ready.
     """
 
     def __init__(
         self,
         *,
         policy: Policy | str | Path | None = None,
-        consent: ConsentHandler | Callable[..., Any] | None = None,
-        model: Model | None = None,
+        consent: ConsentHandler | ConsentCallback | None = None,
+        state_dir: str | Path | None = None,
         grants: GrantStore | str | Path | None = None,
         pins: PinStore | str | Path | None = None,
         audit_log: AuditLog | str | Path | None = None,
-        roots: Sequence[Any] = (),
-        ready_timeout: float = DEFAULT_READY_TIMEOUT_S,
-        project: str = "",
         secrets: SecretResolver | None = None,
-        **settings: Any,
+        project: str | Path | None = None,
+        model: Model | None = None,
+        roots: Sequence[str | Path | Root] = (),
+        defaults: ServerSettings | None = None,
+        ready_timeout: float = DEFAULT_READY_TIMEOUT_S,
     ) -> None:
+        if state_dir is not None:
+            grants = grants or Path(state_dir, "grants.json")
+            pins = pins or Path(state_dir, "pins.json")
+            audit_log = audit_log or Path(state_dir, "audit.jsonl")
         super().__init__(
             policy=policy,
             consent=consent,
@@ -76,19 +100,18 @@ class Host(ManagedServers):
             grants=grants,
             pins=pins,
             roots=roots,
-            patience=ready_timeout,
+            ready_timeout=ready_timeout,
             project=project,
             secrets=secrets,
-            settings=settings,
+            defaults=defaults,
         )
         self.postponing = PendingCalls(self)
         self._config_watcher: ConfigWatcher | None = None
         self._watch_task: asyncio.Task[None] | None = None
-        self._http_tasks: dict[Any, asyncio.Task[None]] = {}
+        self._serve_tasks: set[asyncio.Task[None]] = set()
         self._audit_log = AuditLog(audit_log) if isinstance(audit_log, str | Path) else audit_log
         if self._audit_log is not None:
-            self._audit_log.mask(self.secrets)
-            self.on("*", create_audit_listener(self._audit_log))
+            self.on("*", create_audit_listener(self._audit_log, self.secrets))
 
     # Configuration
 
@@ -98,29 +121,28 @@ class Host(ManagedServers):
         *paths: str | Path,
         level: ConfigLevel = "user",
         watch: bool = False,
-        secrets: SecretResolver | None = None,
-        **options: Any,
+        **options: Unpack[HostOptions],
     ) -> Self:
-        """A host of the servers in configuration files of any known host; without paths, of all that are found here.
+        """Create a host with the servers of configuration files. Without paths, use all files of known hosts.
 
-        level: whose files they are; servers of a "project" are only started with the user's consent. watch: follow
-        the files while the host is open. What cannot be read is in `problems`; a file that is named and not there is
-        an error. Options are those of the host, and hold for all servers whose entries say nothing else.
+        level: "user", or "project" for files of a project, whose servers start only with the user's consent.
+        watch: follow the files while the host is open. Entries that cannot be read are in `config_problems`. A path
+        that does not exist raises FileNotFoundError. The other options are those of the host.
         """
         check_level(level)
         check_files_exist(paths)
-        host = cls(secrets=secrets, **options)
+        host = cls(**options)
         host._config_watcher = ConfigWatcher(paths, level, host.secrets, should_watch=watch)
         host._apply_config(*host._config_watcher.read())
         return host
 
     async def reload(self) -> None:
-        """Read the configuration again: what changed in it is started anew, what did not goes on."""
+        """Read the configuration again. Servers whose entries changed are restarted, the others keep running."""
         if self._config_watcher is None:
-            raise ValueError("only a host made by from_config has something to read again")
+            raise ValueError("reload() needs a host that was created with Host.from_config()")
         entries, problems = self._config_watcher.read()
         for name in self._config_watcher.forget_changed(entries):
-            if name in self._servers_by_name:  # else somebody else was faster
+            if name in self._servers_by_name:  # else it was removed already
                 await self.remove(name)
         self._apply_config(entries, problems)
 
@@ -131,7 +153,16 @@ class Host(ManagedServers):
             if name in self._config_watcher.applied_entries:
                 continue
             try:
-                self.add(name, self._config_watcher.create_target(entry), **self._config_watcher.build_options(entry))
+                self._add_server(
+                    name,
+                    self._config_watcher.create_target(entry),
+                    apply_settings(entry, self._defaults),
+                    identity=entry.identity,
+                    source=str(entry.path),
+                    from_project=entry.level == "project",
+                    consent_details=describe_config(entry),
+                    enabled=entry.enabled,
+                )
                 self._config_watcher.applied_entries[name] = entry
             except (ValueError, TypeError) as exc:
                 add_problems.append(ConfigProblem(entry.source, entry.path, f"{entry.original_name}: {exc}"))
@@ -161,7 +192,7 @@ class Host(ManagedServers):
             connected_servers=sum(member.client is not None for member in members),
             running_calls=sum(member.uses for member in members),
             open_questions=self.postponing.open_questions,
-            gateways=sum(not task.done() for task in self._http_tasks.values()),
+            gateways=len(self._serve_tasks),
         )
 
     async def __aexit__(self, *_: object) -> None:
@@ -174,11 +205,11 @@ class Host(ManagedServers):
             self._watch_task.cancel()
             await asyncio.wait([self._watch_task])
             self._watch_task = None
-        for http_server in self._http_tasks:
-            http_server.should_exit = True
-        http_tasks, self._http_tasks = [*self._http_tasks.values()], {}
-        if http_tasks:
-            await asyncio.wait(http_tasks, timeout=_HTTP_DRAIN_TIMEOUT_S)
+        serve_tasks = tuple(self._serve_tasks)
+        for task in serve_tasks:
+            task.cancel()
+        if serve_tasks:
+            await asyncio.wait(serve_tasks, timeout=_SERVE_DRAIN_TIMEOUT_S)
         caller_servers = [server for callers in self._caller_clients.values() for server in callers.servers]
         await asyncio.gather(*(server.stop() for server in (*self.servers, *caller_servers)))
         if self._audit_log is not None:
@@ -197,7 +228,7 @@ class Host(ManagedServers):
         progress_handler: ProgressHandler | None = None,
         meta: Mapping[str, Any] | None = None,
         retry: bool | None = None,
-        **named: Any,
+        **kwargs: Any,
     ) -> Any:
         """Call a tool by "server.tool", by what a model sees, or by its bare name if only one server has it.
 
@@ -207,7 +238,7 @@ class Host(ManagedServers):
         Raises:
             PolicyError: the policy, or the user, said no.
         """
-        arguments = {**(arguments or {}), **named}
+        arguments = {**(arguments or {}), **kwargs}
         if name in SEARCH_TOOL_BY_NAME and SEARCH_TOOL_BY_NAME[name] != CALL_TOOL:
             return run_search_tool(await self._list_catalog("tool"), SEARCH_TOOL_BY_NAME[name], arguments or {})
         if name in SEARCH_TOOL_BY_NAME:
@@ -313,10 +344,10 @@ class Host(ManagedServers):
         for item in await self.postponing.list_items():
             yield item
 
-    async def answer(self, ticket: str, answer: Any) -> Any:
-        """Answer a question of the inbox: True, False, Allow, Deny, Edit, or what was filled in.
+    async def answer(self, ticket: str, answer: ConsentReply) -> Any:
+        """Answer a pending consent: True, False, Allow, Deny, Edit, or what was filled into a form.
 
-        Returns the result of the call that waited for it, or None if somebody else has it.
+        Returns the result of the call that waited for it, or None if another process waits for it.
         """
         return await self.postponing.answer(ticket, as_consent_answer(answer))
 
@@ -341,27 +372,44 @@ class Host(ManagedServers):
         """
         return self.as_server(mode, name=name, auth=auth).asgi(**options)
 
-    def serve(
+    def run(
         self,
         transport: Transport = "stdio",
         mode: GatewayMode = "merged",
         *,
         name: str = "gateway",
         auth: Any = None,
-        **options: Any,
-    ) -> "asyncio.Task[None] | None":
-        """Serve all servers as one until told to stop; options are those of `Server.run`.
+        reload: bool = False,
+        **options: Unpack[HTTPServerOptions],
+    ) -> None:
+        """Serve all servers as one until a signal comes or the client disconnects.
 
-        Within a running loop, over HTTP, it goes on beside you until the host is left; what is returned can be awaited.
+        Options are those of `Server.run`.
         """
-        server = self.as_server(mode, name=name, auth=auth)
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            server.run(transport, **options)
-            return None
-        if transport != "http":
-            raise RuntimeError(f"within a running loop only 'http' can be served, not {transport!r}")
-        http_server, serve_forever = prepare_http_server(server, **options)
-        self._http_tasks[http_server] = loop.create_task(serve_forever)
-        return self._http_tasks[http_server]
+        self.as_server(mode, name=name, auth=auth).run(transport, reload=reload, **options)
+
+    async def serve(
+        self,
+        transport: Transport = "stdio",
+        mode: GatewayMode = "merged",
+        *,
+        name: str = "gateway",
+        auth: Any = None,
+        **options: Unpack[HTTPServerOptions],
+    ) -> None:
+        """Serve all servers as one in the running event loop. Options are those of `Server.serve`.
+
+        Returns when the host is closed. The host is opened for the time it serves, if it is not open yet.
+        """
+        async with nullcontext() if self.is_open else self:
+            server = self.as_server(mode, name=name, auth=auth)
+            task = asyncio.get_running_loop().create_task(server.serve(transport, **options))
+            self._serve_tasks.add(task)
+            try:
+                await asyncio.wait([task])
+            finally:
+                task.cancel()
+                await asyncio.wait([task])
+                self._serve_tasks.discard(task)
+            if not task.cancelled():
+                task.result()

@@ -66,9 +66,12 @@ class HostInputHandlers:
 
     def client_options(self) -> dict[str, Any]:
         """For the client: what is declared to the server is what can be answered."""
-        options: dict[str, Any] = {"elicit": self.elicit, "elicit_url": self.elicit_url}
+        options: dict[str, Any] = {
+            "elicitation_handler": self.elicit,
+            "url_elicitation_handler": self.elicit_url,
+        }
         if self._model is not None:
-            options["sample"] = self.create_message
+            options["sampling_handler"] = self.create_message
         if self._roots_provider:
             options["roots"] = self.list_roots
         return options

@@ -15,34 +15,48 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from dovetail.client.mounted_client import InputFilter, MountedClient
 from dovetail.client.subscription import ChangeEvent
-from dovetail.client.targets import Client, CommandTarget, HTTPTarget
+from dovetail.client.targets import Client, CommandTarget, HTTPTarget, Target
 from dovetail.error_context import add_context, clip
 from dovetail.errors import AuthError, MCPError, ProcessStartError, RequestTimeout, TransportError
 from dovetail.host.config.secret_lookup import SecretNotFound, mask_error
 from dovetail.host.events import HostEvent
 from dovetail.host.list_cache import ListCache, fetch_definitions, has_change_notices
 from dovetail.host.policy.quotas import ToolLimits
+from dovetail.protocol.limits import Timeouts
 from dovetail.protocol.mountable import ChangeCallback, ItemKind
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode_canonical
 from dovetail.wire.revisions import is_stateless
+from dovetail.wire.roots import Root
 
 
 class ServerSettings(Struct, frozen=True, kw_only=True):
-    """How one server is treated. Times are seconds."""
+    """How a host treats one server. Times are in seconds."""
 
-    trusted: bool = False  # whether what it says of its own tools may relax a policy
+    trusted: bool = False  # whether a policy believes the annotations of its tools
+    include_tools: Sequence[str] = ("*",)  # globs of tool names
+    exclude_tools: Sequence[str] = ()
     start: Literal["lazy", "eager"] = "lazy"
-    start_timeout: float = 30.0  # to become ready
-    list_timeout: float = 10.0  # to say what it offers
-    list_ttl: float = 60.0  # of a list, where the server does not tell of changes
-    idle_timeout: float | None = None  # unused for so long, it is stopped; what it offers stays known
-    backoff: tuple[float, float] = (1.0, 60.0)  # between attempts: the first wait, doubling up to the last
-    max_restarts: int = 5  # failures in a row after which it is only tried once in a while
-    include_tools: tuple[str, ...] = ("*",)  # globs of tools
-    exclude_tools: tuple[str, ...] = ()
-    roots: tuple[Any, ...] | None = None  # instead of the host's
-    limits: ToolLimits = ToolLimits()  # for each of its tools, beside what the policy says
+    start_timeout: float = 30.0
+    timeouts: Timeouts | None = None  # of the client's requests
+    roots: Sequence[str | Path | Root] | None = None  # None: the roots of the host
+    limits: ToolLimits = ToolLimits()  # of each tool, in addition to the limits of the policy
+    idle_timeout: float | None = None  # stop the server if it is unused for so long
+    list_timeout: float = 10.0
+    list_ttl: float = 60.0  # of a list, if the server does not send change notices
+    restart_delay: float = 1.0  # doubles with each failed start
+    max_restart_delay: float = 60.0
+    max_restarts: int = 5  # after so many failures in a row, wait `max_restart_delay` between attempts
+
+    def __post_init__(self) -> None:
+        for name in ("include_tools", "exclude_tools", "roots"):
+            if isinstance(value := getattr(self, name), str):
+                raise TypeError(f"{name} must be a list, not {value!r}")
+        for name in ("start_timeout", "list_timeout"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be greater than 0")
+        if str(self.start) not in ("lazy", "eager"):
+            raise ValueError(f'start must be "lazy" or "eager", not {self.start!r}')
 
 
 log = logging.getLogger("dovetail")
@@ -258,7 +272,7 @@ class ManagedServer:
     def _record_failure(self, exc: MCPError, *, was_connected: bool = False) -> MCPError:
         """Count it, and say when to try again: after a loss at once, then less and less often."""
         self._failure_count += 1
-        first_delay, max_delay = self.settings.backoff
+        first_delay, max_delay = self.settings.restart_delay, self.settings.max_restart_delay
         doublings = self._failure_count - 1 - (1 if was_connected else 0)
         delay = (
             max_delay
@@ -538,12 +552,16 @@ def _is_being_cancelled() -> bool:
 _PROCESS_KEYS: Final = ("command", "args", "env", "cwd")
 
 
-def identify_server(target: Any, *, origin: str = "") -> str:
-    """The digest of a target as written, references unresolved, so that it holds no secret's value.
+def identify_server(target: Target) -> str:
+    """Return the digest of a target as written. References are not resolved, so it holds no secret.
 
-    `place` is the file a project's server comes from: the same words in another project are another server. Headers
-    are left out, since they say who asks, not who answers.
+    Headers are left out: they identify the client, not the server.
     """
+    return identify_project_server(target, "")
+
+
+def identify_project_server(target: Target, origin: str) -> str:
+    """Return the digest of a target of a project's file. The same target in another file is another server."""
     return hashlib.sha256(encode_canonical([_describe_target(target), origin])).hexdigest()[:32]
 
 

@@ -12,30 +12,32 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
-from dovetail.client.targets import Client, as_command_target
+from dovetail.client.targets import Client, Target, as_command_target
 from dovetail.error_context import add_context, clip
-from dovetail.errors import InvalidParams, MCPError, NotFound, PolicyError
+from dovetail.errors import MCPError, NotFound, PolicyError
 from dovetail.host.authorization import RequestAuthorizer
-from dovetail.host.caller_clients import CallerClients
+from dovetail.host.caller_clients import CallerClients, CredentialsProvider
 from dovetail.host.catalog import Catalog, explain_unknown_server, explain_unknown_tool, suggest_name
 from dovetail.host.catalog_item import CatalogEntry, Manifest
-from dovetail.host.config.secret_lookup import SecretResolver
+from dovetail.host.config.secret_lookup import SecretResolver, get_secret_lookup
 from dovetail.host.config.server_entry import ConfigProblem
-from dovetail.host.consent.consent import ConsentHandler, as_consent_handler
+from dovetail.host.consent.consent import ConsentCallback, ConsentHandler, as_consent_handler
 from dovetail.host.consent.grants import GrantStore
 from dovetail.host.consent.pins import PinStore, fingerprint
 from dovetail.host.events import HostEvent, check_event_kind
 from dovetail.host.input_handlers import HostInputHandlers
 from dovetail.host.managed_server import ManagedServer, ServerSettings, identify_server
-from dovetail.host.policy.policy import Policy, PolicyRequest, as_policy
-from dovetail.host.policy.quotas import Meter, ToolLimits
+from dovetail.host.policy.policy import Policy, PolicyRequest, as_policy, find_limits
+from dovetail.host.policy.quotas import Meter, ToolLimits, combine_limits, parse_rate
 from dovetail.host.qualified_names import check_server_name
 from dovetail.host.search_tools import HOST_SERVER_NAME, create_search_catalog
 from dovetail.protocol.client_transport import InProcessServer
 from dovetail.protocol.language_model import Model
 from dovetail.protocol.mountable import ITEM_KINDS, ItemKind
+from dovetail.wire.base import replace
 from dovetail.wire.codec import encode
 from dovetail.wire.logs import LoggingMessageNotificationParams
+from dovetail.wire.roots import Root
 
 log = logging.getLogger("dovetail")
 
@@ -56,29 +58,28 @@ class ManagedServers:
         self,
         *,
         policy: Policy | str | Path | None,
-        consent: ConsentHandler | Callable[..., Any] | None,
+        consent: ConsentHandler | ConsentCallback | None,
         model: Model | None,
         grants: GrantStore | str | Path | None,
         pins: PinStore | str | Path | None,
-        roots: Sequence[Any],
-        patience: float,
-        project: str,
+        roots: Sequence[str | Path | Root],
+        ready_timeout: float,
+        project: str | Path | None,
         secrets: SecretResolver | None,
-        settings: Mapping[str, Any],
+        defaults: ServerSettings | None,
     ) -> None:
-        ServerSettings(**settings)  # a wrong one shows at once
         self.policy = as_policy(policy)
         self.model = model
-        self.patience = patience
+        self.patience = ready_timeout
         self.meter = Meter()
         self.config_problems: tuple[ConfigProblem, ...] = ()  # what of the configuration could not be read
         self._roots = roots
-        self._project = project
+        self._project = "" if project is None else str(project)
         self.secrets = secrets or SecretResolver()  # what was looked up, so that it is masked wherever it would be told
-        self._settings = settings
+        self._defaults = defaults or ServerSettings()
         self._servers_by_name: dict[str, ManagedServer] = {}
         self._caller_clients: dict[str, CallerClients] = {}
-        self._listeners: list[tuple[str, Callable[[HostEvent], Any]]] = []
+        self._listeners: list[tuple[str, Callable[[HostEvent], object]]] = []
         self._snapshots: dict[tuple[ItemKind, ...], tuple[list[Any], Catalog]] = {}
         self._open = False
         grant_store = grants if isinstance(grants, GrantStore) else GrantStore(grants)
@@ -89,23 +90,54 @@ class ManagedServers:
     # Servers
 
     def add(
-        self, name: str, target: Any, *, identity: str | None = None, source: str = "", **options: Any
+        self,
+        name: str,
+        target: Target,
+        *,
+        settings: ServerSettings | None = None,
+        trusted: bool | None = None,
+        enabled: bool = True,
+        credentials: CredentialsProvider | None = None,
+        **client_options: Any,
     ) -> ManagedServer:
-        """One more server: any target of a `Client`. Options are those of `ServerSettings`, and those of `Client`."""
+        """Add a server: any target of a `Client`, with the client's options.
+
+        settings: instead of the `defaults` of the host. trusted: a shortcut for `settings.trusted`. credentials:
+        returns the client options for one caller of a gateway, such as headers, or None if it may not use the server.
+        """
+        for option in client_options:
+            if option in ServerSettings.__struct_fields__:
+                raise TypeError(f"pass {option}= in settings=ServerSettings({option}=...)")
+        settings = settings or self._defaults
+        return self._add_server(
+            name,
+            target,
+            settings if trusted is None else replace(settings, trusted=trusted),
+            identity=identify_server(target),
+            enabled=enabled,
+            credentials=credentials,
+            options=client_options,
+        )
+
+    def _add_server(
+        self,
+        name: str,
+        target: "Target | Callable[[], Target]",
+        settings: ServerSettings,
+        *,
+        identity: str,
+        source: str = "",
+        from_project: bool = False,
+        consent_details: Mapping[str, Any] | None = None,
+        enabled: bool = True,
+        credentials: CredentialsProvider | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> ManagedServer:
         check_server_name(name)
         if name == HOST_SERVER_NAME:
-            raise ValueError(f"{HOST_SERVER_NAME!r} is the name of the host's own tools")
+            raise ValueError(f"the name {HOST_SERVER_NAME!r} is reserved for the host's own tools")
         if name in self._servers_by_name:
-            raise ValueError(f"there is already a server {name!r}")
-        server_settings = {key: options.pop(key) for key in tuple(options) if key in ServerSettings.__struct_fields__}
-        settings = ServerSettings(**{**self._settings, **server_settings})
-        enabled = options.pop("enabled", True)
-        identity = identity or identify_server(target)
-        credentials = options.pop("credentials", None)
-        from_project, consent_details = (
-            options.pop("foreign", False),
-            options.pop("shown", {"from": source} if source else {}),
-        )
+            raise ValueError(f"a server named {name!r} already exists")
         input_handlers = HostInputHandlers(
             name,
             self.desk,
@@ -124,8 +156,9 @@ class ManagedServers:
                 else target
             )
             client_options: dict[str, Any] = {
+                **({} if settings.timeouts is None else {"timeout": settings.timeouts}),
                 **input_handlers.client_options(),
-                **options,
+                **(options or {}),
                 **extra_options,
             }
             for value in (resolved_target, client_options):
@@ -180,7 +213,7 @@ class ManagedServers:
         for key in ("env", "headers"):
             members = settings.get(key) if isinstance(settings, Mapping) else getattr(settings, key, None)
             if isinstance(members, Mapping):
-                self.secrets.remember_named(members)
+                get_secret_lookup(self.secrets).remember_named(members)
 
     async def remove(self, name: str) -> None:
         """Stop a server and forget it."""
@@ -230,9 +263,9 @@ class ManagedServers:
         return (managed_server,) if caller_clients is None else (managed_server, *caller_clients.servers)
 
     async def _check_rate(self, server_name: str, operation: str) -> None:
-        rate = self.policy.quota(server_name, operation).rate
+        rate = find_limits(self.policy, server_name, operation).rate
         if rate is not None:
-            self.meter.record_call(server_name, operation, rate)
+            self.meter.record_call(server_name, operation, parse_rate(rate))
 
     def _start_in_background(self, managed_server: ManagedServer) -> None:
         async def start() -> None:
@@ -243,7 +276,7 @@ class ManagedServers:
 
     # Events
 
-    def on(self, event: str, callback: Callable[[HostEvent], Any]) -> Callable[[], None]:
+    def on(self, event: str, callback: Callable[[HostEvent], object]) -> Callable[[], None]:
         """Hear of events of a kind, which may be a glob; call what is returned to stop."""
         listener = (check_event_kind(event), callback)
         self._listeners.append(listener)
@@ -361,7 +394,7 @@ class ManagedServers:
 
     def quota(self, managed_server: ManagedServer, tool: str) -> ToolLimits:
         """The limits of one tool."""
-        return self.policy.quota(managed_server.name, tool).combine_strictest(managed_server.settings.limits)
+        return combine_limits(find_limits(self.policy, managed_server.name, tool), managed_server.settings.limits)
 
     async def find(self, name: str) -> tuple[ManagedServer, str]:
         """The server and the tool a name means."""

@@ -461,19 +461,6 @@ async def serve_tcp(server: Server, *, host: str = "127.0.0.1", port: int = 0, a
     await _serve_socket(server, None, anonymous, host=host, port=port)
 
 
-def prepare_http_server(
-    server: Server, *, host: str = "127.0.0.1", port: int = 8000, anonymous: bool = False, **options: Any
-) -> tuple[Any, Coroutine[Any, Any, None]]:
-    """Serve over HTTP in the running loop: the web server, which ends when its `should_exit` is set, and its work."""
-    from dovetail.transports.http_server.uvicorn_server import UvicornServer, bind_socket, create_uvicorn_config
-
-    _check_exposure(host, anonymous or options.get("authenticate") is not None or server.auth is not None)
-    endpoint = server.asgi(**options)
-    listener = bind_socket(host, port)
-    web_server = UvicornServer(create_uvicorn_config(endpoint, server.limits), lambda _: None, endpoint.close)
-    return web_server, web_server.serve([listener])
-
-
 def _get_inherited_socket() -> socket.socket | None:
     """The socket of the process that starts this one anew, where there is one."""
     file_descriptor = os.environ.get("DOVETAIL_LISTENER")

@@ -54,9 +54,9 @@ def command(
     mode: GatewayMode = "search" if search else "merged"
     try:
         if http:
-            host.serve("http", mode, host=address, port=port, path=path, anonymous=anonymous)
+            host.run("http", mode, host=address, port=port, path=path, allow_anonymous=anonymous)
         else:
-            host.serve("stdio", mode)
+            host.run("stdio", mode)
     except (ValueError, OSError) as exc:
         raise click.UsageError(str(exc).replace("give it auth=, or pass anonymous=True", "pass --anonymous")) from None
     return 0

@@ -9,23 +9,21 @@ import os
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from dovetail.host.config.secret_lookup import ConfigLevel, SecretResolver
-from dovetail.host.config.server_entry import ConfigProblem, ServerConfig, Settings, parse_entry
+from dovetail.host.config.secret_lookup import ConfigLevel
+from dovetail.host.config.server_entry import ConfigProblem, ServerConfig, parse_entry, select_inputs
 
 __all__ = [
     "ConfigProblem",
     "ServerConfig",
-    "Settings",
     "discover_configs",
     "find_config_files",
     "load_config",
     "parse_config",
-    "resolve_references",
 ]
 
 _SERVER_SECTIONS: Final = ("mcpServers", "servers", "mcp_servers", "mcp", "extensions", "context_servers")
@@ -44,11 +42,6 @@ _HOST_BY_FILE_NAME: Final = {
     "zed/settings.json": "zed",
 }
 _HOST_FOLDERS: Final = frozenset((".vscode", ".cursor", ".gemini", ".codex", ".zed"))  # folders within a project
-
-
-def resolve_references(text: str, env: Mapping[str, str]) -> str:
-    """A text with `${NAME}`, `${NAME:-default}` and `${env:NAME}` replaced."""
-    return SecretResolver(env).resolve(text, "")
 
 
 def find_config_files(home: Path | None = None, cwd: Path | None = None) -> Iterator[tuple[str, Path, ConfigLevel]]:
@@ -136,10 +129,10 @@ def load_config(
             problems.append(ConfigProblem(source, path, f"{original_name}: {exc}"))
             continue
         problems += [ConfigProblem(source, path, f"{original_name}: {text}", is_error=False) for text in notices]
-        if entry.spelled():
+        if entry.display_target:
             entries.append(entry)
     inputs = _read_inputs(document)
-    return [entry if not inputs else entry.with_inputs(inputs) for entry in entries], problems
+    return [entry if not inputs else select_inputs(entry, inputs) for entry in entries], problems
 
 
 def _identify_file(path: Path) -> tuple[str, ConfigLevel]:

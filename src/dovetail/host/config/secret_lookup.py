@@ -19,6 +19,7 @@ from dovetail.protocol.recording_format import MASK, mask_secrets
 from dovetail.wire.base import Struct
 
 ConfigLevel: TypeAlias = Literal["user", "project"]
+KeyringReader: TypeAlias = Callable[[str, str], str | None]  # from a service and a name to a password
 ReferenceKind: TypeAlias = Literal["env", "input", "keyring", "file", "cmd", "place", "unknown"]
 
 _REFERENCE_PATTERN: Final = re.compile(r"\$\{([^{}]*)\}|\{(env|file):([^{}]*)\}")
@@ -50,7 +51,7 @@ class Reference(Struct, frozen=True):
 
 
 class SecretNotFound(KeyError):
-    """A reference whose value is not there; `setting` is where it stands."""
+    """A reference whose value is missing. `setting` is the setting that refers to it."""
 
     def __init__(self, name: str, setting: str, reason: str) -> None:
         super().__init__(name)
@@ -58,7 +59,7 @@ class SecretNotFound(KeyError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"{self.setting}: {self.reason}"
+        return f"{self.setting}: {self.reason}" if self.setting else self.reason
 
 
 class ReferenceContext(Struct, frozen=True, kw_only=True):
@@ -96,62 +97,47 @@ def _parse_reference(body: str) -> Reference:
     return Reference("unknown", body)
 
 
-class SecretResolver:
-    """Looks references up, and masks what it found wherever it is shown again.
-
-    `inputs` are the answers to what a file says its user must be asked for.
-    """
+class SecretLookup:
+    """Looks references up, and remembers the values it found to mask them."""
 
     def __init__(
-        self,
-        env: Mapping[str, str] | None = None,
-        inputs: Mapping[str, str] | None = None,
-        *,
-        keyring: Callable[[str, str], str | None] | None = None,
+        self, env: Mapping[str, str] | None, inputs: Mapping[str, str] | None, keyring: KeyringReader | None
     ) -> None:
         self._env = os.environ if env is None else env
         self._inputs = dict(inputs or {})
         self._keyring = keyring or _get_keyring_password
         self._values: set[str] = set()
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}>"
-
     def resolve(self, text: str, setting: str, context: ReferenceContext | None = None) -> str:
-        """The text with its references replaced; Unresolved names the setting and what is missing."""
+        """Return a setting with its references replaced. The name of the setting appears in errors."""
         effective_context = context or ReferenceContext()
-        resolved_parts = [
+        value = "".join(
             part if isinstance(part, str) else self._look_up(part, setting, effective_context)
             for part in split_references(text, allow_bare=effective_context.allows_bare)
-        ]
-        value = "".join(resolved_parts)
+        )
         if _SECRET_NAME_PATTERN.search(setting):
-            self.remember(value)
+            self.remember([value])
         return value
 
-    def passed(self, names: Iterable[str]) -> dict[str, str]:
-        """Those of these variables that are set."""
+    def copy_variables(self, names: Iterable[str]) -> dict[str, str]:
+        """Return those of these environment variables that are set."""
         variables = {name: self._env[name] for name in names if name in self._env}
-        self.remember_all(value for name, value in variables.items() if name not in _NON_SECRET_VARIABLES)
+        self.remember(value for name, value in variables.items() if name not in _NON_SECRET_VARIABLES)
         return variables
 
     def remember_named(self, members: Mapping[str, Any]) -> None:
-        """Mask those of these values whose names say that they are secrets."""
-        self.remember_all(str(value) for name, value in members.items() if _SECRET_NAME_PATTERN.search(name))
+        """Mask from now on those values whose names look like secrets."""
+        self.remember(str(value) for name, value in members.items() if _SECRET_NAME_PATTERN.search(name))
 
-    def remember_all(self, values: Iterable[str]) -> None:
-        """Mask all of these from now on."""
+    def remember(self, values: Iterable[str]) -> None:
+        """Mask these values from now on."""
         for value in values:
-            self.remember(value)
-
-    def remember(self, value: str) -> None:
-        """Mask this value from now on."""
-        for secret in {value, value.removeprefix("Bearer ")}:
-            if len(secret) >= _MIN_MASKED_CHARS:
-                self._values.add(secret)
+            for secret in {value, value.removeprefix("Bearer ")}:
+                if len(secret) >= _MIN_MASKED_CHARS:
+                    self._values.add(secret)
 
     def mask(self, value: Any) -> Any:
-        """A JSON value, or a text, in which no secret is left: neither one looked up here nor one named as such."""
+        """Return a JSON value or a text without secrets: values that were looked up, and members named like secrets."""
         return mask_secrets(self._replace_secrets(value))
 
     def _replace_secrets(self, value: Any) -> Any:
@@ -195,7 +181,7 @@ class SecretResolver:
                 raise create_error(
                     f"${{{clip(name)}}} is no reference that is known; for a password manager, use ${{cmd:…}}"
                 )
-        self.remember(value)
+        self.remember([value])
         return value
 
     def _read_keyring(self, name: str, context: ReferenceContext, create_error: Callable[[str], SecretNotFound]) -> str:
@@ -212,6 +198,38 @@ class SecretResolver:
         if value is None:
             raise create_error(f"the keyring has no {clip(name)}")
         return value
+
+
+class SecretResolver:
+    """Resolves references to secrets, and masks the values it found wherever they appear again.
+
+    `inputs` are the answers of the user to the inputs that a configuration file requires.
+    """
+
+    def __init__(
+        self,
+        env: Mapping[str, str] | None = None,
+        inputs: Mapping[str, str] | None = None,
+        *,
+        keyring: KeyringReader | None = None,
+    ) -> None:
+        self._lookup = SecretLookup(env, inputs, keyring)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
+
+    def resolve(self, text: str) -> str:
+        """Return a text with its references replaced. Raise SecretNotFound if one is missing."""
+        return self._lookup.resolve(text, "")
+
+    def mask(self, value: Any) -> Any:
+        """Return a JSON value or a text without secrets: values that were looked up, and members named like secrets."""
+        return self._lookup.mask(value)
+
+
+def get_secret_lookup(resolver: SecretResolver) -> SecretLookup:
+    """Return the lookup of a resolver, which knows about settings and projects."""
+    return resolver._lookup  # pyright: ignore[reportPrivateUsage]
 
 
 def mask_error(exc: MCPError, mask: Callable[[str], str]) -> None:

@@ -4,9 +4,10 @@ Its repr shows names only: values of variables and headers, and addresses beyond
 """
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, get_type_hints
 from urllib.parse import urlsplit
 
 from dovetail.error_context import clip
@@ -16,9 +17,10 @@ from dovetail.host.config.secret_lookup import (
     Reference,
     ReferenceContext,
     SecretResolver,
+    get_secret_lookup,
     split_references,
 )
-from dovetail.host.managed_server import identify_server
+from dovetail.host.managed_server import ServerSettings, identify_project_server, identify_server
 from dovetail.host.policy.quotas import parse_limits
 from dovetail.host.qualified_names import make_server_name
 from dovetail.protocol.limits import Timeouts
@@ -26,31 +28,6 @@ from dovetail.wire.base import Struct, field, replace
 from dovetail.wire.codec import convert
 
 SETTINGS_KEY: Final = "x-dovetail"
-
-
-class ToolFilter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which tools of a server are offered, by globs of their own names; all, unless something is said."""
-
-    allow: list[str] | None = None
-    deny: list[str] = field(default_factory=list[str])
-
-
-class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What only this host knows of a server."""
-
-    trusted: bool = False  # whether its annotations may loosen a policy
-    roots: list[str] = field(default_factory=list[str])
-    tools: ToolFilter = field(default_factory=ToolFilter)
-    timeouts: dict[str, float] = field(default_factory=dict[str, float])
-    start: Literal["lazy", "eager"] | None = None
-    start_timeout: float | None = None  # seconds to become ready
-    limits: dict[str, Any] = field(default_factory=dict[str, Any])
-
-    def __post_init__(self) -> None:
-        Timeouts(**self.timeouts)
-        parse_limits(self.limits)
-        if self.start_timeout is not None and self.start_timeout <= 0:
-            raise ValueError("start_time must be more than 0")
 
 
 class ConfigProblem(Struct, frozen=True):
@@ -61,6 +38,14 @@ class ConfigProblem(Struct, frozen=True):
     message: str
     is_error: bool = True
     is_unreadable: bool = False  # whether nothing of the file could be used
+
+
+_SETTING_TYPES: Final[dict[str, Any]] = {
+    **get_type_hints(ServerSettings),
+    "roots": list[str],
+    "timeouts": dict[str, float],
+    "limits": dict[str, Any],
+}
 
 
 class ServerConfig(Struct, frozen=True, kw_only=True):
@@ -78,29 +63,18 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     url: str | None = None
     headers: dict[str, str] = field(default_factory=dict[str, str])
     enabled: bool = True
-    settings: Settings = field(default_factory=Settings)
+    settings: ServerSettings = field(default_factory=ServerSettings)
     unknown_keys: dict[str, Any] = field(default_factory=dict[str, Any])  # what nobody here understands
     inputs: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     original_name: str = ""  # its name as the file has it
     level: ConfigLevel = "user"
     project_dir: Path = Path()
+    settings_keys: frozenset[str] = frozenset()  # the settings that the file sets
 
-    def spelled(self) -> str:
-        """Its command or address, as the file has it: references stay what they are."""
+    @property
+    def display_target(self) -> str:
+        """Its command or URL as the file has it. References are not resolved."""
         return self.url or (shlex.join([self.command, *self.args]) if self.command else "")
-
-    def shown(self) -> dict[str, Any]:
-        """All that somebody should see who is asked whether it may be started; of values only what they refer to."""
-        details: dict[str, Any] = {
-            "command" if self.url is None else "address": self.spelled(),
-            "folder": self.cwd,
-            "variables": sorted({*self.env, *self.env_passthrough}),
-            "file of variables": self.env_file,
-            "headers": sorted(self.headers),
-            "given": [str(reference) for reference in self.needs() if reference.kind != "place"] + self.env_passthrough,
-            "from": str(self.path),
-        }
-        return {name: value for name, value in details.items() if value}
 
     @property
     def identity(self) -> str:
@@ -108,7 +82,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
         if self.level != "project":
             return identify_server(self._identity_target())
         header_lines = [f"{name}: {value}" for name, value in sorted(self.headers.items())]
-        return identify_server(self._identity_target(), origin="\n".join([str(self.path), *header_lines]))
+        return identify_project_server(self._identity_target(), "\n".join([str(self.path), *header_lines]))
 
     def _identity_target(self) -> dict[str, Any]:
         return {"url": self.url} if self.url is not None else self._process_target()
@@ -118,7 +92,8 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
         process_target = {"command": self.command, "args": self.args, "env": passthrough | self.env, "cwd": self.cwd}
         return process_target | ({"args": [*self.args, f"envFile={self.env_file}"]} if self.env_file else {})
 
-    def needs(self) -> list[Reference]:
+    @property
+    def references(self) -> list[Reference]:
         """Everything it refers to, each once."""
         references = dict.fromkeys(
             part
@@ -128,37 +103,35 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
         )
         return [*references]
 
-    def asks(self) -> list[dict[str, Any]]:
-        """The inputs its user must be asked for, as the file describes them."""
+    @property
+    def required_inputs(self) -> list[dict[str, Any]]:
+        """The inputs that the user must give, as the file describes them."""
         return [
             self.inputs.get(reference.name, {"id": reference.name})
-            for reference in self.needs()
+            for reference in self.references
             if reference.kind == "input"
         ]
-
-    def with_inputs(self, inputs: Mapping[str, dict[str, Any]]) -> "ServerConfig":
-        """The same, with those of the file's inputs that it refers to."""
-        used_names = {reference.name for reference in self.needs() if reference.kind == "input"}
-        return replace(self, inputs={name: definition for name, definition in inputs.items() if name in used_names})
 
     def to_target(
         self, env: Mapping[str, str] | None = None, *, secrets: SecretResolver | None = None
     ) -> dict[str, Any]:
-        """As a client takes it, with its references resolved; KeyError names a variable that is not set."""
-        resolver = secrets or SecretResolver(env)
+        """Return a target for `Client`, with its references resolved. Raise SecretNotFound if one is missing."""
+        lookup = get_secret_lookup(secrets or SecretResolver(env))
         context = self._reference_context()
-        resolved = {setting: resolver.resolve(text, setting, context) for setting, text in self._iter_texts()}
+        resolved = {setting: lookup.resolve(text, setting, context) for setting, text in self._iter_texts()}
         if self.url is not None:
             return {"url": resolved["url"], "headers": {name: resolved[f"headers.{name}"] for name in self.headers}}
-        env = resolver.passed(self.env_passthrough) | {name: resolved[f"env.{name}"] for name in self.env}
+        variables = lookup.copy_variables(self.env_passthrough)
+        variables |= {name: resolved[f"env.{name}"] for name in self.env}
         if self.env_file is not None:
-            file_variables = _parse_env_file(resolver.resolve(f"${{file:{resolved['envFile']}}}", "envFile", context))
-            resolver.remember_all(file_variables.values())
-            env = file_variables | env
+            text = lookup.resolve(f"${{file:{resolved['envFile']}}}", "envFile", context)
+            file_variables = _parse_env_file(text)
+            lookup.remember(file_variables.values())
+            variables = file_variables | variables
         return {
             "command": resolved["command"],
             "args": [resolved[f"args[{number}]"] for number in range(len(self.args))],
-            "env": env,
+            "env": variables,
             "cwd": resolved["cwd"] if self.cwd else None,
         }
 
@@ -181,7 +154,33 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         location = f"url host {urlsplit(self.url).hostname!r}" if self.url else f"command {self.command!r}"
         names = f"env {sorted(self.env)}, headers {sorted(self.headers)}"
-        return f"<Entry {self.name!r} of {self.source} {str(self.path)!r}: {location}, {names}>"
+        return f"<ServerConfig {self.name!r} of {self.source} {str(self.path)!r}: {location}, {names}>"
+
+
+def apply_settings(config: ServerConfig, defaults: ServerSettings) -> ServerSettings:
+    """Return the settings of a server: those its file sets, and `defaults` for the others."""
+    return replace(defaults, **{name: getattr(config.settings, name) for name in config.settings_keys})
+
+
+def describe_config(config: ServerConfig) -> dict[str, Any]:
+    """Return what the user sees when asked whether a server may start. Values show as references only."""
+    references = [str(reference) for reference in config.references if reference.kind != "place"]
+    details: dict[str, Any] = {
+        "command" if config.url is None else "address": config.display_target,
+        "folder": config.cwd,
+        "variables": sorted({*config.env, *config.env_passthrough}),
+        "file of variables": config.env_file,
+        "headers": sorted(config.headers),
+        "given": references + config.env_passthrough,
+        "from": str(config.path),
+    }
+    return {name: value for name, value in details.items() if value}
+
+
+def select_inputs(config: ServerConfig, inputs: Mapping[str, dict[str, Any]]) -> ServerConfig:
+    """Return a config with those inputs of its file that it refers to."""
+    used_names = {reference.name for reference in config.references if reference.kind == "input"}
+    return replace(config, inputs={name: definition for name, definition in inputs.items() if name in used_names})
 
 
 def _parse_env_file(text: str) -> dict[str, str]:
@@ -209,7 +208,7 @@ _KNOWN_KEYS: Final = frozenset(
 )  # fmt: skip
 # What has to be said or done here once more.
 _KEY_NOTICES: Final = {
-    "trust": f'is not taken from another host; here it is "{SETTINGS_KEY}": {{"trust": true}}',
+    "trust": f'is not taken from another host. Set "{SETTINGS_KEY}": {{"trusted": true}} instead',
     "oauth": "is not taken over; log in here, if the server asks for it",
 }
 # What says nothing to us, or what another host's user agreed to there and not here.
@@ -237,7 +236,7 @@ def parse_entry(
     url = entry.get("url") or entry.get("httpUrl") or entry.get("serverUrl") or entry.get("uri")
     if not isinstance(command, str) and not isinstance(url, str):
         raise ValueError("needs a command or a url")
-    settings, notices = _parse_settings(entry, source, level)
+    settings, settings_keys, notices = _parse_settings(entry, source, level)
     notices += [f"{name} {text}" for name, text in _KEY_NOTICES.items() if entry.get(name)]
     env_passthrough = _parse_env_passthrough(entry.get("env_vars"), notices)
     unknown_keys = {
@@ -265,6 +264,7 @@ def parse_entry(
         original_name=original_name,
         level=level,
         project_dir=project_dir,
+        settings_keys=settings_keys,
     )
     return config, notices
 
@@ -297,36 +297,52 @@ def _parse_headers(entry: dict[str, Any]) -> dict[str, str]:
     return headers
 
 
-def _parse_settings(entry: dict[str, Any], source: str, level: ConfigLevel) -> tuple[Settings, list[str]]:
+def _parse_settings(
+    entry: dict[str, Any], source: str, level: ConfigLevel
+) -> tuple[ServerSettings, frozenset[str], list[str]]:
+    """Return the settings of an entry, the names of those it sets, and notices about them."""
     notices: list[str] = []
-    raw_settings: Any = entry.get(SETTINGS_KEY) or {}
-    if not isinstance(raw_settings, dict):
+    raw_table: Any = entry.get(SETTINGS_KEY) or {}
+    if not isinstance(raw_table, dict):
         raise ValueError(f"{SETTINGS_KEY} must be an object")
-    settings: dict[str, Any] = dict(raw_settings)
-    settings["tools"] = _merge_tool_filter(entry, settings.get("tools"))
-    settings.setdefault("timeouts", _parse_timeouts(entry, source))
-    if level == "project" and settings.pop("trust", None):
+    table: dict[str, Any] = dict(raw_table)
+    if level == "project" and table.pop("trusted", None):
         notices.append("a project's file cannot call its own server trusted")
+    settings = {name: _parse_setting(name, value) for name, value in table.items()}
+    settings |= _parse_tool_filters(entry, settings)
+    timeouts: dict[str, float] = table.get("timeouts") or _parse_timeouts(entry, source)
+    if "start_timeout" in settings:
+        timeouts = {"initialize": settings["start_timeout"], **timeouts}
+    elif "initialize" in timeouts:
+        settings["start_timeout"] = timeouts["initialize"]
+    if timeouts:
+        settings["timeouts"] = Timeouts(**timeouts)
+    return ServerSettings(**settings), frozenset(settings), notices
+
+
+def _parse_setting(name: str, value: Any) -> Any:
+    if name not in _SETTING_TYPES:
+        matches = get_close_matches(name, _SETTING_TYPES, 1)
+        hint = f"Did you mean {matches[0]!r}?" if matches else f"Known keys: {', '.join(_SETTING_TYPES)}"
+        raise ValueError(f"{SETTINGS_KEY}: unknown key {name!r}. {hint}")
     try:
-        return convert(settings, Settings, label=SETTINGS_KEY), notices
-    except InvalidParams as exc:  # what the types, the times and the limits refuse
-        raise ValueError(exc.message.removeprefix("Invalid ")) from None
+        parsed = convert(value, _SETTING_TYPES[name], label=f"{SETTINGS_KEY}.{name}")
+    except InvalidParams as exc:
+        raise ValueError(exc.message) from None
+    return parse_limits(parsed) if name == "limits" else parsed
 
 
-def _merge_tool_filter(entry: dict[str, Any], own_filter: Any) -> Any:
-    """What is offered: as our own settings say, or else as another host's do; what either leaves out is left out."""
-    if own_filter is not None and not isinstance(own_filter, dict):
-        return own_filter  # which is refused where the types are
-    tool_filter: dict[str, Any] = {"deny": [], **(own_filter or {})}
-    excluded = entry.get("excludeTools") or entry.get("disabled_tools") or []
-    tool_filter["deny"] = (
-        [*tool_filter["deny"], *excluded]
-        if isinstance(tool_filter["deny"], list) and isinstance(excluded, list)
-        else excluded
-    )
+def _parse_tool_filters(entry: dict[str, Any], own_settings: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the tool filters of another host. Our own `include_tools` wins. Tools that either excludes stay out."""
+    filters: dict[str, list[str]] = {}
     included = [entry[name] for name in ("includeTools", "enabled_tools") if entry.get(name) is not None]
     included += [entry["available_tools"]] if entry.get("available_tools") else []  # goose writes [] and means all
-    return ({"allow": included[0]} if included else {}) | tool_filter
+    if included and "include_tools" not in own_settings:
+        filters["include_tools"] = _parse_setting("include_tools", included[0])
+    if excluded := entry.get("excludeTools") or entry.get("disabled_tools"):
+        own_excluded: Sequence[str] = own_settings.get("exclude_tools", ())
+        filters["exclude_tools"] = [*own_excluded, *_parse_setting("exclude_tools", excluded)]
+    return filters
 
 
 def _parse_env_passthrough(raw_variables: Any, notices: list[str]) -> list[str]:

@@ -12,9 +12,7 @@ from typing import Any, Final
 
 from dovetail.host.config.config_files import find_config_files, load_config
 from dovetail.host.config.secret_lookup import ConfigLevel, SecretResolver
-from dovetail.host.config.server_entry import ConfigProblem, ServerConfig, Settings
-from dovetail.host.policy.quotas import parse_limits
-from dovetail.protocol.limits import Timeouts
+from dovetail.host.config.server_entry import ConfigProblem, ServerConfig
 
 log = logging.getLogger("dovetail")
 
@@ -69,17 +67,6 @@ class ConfigWatcher:
         """How it is reached, found out when it is started: what it refers to is looked up then."""
         return lambda: entry.to_target(secrets=self._secrets)
 
-    def build_options(self, entry: ServerConfig) -> dict[str, Any]:
-        """What a host is told of it."""
-        return {
-            "identity": entry.identity,
-            "source": str(entry.path),
-            "enabled": entry.enabled,
-            "foreign": entry.level == "project",
-            "shown": entry.shown(),
-            **_settings_options(entry.settings),
-        }
-
     async def watch_files(self, reload: Callable[[], Awaitable[None]]) -> None:
         """Call a function whenever one of the files is another than before."""
         while True:
@@ -106,20 +93,3 @@ def check_files_exist(paths: Sequence[Any]) -> None:
             raise TypeError(f"files are given one after another: from_config(a, b), not {type(path).__name__}")
         if not Path(path).is_file():
             raise FileNotFoundError(f"there is no file {str(path)!r}")
-
-
-def _settings_options(settings: Settings) -> dict[str, Any]:
-    """What the file says of how it is treated; about all else the host's own options speak."""
-    start_time = settings.start_timeout or settings.timeouts.get("initialize")
-    timeouts = settings.timeouts if start_time is None else {"initialize": start_time} | settings.timeouts
-    options: dict[str, Any] = {
-        "trust": settings.trusted or None,
-        "start": settings.start,
-        "start_time": start_time,
-        "allow": None if settings.tools.allow is None else tuple(settings.tools.allow),
-        "deny": tuple(settings.tools.deny) or None,
-        "quota": parse_limits(settings.limits) if settings.limits else None,
-        "roots": tuple(settings.roots) or None,
-        "timeout": Timeouts(**timeouts) if timeouts else None,
-    }
-    return {name: value for name, value in options.items() if value is not None}

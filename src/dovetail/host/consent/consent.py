@@ -7,8 +7,8 @@ Brokers ask: a terminal, a function, or nobody. The answer allows, denies, edits
 import asyncio
 import inspect
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Literal, Protocol, TypeAlias, cast, get_args
 
 from dovetail.host.policy.rules import ConsentKind
 from dovetail.protocol.safe_text import escape_line, escape_text
@@ -109,6 +109,11 @@ class Defer(Struct, frozen=True):
 ConsentAnswer: TypeAlias = Allow | Deny | Edit | Defer
 
 
+# A function may also answer with a boolean, or with what was filled into a form.
+ConsentReply: TypeAlias = Allow | Deny | Edit | Defer | bool | dict[str, Any] | None
+ConsentCallback: TypeAlias = Callable[[ConsentRequest], ConsentReply | Awaitable[ConsentReply]]
+
+
 class ConsentHandler(Protocol):
     """Whoever can ask the person in charge. One with a false `is_interactive` has no user to ask."""
 
@@ -117,8 +122,8 @@ class ConsentHandler(Protocol):
         ...
 
 
-def attended(consent_handler: ConsentHandler) -> bool:
-    """Whether somebody is there to be asked."""
+def is_interactive(consent_handler: ConsentHandler) -> bool:
+    """Return whether a user can be asked."""
     return bool(getattr(consent_handler, "is_interactive", True))
 
 
@@ -135,27 +140,27 @@ class DenyAll:
 class CallbackConsent:
     """Asks a function; a plain one may wait for the person, so it has a thread of its own."""
 
-    def __init__(self, callback: Callable[[ConsentRequest], Any]) -> None:
+    def __init__(self, callback: ConsentCallback) -> None:
         self._callback = callback
 
     async def ask(self, request: ConsentRequest) -> ConsentAnswer:
         """What the function says; True and False will do."""
         if inspect.iscoroutinefunction(self._callback):
-            answer = await self._callback(request)
+            answer = self._callback(request)
         else:
             answer = await asyncio.to_thread(self._callback, request)
-            answer = await answer if inspect.isawaitable(answer) else answer
+        answer = await answer if inspect.isawaitable(answer) else answer
         return as_consent_answer(answer)
 
 
-def as_consent_handler(consent: Any) -> ConsentHandler:
+def as_consent_handler(consent: ConsentHandler | ConsentCallback | None) -> ConsentHandler:
     """A broker as it may be given: a function will do; nothing is nobody."""
     if consent is None:
         return DenyAll()
     if hasattr(consent, "ask"):
-        return consent
+        return cast(ConsentHandler, consent)
     if not callable(consent):
-        raise TypeError(f"consent is a function, or a broker with a method ask, not {consent!r}")
+        raise TypeError(f"consent must be a function, or an object with a method ask, not {consent!r}")
     return CallbackConsent(consent)
 
 

@@ -48,7 +48,9 @@ class TerminalConsent:
 
     def _prompt(self, request: ConsentRequest, lines: BlockingLineReader) -> ConsentAnswer:
         try:
-            return self._fill_form(request, lines) if request.kind == "elicitation.form" else self._choose(request, lines)
+            return (
+                self._fill_form(request, lines) if request.kind == "elicitation.form" else self._choose(request, lines)
+            )
         except EOFError:
             return Deny("the input ended before an answer", cancelled=True)
 
