@@ -5,12 +5,12 @@ import statistics
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dovetail import MCPError, Policy
 from dovetail.host.host import Host
+from dovetail.host.managed_server import ServerSettings
 from host.polling import wait_until
 from reliability.harness import measure_cpu_unit, record_measurement
 
@@ -74,8 +74,12 @@ BAD = ("never", "hangs", "crashes", "junk", "huge", "lies")
 
 def add(host: Host, folder: Path, name: str) -> None:
     program = folder / ("bad_program.py" if name in BAD else "good_program.py")
-    options: dict[str, Any] = {"protocol_version": "handshake", "start_time": 5.0, "backoff": (0.2, 1.0)} if name in BAD else {}
-    host.add(name, [sys.executable, "-u", str(program), name], **options)
+    command = [sys.executable, "-u", str(program), name]
+    if name in BAD:
+        settings = ServerSettings(start_timeout=5.0, restart_delay=0.2, max_restart_delay=1.0)
+        host.add(name, command, settings=settings, protocol_version="handshake")
+    else:
+        host.add(name, command)
 
 
 async def measured(host: Host) -> list[float]:

@@ -8,6 +8,7 @@ import pytest
 
 from dovetail.errors import PolicyError
 from dovetail.host.audit_log import AuditLog, CallOutcome, create_audit_listener, read_audit_log, report_call
+from dovetail.host.config.secret_lookup import SecretResolver
 from dovetail.host.events import HostEvent
 from dovetail.host.policy.policy import PolicyRequest
 from dovetail.wire.content import TextContent
@@ -19,7 +20,7 @@ QUESTION = PolicyRequest(server="s", tool="t", arguments={"a": 1})
 def outcome(events: list[HostEvent]) -> CallOutcome:
     call, result = events
     assert (call.kind, call.server, call.message, call.details) == ("tool.call", "s", "t", QUESTION)
-    assert result.kind == "result"
+    assert result.kind == "tool.result"
     return result.details
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from dovetail import Client, Policy, PolicyError, Server, rule, testing
 from dovetail.auth import Principal
-from dovetail.host import Deny, Host, PinStore, PolicyRequest
+from dovetail.host import Deny, Host, PinStore, PolicyRequest, ServerSettings
 from dovetail.types import Tool
 from host.polling import wait_until
 
@@ -64,7 +64,9 @@ async def by_user(host: Host) -> str:
 
 async def by_caller(host: Host, people: People, name: str, answer: str) -> str:
     app = host.as_server()
-    async with testing.connect(app, principal=Principal(name), elicit=people.caller(name, answer)) as client:
+    async with testing.connect(
+        app, principal=Principal(name), elicitation_handler=people.caller(name, answer)
+    ) as client:
         result = await client.call_tool("up__look")
     return "refused" if result.is_error else result.content[0].text
 
@@ -207,7 +209,9 @@ async def test_a_new_session_is_not_asked_however_many_there_were() -> None:
         host.add("up", Upstream())
         await use_as_many(host)
         people = People()
-        async with Client(host.as_server(), protocol_version="handshake", elicitation_handler=people.caller("new", "no")) as client:
+        async with Client(
+            host.as_server(), protocol_version="handshake", elicitation_handler=people.caller("new", "no")
+        ) as client:
             assert not (await client.call_tool("up__look")).is_error
         assert people.asked == []
         assert await use(host, "another", "look", HOSTILE)

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from dovetail import MCPError, Policy, testing
+from dovetail.host import ServerSettings
 from dovetail.host.host import Host
 from dovetail.server.runners import Server
 from host.polling import wait_until
@@ -141,9 +142,9 @@ async def chaos(folder: Path, count: int, seed: int) -> None:
         return {"value": f"answer to {request.details['message']}"}
 
     process = psutil.Process()
-    settings: dict[str, Any] = {"backoff": (0.01, 0.2), "give_up": 4, "idle_stop": 2.0}
+    defaults = ServerSettings(restart_delay=0.01, max_restart_delay=0.2, max_restarts=4, idle_timeout=2.0)
     async with testing.serve(local, transport="http") as url:
-        async with Host(policy=Policy("allow"), consent=consent, **settings) as host:
+        async with Host(policy=Policy("allow"), consent=consent, defaults=defaults) as host:
             names = [f"s{number}" for number in range(4)]
             for number, name in enumerate(names):
                 era = "handshake" if number % 2 else "stateless"

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.host.config.config_files import discover_configs, load_config, resolve_references
+from dovetail.host.config.config_files import discover_configs, load_config
+from dovetail.host.config.secret_lookup import SecretResolver
 
 STDIO: dict[str, Any] = {"command": "uvx", "args": ["mcp-server-time"], "env": {"A": "${A}"}}
 
@@ -47,7 +48,7 @@ def test_dialects(tmp_path: Path, place: str, content: str, monkeypatch: pytest.
     )
     assert not problems
     assert entry.name == "time"
-    assert entry.spelled() == "uvx mcp-server-time"
+    assert entry.display_target == "uvx mcp-server-time"
     assert entry.to_target({"A": "1"}) == {
         "command": "uvx",
         "args": ["mcp-server-time"],
@@ -82,7 +83,7 @@ def test_what_is_in_strings_is_no_comment(tmp_path: Path) -> None:
 
 
 def test_references() -> None:
-    assert resolve_references("${A}-${B:-b}-${env:A}-$A", {"A": "a"}) == "a-b-a-$A"
+    assert SecretResolver({"A": "a"}).resolve("${A}-${B:-b}-${env:A}-$A") == "a-b-a-$A"
 
 
 def test_whose_a_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,4 +198,4 @@ def test_inputs_may_stand_beside_the_servers(tmp_path: Path) -> None:
     servers = {"a": {"command": "x", "env": {"T": "${input:t}"}}}
     document = {"mcp": {"inputs": [{"id": "t", "description": "T"}], "servers": servers}}
     ((entry,), _) = load_config(write(tmp_path / "settings.json", json.dumps(document)))
-    assert entry.asks() == [{"id": "t", "description": "T"}]
+    assert entry.required_inputs == [{"id": "t", "description": "T"}]

@@ -9,7 +9,8 @@ import pytest
 
 from dovetail.host.config.config_files import ConfigProblem, ServerConfig, load_config
 from dovetail.host.config.secret_lookup import SecretResolver
-from dovetail.host.config.watcher import ConfigWatcher
+from dovetail.host.policy.quotas import ToolLimits
+from dovetail.protocol.limits import Timeouts
 
 FOLDER = Path(__file__).parent / "config_formats"
 HERE = Path("/srv/here")
@@ -133,7 +134,7 @@ def test_what_is_told_about_them() -> None:
             ("odd: x-dovetail: .*speed", True),
         ],
         "goose.yaml": [("developer: .*goose", False)],
-        "gemini.json": [('py: .*"x-dovetail": {"trust": true}', False)],
+        "gemini.json": [('py: .*"x-dovetail": {"trusted": true}', False)],
     }
     for name, problems in expected.items():
         for (text, severe), (pattern, expected_severe) in zip(told(name), problems, strict=True):
@@ -150,16 +151,16 @@ def test_what_is_not_understood_is_kept() -> None:
 
 def test_settings_of_this_host_and_of_others() -> None:
     files = entries_of(FOLDER, "mcp.json")[0]["files"].settings
-    assert (files.roots, files.tools.allow, files.tools.deny) == (["docs"], ["read_*"], ["read_secret"])
-    assert (files.timeouts, files.start, files.limits) == ({"call": 12.5}, "eager", {"rate": "60/min"})
+    assert (files.roots, files.include_tools, files.exclude_tools) == (["docs"], ["read_*"], ["read_secret"])
+    assert (files.timeouts, files.start, files.limits) == (Timeouts(call=12.5), "eager", ToolLimits(rate="60/min"))
     docs = entries_of(FOLDER, "codex.toml")[0]["docs"].settings
-    assert (docs.tools.allow, docs.tools.deny) == (["search", "open"], ["open"])
-    assert docs.timeouts == {"call": 45.5, "initialize": 20.0}
+    assert (docs.include_tools, docs.exclude_tools) == (["search", "open"], ["open"])
+    assert (docs.timeouts, docs.start_timeout) == (Timeouts(call=45.5, initialize=20.0), 20.0)
     gemini = entries_of(FOLDER, "gemini.json")[0]
-    assert gemini["py"].settings.timeouts == {"call": 15.0}
+    assert gemini["py"].settings.timeouts == Timeouts(call=15.0)
     assert gemini["py"].settings.trusted is False  # trusted there is not trusted here
-    assert gemini["web"].settings.tools.allow == ["safe_*"]
-    assert entries_of(FOLDER, "goose.yaml")[0]["memory"].settings.timeouts == {"call": 300.0}
+    assert gemini["web"].settings.include_tools == ["safe_*"]
+    assert entries_of(FOLDER, "goose.yaml")[0]["memory"].settings.timeouts == Timeouts(call=300.0)
 
 
 def test_what_is_switched_off() -> None:
@@ -169,10 +170,10 @@ def test_what_is_switched_off() -> None:
 
 def test_what_a_user_must_be_asked_for() -> None:
     entries, _ = entries_of(FOLDER, "vscode.json")
-    asked = entries["github"].asks()
+    asked = entries["github"].required_inputs
     assert [(one["id"], one["password"]) for one in asked] == [("github-token", True)]
-    assert entries["node"].asks() == []
-    assert [str(one) for one in entries["node"].needs()] == ["place:workspaceFolder", "place:userHome", "PORT"]
+    assert entries["node"].required_inputs == []
+    assert [str(one) for one in entries["node"].references] == ["place:workspaceFolder", "place:userHome", "PORT"]
 
 
 def test_a_user_may_trust_a_server() -> None:
@@ -197,18 +198,18 @@ def written(folder: Path, source: str, **members: Any) -> tuple[ServerConfig, li
     return entry, [one.message for one in problems]
 
 
-def options(entry: ServerConfig) -> dict[str, Any]:
-    """What a host is told of it."""
-    return ConfigWatcher((), "user", SecretResolver({}), should_watch=False).build_options(entry)
+def set_settings(entry: ServerConfig) -> dict[str, Any]:
+    """The settings that a file sets."""
+    return {name: getattr(entry.settings, name) for name in entry.settings_keys}
 
 
 @pytest.mark.parametrize(
     ("source", "members", "expected"),
     [
-        ("codex", {"startup_timeout_sec": 120}, {"initialize": 120.0, "start_time": 120.0}),
-        ("codex", {"startup_timeout_ms": 500}, {"initialize": 0.5, "start_time": 0.5}),
-        ("mcp.json", {"x-dovetail": {"start_time": 90}}, {"initialize": 90.0, "start_time": 90.0}),
-        ("mcp.json", {"x-dovetail": {"timeouts": {"initialize": 70}}}, {"initialize": 70.0, "start_time": 70.0}),
+        ("codex", {"startup_timeout_sec": 120}, {"initialize": 120.0, "start_timeout": 120.0}),
+        ("codex", {"startup_timeout_ms": 500}, {"initialize": 0.5, "start_timeout": 0.5}),
+        ("mcp.json", {"x-dovetail": {"start_timeout": 90}}, {"initialize": 90.0, "start_timeout": 90.0}),
+        ("mcp.json", {"x-dovetail": {"timeouts": {"initialize": 70}}}, {"initialize": 70.0, "start_timeout": 70.0}),
         ("claude-code", {"timeout": 600000}, {"call": 600.0}),
         ("claude-code", {"request_timeout_ms": 90000}, {"call": 90.0}),
         ("mcp.json", {"timeout": 20}, {"call": 20.0}),
@@ -217,29 +218,29 @@ def options(entry: ServerConfig) -> dict[str, Any]:
 def test_times_mean_what_their_host_means(
     tmp_path: Path, source: str, members: dict[str, Any], expected: dict[str, float]
 ) -> None:
-    found = options(written(tmp_path, source, **members)[0])
-    times = {name: getattr(found["timeouts"], name) for name in expected if name != "start_time"}
-    assert times | ({"start_time": found["start_time"]} if "start_time" in found else {}) == expected
+    found = set_settings(written(tmp_path, source, **members)[0])
+    times = {name: getattr(found["timeouts"], name) for name in expected if name != "start_timeout"}
+    assert times | ({"start_timeout": found["start_timeout"]} if "start_timeout" in found else {}) == expected
 
 
 @pytest.mark.parametrize(
-    ("source", "members", "allow", "deny"),
+    ("source", "members", "included", "excluded"),
     [
-        ("codex", {"enabled_tools": []}, (), None),
-        ("gemini", {"includeTools": []}, (), None),
+        ("codex", {"enabled_tools": []}, [], None),
+        ("gemini", {"includeTools": []}, [], None),
         ("goose", {"available_tools": []}, None, None),  # which writes so where it means all
-        ("mcp.json", {"x-dovetail": {"tools": {"allow": []}}}, (), None),
+        ("mcp.json", {"x-dovetail": {"include_tools": []}}, [], None),
         ("mcp.json", {}, None, None),
-        ("gemini", {"excludeTools": ["a"], "x-dovetail": {"tools": {"deny": ["b"]}}}, None, ("b", "a")),
-        ("gemini", {"includeTools": ["a"], "x-dovetail": {"tools": {"deny": ["b"]}}}, ("a",), ("b",)),
-        ("gemini", {"includeTools": ["a"], "x-dovetail": {"tools": {"allow": ["c"]}}}, ("c",), None),
+        ("gemini", {"excludeTools": ["a"], "x-dovetail": {"exclude_tools": ["b"]}}, None, ["b", "a"]),
+        ("gemini", {"includeTools": ["a"], "x-dovetail": {"exclude_tools": ["b"]}}, ["a"], ["b"]),
+        ("gemini", {"includeTools": ["a"], "x-dovetail": {"include_tools": ["c"]}}, ["c"], None),
     ],
 )
 def test_which_tools_are_offered(
-    tmp_path: Path, source: str, members: dict[str, Any], allow: tuple[str, ...] | None, deny: tuple[str, ...] | None
+    tmp_path: Path, source: str, members: dict[str, Any], included: list[str] | None, excluded: list[str] | None
 ) -> None:
-    found = options(written(tmp_path, source, **members)[0])
-    assert (found.get("allow"), found.get("deny")) == (allow, deny)
+    found = set_settings(written(tmp_path, source, **members)[0])
+    assert (found.get("include_tools"), found.get("exclude_tools")) == (included, excluded)
 
 
 def test_what_codex_hands_on_and_what_is_not_taken_over(tmp_path: Path) -> None:

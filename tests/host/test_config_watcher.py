@@ -14,6 +14,7 @@ from dovetail.host.audit_log import read_audit_log
 from dovetail.host.config.secret_lookup import SecretResolver
 from dovetail.host.consent.consent import Allow, ConsentRequest
 from dovetail.host.host import Host
+from dovetail.host.managed_server import ServerSettings
 from dovetail.protocol.recording_format import Event
 from host.polling import wait_until
 
@@ -93,11 +94,11 @@ async def test_a_bad_entry_fails_alone_and_secrets_are_looked_up_late(file: File
     events = [(part.event, part.server) for part in read_audit_log(journal) if isinstance(part, Event)]
     assert ("call", "good") in events
     assert ("decision", "good") in events
-    assert ("state", "unset") in events
+    assert ("server.state", "unset") in events
 
 
 async def test_our_own_settings(file: File) -> None:
-    own = {"trust": True, "tools": {"deny": ["w*"]}, "limits": {"rate": "1/h"}, "start": "eager"}
+    own = {"trusted": True, "exclude_tools": ["w*"], "limits": {"rate": "1/h"}, "start": "eager"}
     file.write({"a": file.entry(**{"x-dovetail": own})})
     async with Host.from_config(file.path, policy=ALLOW) as host:
         await wait_until(lambda: host.servers[0].state == "ready")
@@ -224,8 +225,9 @@ async def test_a_known_file_that_is_being_written_changes_nothing(
 
 
 async def test_what_is_said_to_a_host_of_files_is_kept(file: File) -> None:
-    file.write({"a": file.entry(), "b": file.entry(**{"x-dovetail": {"start": "lazy", "tools": {"allow": []}}})})
-    async with Host.from_config(file.path, policy=ALLOW, defaults=DEFAULTS) as host:
+    file.write({"a": file.entry(), "b": file.entry(**{"x-dovetail": {"start": "lazy", "include_tools": []}})})
+    defaults = ServerSettings(trusted=True, start="eager", exclude_tools=("w*",))
+    async with Host.from_config(file.path, policy=ALLOW, defaults=defaults) as host:
         a, b = host.servers
         assert (a.settings.trusted, a.settings.start, a.settings.exclude_tools) == (True, "eager", ("w*",))
         assert (b.settings.trusted, b.settings.start, b.settings.exclude_tools) == (True, "lazy", ("w*",))

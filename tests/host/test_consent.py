@@ -136,7 +136,7 @@ def test_on_a_real_terminal_an_interrupt_needs_no_line(typed: bytes | None) -> N
             terminal.write(typed)
         out, _ = program.communicate(timeout=30)
     assert out.decode().strip() == (
-        "interrupted" if typed is None else "True Allow(scope='once', expires=None, exact=False)"
+        "interrupted" if typed is None else "True Allow(scope='once', expires_in=None, exact_arguments=False)"
     )
     assert program.returncode == 0
 

@@ -18,7 +18,7 @@ def test_a_kind_there_is_not_is_refused_with_what_may_be_meant(given: str, meant
         rule("deny", kind=given)
 
 
-@pytest.mark.parametrize("given", ["tool.call", "tool.*", "*", "*.call", "elicit.[fu]*"])
+@pytest.mark.parametrize("given", ["tool.call", "tool.*", "*", "*.call", "elicitation.[fu]*"])
 def test_a_kind_or_a_glob_that_matches_one_is_taken(given: str) -> None:
     assert rule("deny", kind=given).kind == (given,)
 
@@ -63,11 +63,11 @@ def test_what_a_server_asks_for_is_not_given_by_a_default(kind: str) -> None:
     assert verdict(Policy("allow", [rule("allow", server="m")]), kind) == "ask"
     assert verdict(Policy("deny"), kind) == "deny"
     named = verdict(Policy(rules=[rule("allow", kind=kind)]), kind)
-    assert named == ("ask" if kind.startswith("elicit.") else "allow")  # a form is for a person, whoever allows it
+    assert named == ("ask" if kind.startswith("elicitation.") else "allow")  # a form is for a person, whoever allows it
 
 
 def test_a_projects_server_is_started_only_if_a_rule_names_that() -> None:
-    start: dict[str, Any] = {"kind": "server.start", "foreign": True}
+    start: dict[str, Any] = {"kind": "server.start", "from_project": True}
     assert verdict(Policy("allow"), **start) == "ask"
     assert verdict(Policy("allow", [rule("allow", server="m")]), **start) == "ask"
     assert verdict(Policy("deny"), **start) == "deny"

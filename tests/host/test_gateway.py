@@ -11,6 +11,7 @@ import pytest
 from dovetail import Client, MCPError, Policy, RemoteError, Server, ToolError, rule, testing
 from dovetail.auth import BearerAuth, Principal, StaticTokenVerifier
 from dovetail.errors import HTTPStatusError
+from dovetail.host.config.secret_lookup import get_secret_lookup
 from dovetail.host.host import Host
 from dovetail.transports.http_server.uvicorn_server import bind_socket
 from host.polling import wait_until
@@ -34,17 +35,18 @@ async def test_a_callers_credentials_stay_with_the_gateway() -> None:
     port = free_port()
     async with testing.serve(far, transport="http") as url, Host(policy=ALLOW) as host:
         host.add("far", url, headers={"Authorization": "Bearer of-the-gateway"})
-        host.serve("http", port=port, auth=CALLERS)
+        serving = asyncio.create_task(host.serve("http", port=port, auth=CALLERS))
         given = {"Cookie": "session=secret-cookie", "X-Api-Key": "secret-key"}
         target = f"http://127.0.0.1:{port}/mcp"
         await wait_until(lambda: reachable(port))
         for era in ("stateless", "handshake"):
             auth = BearerAuth("token-of-ada-0000")
-            async with Client(target, auth=auth, headers=given, protocol_version=era) as client:  # pyright: ignore[reportArgumentType]
+            async with Client(target, auth=auth, headers=given, protocol_version=era) as client:
                 await client.call_tool("far__who")
         with pytest.raises(MCPError):
             async with Client(target, auth=BearerAuth("someone-elses-0000")) as client:
                 await client.list_tools()
+    assert serving.done()  # it ends with the host
     assert len(far.headers) == 2
     for headers in far.headers:
         assert headers["authorization"] == "Bearer of-the-gateway"
@@ -72,7 +74,7 @@ async def test_each_caller_has_credentials_of_its_own_upstream() -> None:
     async with testing.serve(far, transport="http") as url, Host(policy=ALLOW) as host:
         host.add("far", url, credentials=credentials)
         host.add("open", UpstreamServer("open"))
-        host.serve("http", port=port, auth=CALLERS)
+        serving = asyncio.create_task(host.serve("http", port=port, auth=CALLERS))
         await wait_until(lambda: reachable(port))
         target = f"http://127.0.0.1:{port}/mcp"
         async with Client(target, auth=BearerAuth("token-of-ada-0000")) as ada:
@@ -101,7 +103,7 @@ async def test_what_one_caller_agreed_to_is_not_agreed_to_by_another() -> None:
     port = free_port()
     async with Host() as host:
         host.add("far", far)
-        host.serve("http", port=port, auth=CALLERS)
+        serving = asyncio.create_task(host.serve("http", port=port, auth=CALLERS))
         await wait_until(lambda: reachable(port))
         target = f"http://127.0.0.1:{port}/mcp"
         async with Client(target, auth=BearerAuth("token-of-ada-0000"), elicitation_handler=elicit("ada")) as ada:
@@ -118,7 +120,7 @@ async def test_paths() -> None:
     async with Host(policy=Policy("allow", [rule("hide", tool="one.fail")])) as host:
         host.add("one", UpstreamServer("one"))
         host.add("two", UpstreamServer("two"))
-        host.serve("http", port=port)
+        serving = asyncio.create_task(host.serve("http", port=port))
         await wait_until(lambda: reachable(port))
 
         async def names(path: str) -> set[str]:
@@ -130,7 +132,9 @@ async def test_paths() -> None:
         alone = await names("/servers/one/mcp")
         assert "add" in alone
         assert "fail" not in alone
-        async with Client(f"http://127.0.0.1:{port}/servers/two/mcp", elicitation_handler=lambda _: {"value": 1}) as client:
+        async with Client(
+            f"http://127.0.0.1:{port}/servers/two/mcp", elicitation_handler=lambda _: {"value": 1}
+        ) as client:
             assert await client.call("add", a=1) == 2
             assert await client.read("note:1") == "note 1"
             with pytest.raises(RemoteError):
@@ -147,7 +151,7 @@ from dovetail import Policy
 from dovetail.host.host import Host
 host = Host(policy=Policy("allow"))
 host.add("child", [sys.executable, sys.argv[1]])
-host.serve("stdio")
+host.run("stdio")
 """
 
 CHILD = """
@@ -263,7 +267,7 @@ async def test_the_scheme_of_a_server_is_the_same_in_either_case() -> None:
 
 async def test_why_a_server_cannot_be_used_holds_no_secret() -> None:
     async with Host(policy=ALLOW) as host:
-        host.secrets.remember("hunter2-hunter2")
+        get_secret_lookup(host.secrets).remember(["hunter2-hunter2"])
         host.add("gone", ["/no/such/hunter2-hunter2"])
         app = host.as_server()
         async with Client(app) as client:
@@ -278,5 +282,5 @@ def test_mistakes() -> None:
     with pytest.raises(ValueError, match=r"'merged'.*'search'.*'sideways'"):
         host.as_server("sideways")  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError):
-        Host(patient=3)
+        Host(patient=3)  # pyright: ignore[reportCallIssue]
     assert isinstance(host.as_server(), Server)

@@ -32,8 +32,8 @@ async def gateway(eras: tuple[str, str], *, policy: Policy | None = None, **opti
     above, below = eras
     far, other = UpstreamServer(), UpstreamServer("other")
     async with Host(policy=policy or Policy("allow")) as host:
-        host.add("far", far, revision=below)
-        host.add("other_one", other, revision=below)
+        host.add("far", far, protocol_version=below)
+        host.add("other_one", other, protocol_version=below)
         app = host.as_server()
         async with Client(app, protocol_version=above, **options) as client:
             yield client, far, host
@@ -105,7 +105,7 @@ async def test_prompts_and_completion(eras: tuple[str, str]) -> None:
 async def test_progress_logs_and_meta(eras: tuple[str, str]) -> None:
     heard: list[Any] = []
     logs: list[Any] = []
-    async with gateway(eras, on_log=logs.append) as (client, _, _):
+    async with gateway(eras, log_handler=logs.append) as (client, _, _):
         result = await client.call_tool("far__work", progress=lambda *told: heard.append(told))
         assert "done" in str(result.content)
         assert heard == [(1, 2, "half")]
@@ -129,14 +129,18 @@ async def test_elicitation(eras: tuple[str, str]) -> None:
         asked.append(question.message)
         return {"value": "Ada" if question.message == "Name?" else 36}
 
-    async with gateway(eras, elicit=elicit) as (client, far, _):
+    async with gateway(eras, elicitation_handler=elicit) as (client, far, _):
         assert bare(await client.call("far__ask")) == "Ada 36"
         assert asked == ["Name?", "Age?"]
         assert far.calls == ["ask"]
 
 
 async def test_sampling(eras: tuple[str, str]) -> None:
-    async with gateway(eras, sample=lambda question: f"echo {question.messages[0].content.text}") as (client, _, _):
+    async with gateway(eras, sampling_handler=lambda question: f"echo {question.messages[0].content.text}") as (
+        client,
+        _,
+        _,
+    ):
         assert bare(await client.call("far__think")) == "echo hello"
 
 
@@ -170,7 +174,7 @@ async def test_a_server_that_joins_and_leaves(eras: tuple[str, str]) -> None:
             feed = aiter(changes)
             late = Server("late")
             late.add_tool(lambda: "hello", name="hi")
-            host.add("late", late, revision=eras[1])
+            host.add("late", late, protocol_version=eras[1])
             assert (await anext(feed)).kind in ("tools", "resources", "prompts")
             assert {tool.name for tool in await client.list_tools()} == before | {"late__hi"}
             assert bare(await client.call("late__hi")) == "hello"
@@ -205,7 +209,7 @@ async def test_consent_is_asked_of_the_callers_user(eras: tuple[str, str]) -> No
         asked.append(question.message)
         return {"allow": answers.pop(0)}
 
-    async with gateway(eras, policy=Policy("ask"), elicit=elicit) as (client, far, _):
+    async with gateway(eras, policy=Policy("ask"), elicitation_handler=elicit) as (client, far, _):
         assert bare(await client.call("far__add", a=1)) == 2
         assert is_consent(asked[0], "far", "add")
         with pytest.raises(ToolError, match=r"far\.add"):
@@ -227,7 +231,7 @@ async def test_consent_and_then_questions_of_the_server_itself(eras: tuple[str, 
             else {"value": 36 if "Age" in asked[-1] else "Ada"}
         )
 
-    async with gateway(eras, policy=Policy("ask"), elicit=elicit) as (client, far, _):
+    async with gateway(eras, policy=Policy("ask"), elicitation_handler=elicit) as (client, far, _):
         assert bare(await client.call("far__ask")) == "Ada 36"
         assert is_consent(asked[0], "far", "ask")
         assert asked[1:] == ["Name?", "Age?"]
@@ -273,7 +277,7 @@ async def test_search_mode(eras: tuple[str, str]) -> None:
 
     far = UpstreamServer()
     async with Host(policy=Policy("ask")) as host:
-        host.add("far", far, revision=below)
+        host.add("far", far, protocol_version=below)
         app = host.as_server("search")
         async with Client(app, protocol_version=above, elicitation_handler=elicit) as client:
             assert [tool.name for tool in await client.list_tools()] == ["search_tools", "describe_tool", "call_tool"]
@@ -292,9 +296,9 @@ async def test_search_mode(eras: tuple[str, str]) -> None:
 async def test_older_callers_over_http(above: str, below: str) -> None:
     far = UpstreamServer()
     async with testing.serve(far, transport="http") as url, Host(policy=Policy("allow")) as host:
-        host.add("far", url, revision=below)
+        host.add("far", url, protocol_version=below)
         app = host.as_server()
-        async with testing.connect(app, transport="http", revision=above, roots=["file:///here"]) as client:
+        async with testing.connect(app, transport="http", protocol_version=above, roots=["file:///here"]) as client:
             assert "3" in str((await client.call_tool("far__add", {"a": 2})).content)
             assert "file:///here" in str((await client.call_tool("far__where")).content)
             assert await client.read("far+note:1") == "note 1"

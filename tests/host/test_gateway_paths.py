@@ -61,6 +61,10 @@ async def test_each_is_made_once_and_all_are_closed() -> None:
     for path in ("/servers/one/mcp", "/servers/one/mcp", "/search/mcp"):
         await made({"type": "http", "path": path}, None, None)
     await made({"type": "lifespan"}, None, None)
-    assert {name: len(door.heard) for name, door in doors.items()} == {"first": 1, "/servers/one/mcp": 2, "/search/mcp": 1}
+    assert {name: len(door.heard) for name, door in doors.items()} == {
+        "first": 1,
+        "/servers/one/mcp": 2,
+        "/search/mcp": 1,
+    }
     await made.close()
     assert all(door.closed for door in doors.values())

@@ -33,7 +33,7 @@ async def gateway(
 ) -> AsyncGenerator[tuple[Client, UpstreamServer, Host]]:
     far = UpstreamServer()
     async with Host(policy=policy, consent=consent) as host:
-        host.add("far", far, revision=eras[1])
+        host.add("far", far, protocol_version=eras[1])
         app = host.as_server()
         async with Client(app, protocol_version=eras[0], **options) as client, asyncio.timeout(TIMEOUT_S):
             yield client, far, host
@@ -63,7 +63,7 @@ async def test_results_that_are_asked_about(eras: tuple[str, str]) -> None:
         return {"allow": "once"}
 
     policy = allowing(rule("ask", kind="tool.result"))
-    async with gateway(eras, policy, elicit=elicit) as (client, far, _):
+    async with gateway(eras, policy, elicitation_handler=elicit) as (client, far, _):
         if eras[0] == OLD:
             assert "2" in str((await client.call_tool("far__add", {"a": 1})).content)
             (question,) = asked
@@ -139,7 +139,7 @@ async def test_questions_that_may_not_be_put(eras: tuple[str, str]) -> None:
     def answer(kind: str) -> Any:
         return lambda *_: asked.append(kind)
 
-    policy = allowing(*(rule("deny", kind=kind) for kind in ("elicit.*", "sampling.*", "roots.list")))
+    policy = allowing(*(rule("deny", kind=kind) for kind in ("elicitation.*", "sampling.*", "roots.list")))
     handlers = {"elicit": answer("form"), "sample": answer("sample"), "roots": answer("roots")}
     async with gateway(eras, policy, **handlers) as (client, far, _):
         for tool in ("far__ask", "far__think"):
@@ -223,7 +223,7 @@ async def test_a_subscription_outlives_its_server(eras: tuple[str, str], how: st
         else:
             await host.remove("far")
             far = UpstreamServer("far")
-            host.add("far", far, revision=eras[1])
+            host.add("far", far, protocol_version=eras[1])
         assert (await anext(feed)).uri == "far+note:1"
         await heard(feed, far)
 
@@ -331,7 +331,7 @@ async def test_a_definition_that_changed_is_shown_before_it_is_used(eras: tuple[
         asked.append(question.message)
         return {"allow": "no"}
 
-    async with gateway(eras, allowing(), elicit=elicit) as (client, far, host):
+    async with gateway(eras, allowing(), elicitation_handler=elicit) as (client, far, host):
         await client.call_tool("far__add", {"a": 1})
         await changed(host, lambda: swap(far, ran))
         with pytest.raises(ToolError, match="id_rsa"):
@@ -342,7 +342,7 @@ async def test_a_definition_that_changed_is_shown_before_it_is_used(eras: tuple[
 
 async def test_an_answer_is_for_the_definition_that_was_shown() -> None:
     ran: list[str] = []
-    async with gateway((NEW, NEW), Policy("ask"), elicit=lambda _: None) as (client, far, host):
+    async with gateway((NEW, NEW), Policy("ask"), elicitation_handler=lambda _: None) as (client, far, host):
         call = {"name": "far__add", "arguments": {"a": 1}}
         asked = await client.request("tools/call", call)
         await changed(host, lambda: swap(far, ran))
@@ -350,7 +350,7 @@ async def test_an_answer_is_for_the_definition_that_was_shown() -> None:
         assert again["resultType"] == "input_required"
         assert "id_rsa" in str(again["inputRequests"])
         assert (ran, far.calls) == ([], [])
-        assert host.desk.grants.list(0) == []
+        assert host.desk.grants.list() == []
 
 
 def answered(asked: Any, allow: str = "session") -> dict[str, Any]:
@@ -359,7 +359,7 @@ def answered(asked: Any, allow: str = "session") -> dict[str, Any]:
 
 
 async def test_an_answer_is_good_once() -> None:
-    async with gateway((NEW, NEW), Policy("ask"), elicit=lambda _: None) as (client, far, _):
+    async with gateway((NEW, NEW), Policy("ask"), elicitation_handler=lambda _: None) as (client, far, _):
         call = {"name": "far__add", "arguments": {"a": 1}}
         answer = answered(await client.request("tools/call", call), "once")
         assert (await client.request("tools/call", call | answer))["resultType"] == "complete"
@@ -369,7 +369,7 @@ async def test_an_answer_is_good_once() -> None:
 
 async def test_between_two_rounds_the_policy_is_asked_again() -> None:
     """Consent that was given does not keep a rule from holding, nor a state from being used up."""
-    async with gateway((NEW, NEW), Policy("ask"), elicit=lambda _: None) as (client, far, host):
+    async with gateway((NEW, NEW), Policy("ask"), elicitation_handler=lambda _: None) as (client, far, host):
         call = {"name": "far__ask", "arguments": {}}
         named = await client.request("tools/call", call | answered(await client.request("tools/call", call), "once"))
         name = {key: {"action": "accept", "content": {"value": "Ada"}} for key in named["inputRequests"]}
@@ -480,7 +480,7 @@ async def test_the_hosts_own_calls_outlive_the_first_of_a_gateway(revision: str)
         return "hi"
 
     async with Host(policy=allowing()) as host, asyncio.timeout(TIMEOUT_S):
-        host.add("far", far, revision=revision)
+        host.add("far", far, protocol_version=revision)
         own = asyncio.create_task(host.call("far.wait"))
         await began.wait()
         app = host.as_server()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.host.consent.grants import Grant, GrantStore, Scope, build_argument_shape, grant, matches_shape
+from dovetail.host.consent.grants import Grant, GrantStore, Scope, build_argument_shape, matches_shape
 from dovetail.host.policy.policy import PolicyRequest
 from dovetail.wire.base import replace
 
@@ -23,6 +23,10 @@ QUESTION = PolicyRequest(
 )
 
 
+def set_time(monkeypatch: pytest.MonkeyPatch, now: float) -> None:
+    monkeypatch.setattr("time.time", lambda: now)
+
+
 @pytest.mark.parametrize(
     ("question", "print_", "now", "found"),
     [
@@ -31,8 +35,8 @@ QUESTION = PolicyRequest(
         (QUESTION, "f1", NOW + 60, False),
         (QUESTION, "f2", NOW, False),
         (QUESTION, "", NOW, False),
-        (replace(QUESTION, identity="i2"), "f1", NOW, False),
-        (replace(QUESTION, identity=""), "f1", NOW, False),
+        (replace(QUESTION, server_identity="i2"), "f1", NOW, False),
+        (replace(QUESTION, server_identity=""), "f1", NOW, False),
         (replace(QUESTION, tool="delete_repo"), "f1", NOW, False),
         (replace(QUESTION, kind="tool.result"), "f1", NOW, False),
         (replace(QUESTION, server="renamed"), "f1", NOW, True),  # the same server by another name
@@ -43,10 +47,14 @@ QUESTION = PolicyRequest(
         (replace(QUESTION, arguments=None), "f1", NOW, False),
     ],
 )
-def test_what_a_grant_covers(question: PolicyRequest, print_: str, now: float, found: bool) -> None:
+def test_what_a_grant_covers(
+    question: PolicyRequest, print_: str, now: float, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     grants = GrantStore()
-    grants.add(grant(QUESTION, "f1", NOW, scope="session", ttl=60, exact_names=["repo"]))
-    assert (grants.find(question, print_, now) is not None) is found
+    set_time(monkeypatch, NOW)
+    grants.add(Grant.from_request(QUESTION, "f1", scope="session", expires_in=60, exact_arguments=["repo"]))
+    set_time(monkeypatch, now)
+    assert (grants.find(question, print_) is not None) is found
 
 
 def test_scopes(tmp_path: Path) -> None:
@@ -58,72 +66,72 @@ def test_scopes(tmp_path: Path) -> None:
         ("always", True, True),
     ]
     for scope, runs, projects in kinds:
-        made = here.add(grant(QUESTION, "f", NOW, scope=scope))
-        assert here.find(QUESTION, "f", NOW) == made
-        assert (other_run.find(QUESTION, "f", NOW) is not None) is runs
-        assert (here.find(elsewhere, "f", NOW) is not None) is projects
+        made = here.add(Grant.from_request(QUESTION, "f", scope=scope))
+        assert here.find(QUESTION, "f") == made
+        assert (other_run.find(QUESTION, "f") is not None) is runs
+        assert (here.find(elsewhere, "f") is not None) is projects
         assert here.revoke(made.id) == 1
-        assert here.find(QUESTION, "f", NOW) is None
-        assert other_run.find(QUESTION, "f", NOW) is None
+        assert here.find(QUESTION, "f") is None
+        assert other_run.find(QUESTION, "f") is None
 
 
 def test_once_is_once() -> None:
     grants = GrantStore()
-    grants.add(grant(QUESTION, "f", NOW))
-    assert grants.find(QUESTION, "f", NOW) is not None
-    assert grants.find(QUESTION, "f", NOW) is None
+    grants.add(Grant.from_request(QUESTION, "f"))
+    assert grants.find(QUESTION, "f") is not None
+    assert grants.find(QUESTION, "f") is None
 
 
 def test_a_grant_for_a_project_needs_one() -> None:
     grants, nowhere = GrantStore(), replace(QUESTION, project="")
-    grants.add(grant(nowhere, "f", NOW, scope="project"))
-    assert grants.find(nowhere, "f", NOW) is None
+    grants.add(Grant.from_request(nowhere, "f", scope="project"))
+    assert grants.find(nowhere, "f") is None
 
 
 def test_a_grant_for_nobody_is_refused() -> None:
     with pytest.raises(ValueError, match="identity"):
-        GrantStore().add(grant(replace(QUESTION, identity=""), "f", NOW))
+        GrantStore().add(Grant.from_request(replace(QUESTION, server_identity=""), "f"))
     with pytest.raises(ValueError, match="nothing"):
-        grant(QUESTION, "f", NOW, exact_names=["nothing"])
+        Grant.from_request(QUESTION, "f", exact_arguments=["nothing"])
     with pytest.raises(ValueError, match=r"id.*server.*tool"):
         GrantStore().revoke()
 
 
-def test_grants_can_be_listed_revoked_and_forgotten(tmp_path: Path) -> None:
+def test_grants_can_be_listed_and_revoked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grants = GrantStore(tmp_path / "g")
     given: list[tuple[str, str, Scope, float | None]] = [
         ("a", "x", "always", None),
         ("a", "y", "session", None),
         ("b", "x", "always", 10.0),
     ]
-    made = [
-        grants.add(grant(replace(QUESTION, server=server, tool=tool), "f", NOW + at, scope=scope, ttl=seconds))
-        for at, (server, tool, scope, seconds) in enumerate(given)
-    ]
-    assert grants.list(NOW) == made
-    assert grants.list(NOW + 100) == made[:2]
-    grants.prune(NOW + 100)
-    assert grants.list(NOW) == made[:2]
+    made: list[Grant] = []
+    for at, (server, tool, scope, expires_in) in enumerate(given):
+        set_time(monkeypatch, NOW + at)
+        request = replace(QUESTION, server=server, tool=tool)
+        made.append(grants.add(Grant.from_request(request, "f", scope=scope, expires_in=expires_in)))
+    assert grants.list() == made
+    set_time(monkeypatch, NOW + 100)
+    assert grants.list() == made[:2]
     assert grants.revoke(server="a", tool="z") == 0
     assert grants.revoke(server="a") == 2
-    assert grants.list(NOW) == []
+    assert grants.list() == []
 
 
 def test_what_is_no_grant_in_the_file_is_nobodys_agreement(tmp_path: Path) -> None:
     path = tmp_path / "g"
     grants = GrantStore(path)
-    grants.add(grant(QUESTION, "f", NOW, scope="always"))
+    grants.add(Grant.from_request(QUESTION, "f", scope="always"))
     path.write_text(path.read_text(encoding="utf-8").replace('"always"', '"forever"'), encoding="utf-8")
     path.chmod(0o600)
-    assert grants.find(QUESTION, "f", NOW) is None
-    assert grants.list(NOW) == []
+    assert grants.find(QUESTION, "f") is None
+    assert grants.list() == []
 
 
 def test_a_grant_for_nobody_in_the_file_covers_nothing(tmp_path: Path) -> None:
-    path, nobody = tmp_path / "g", replace(QUESTION, identity="")
-    GrantStore(path).add(grant(QUESTION, "f", NOW, scope="always"))
+    path, nobody = tmp_path / "g", replace(QUESTION, server_identity="")
+    GrantStore(path).add(Grant.from_request(QUESTION, "f", scope="always"))
     path.write_text(path.read_text(encoding="utf-8").replace('"i1"', '""'), encoding="utf-8")
-    assert GrantStore(path).find(nobody, "f", NOW) is None
+    assert GrantStore(path).find(nobody, "f") is None
 
 
 TAKER = """
@@ -133,7 +141,7 @@ from dovetail.host.policy.policy import PolicyRequest
 grants = GrantStore(sys.argv[1])
 question = PolicyRequest(server="s", tool="t", server_identity="i")
 sys.stdin.readline()
-print(sum(grants.find(question, "f", 0.0) is not None for _ in range(30)))
+print(sum(grants.find(question, "f") is not None for _ in range(30)))
 """
 
 
@@ -141,12 +149,12 @@ def test_of_several_processes_one_gets_what_is_given_for_once(tmp_path: Path) ->
     path = tmp_path / "g"
     grants = GrantStore(path)
     for _ in range(25):
-        grants.add(grant(PolicyRequest(server="s", tool="t", server_identity="i"), "f", 0.0))
+        grants.add(Grant.from_request(PolicyRequest(server="s", tool="t", server_identity="i"), "f"))
     command = [sys.executable, "-c", TAKER, str(path)]
     takers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     taken = [int(taker.communicate("\n", timeout=60)[0]) for taker in takers]
     assert sum(taken) == 25
-    assert grants.list(0.0) == []
+    assert grants.list() == []
 
 
 json = st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=2)
@@ -172,8 +180,9 @@ def test_true_is_not_one() -> None:
     assert not matches_shape(build_argument_shape({"a": 1}), {"a": 1.5})
 
 
-def test_a_grant_says_what_it_is_for() -> None:
-    assert grant(QUESTION, "f", NOW, scope="project", ttl=5, exact_names=["repo"]) == Grant(
+def test_a_grant_says_what_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_time(monkeypatch, NOW)
+    assert Grant.from_request(QUESTION, "f", scope="project", expires_in=5, exact_arguments=["repo"]) == Grant(
         scope="project",
         server="github",
         identity="i1",
@@ -184,3 +193,9 @@ def test_a_grant_says_what_it_is_for() -> None:
         granted_at=NOW,
         expires_at=NOW + 5,
     )
+
+
+def test_a_grant_for_exact_arguments_fixes_all_of_them() -> None:
+    assert Grant.from_request(QUESTION, "f").arguments is None
+    fixed = {"repo": {"const": "octo/app"}, "title": {"const": "x"}}
+    assert Grant.from_request(QUESTION, "f", exact_arguments=True).arguments == fixed

@@ -9,6 +9,7 @@ import pytest
 
 from dovetail import Client, Context, MCPError, Policy, PolicyError, Server, ToolError, rule
 from dovetail.errors import NotFound, ProcessStartError
+from dovetail.host import ServerSettings
 from dovetail.host.consent.consent import Allow, ConsentRequest, Deny, Edit
 from dovetail.host.events import HostEvent
 from dovetail.host.host import Host

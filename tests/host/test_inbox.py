@@ -123,7 +123,7 @@ async def test_whoever_waits_gets_the_answer_from_anywhere(tmp_path: Path, revis
     path = tmp_path / "inbox"
     consent = DurableConsent(path)
     async with Host(policy=CALLS, consent=consent) as host, life(path, Leave(done)) as other:
-        host.add("hr", Leave(done), revision=revision)
+        host.add("hr", Leave(done), protocol_version=revision)
         call = asyncio.create_task(host.call("hr.approve", {"days": 5}))
         for content in ({"value": "yes"}, {"value": True}):
             (item,) = await wait_until(lambda: open_questions(other))
@@ -217,7 +217,7 @@ async def test_a_yes_to_a_changed_definition_is_no_yes_to_the_call(tmp_path: Pat
         assert isinstance(again, PendingCall)
         (item,) = await open_questions(host)
         assert (item.request.kind, item.request.arguments) == ("tool.call", {"path": "secret"})
-        assert host.desk.grants.list(0.0) == []
+        assert host.desk.grants.list() == []
         assert text(await host.answer(again.ticket, True)) == "evil with secret"
         out = await host.call("hr.work", {"path": "b"}, wait=False)
         assert [one.request.kind for one in await open_questions(host)] == ["tool.call"]  # the definition was agreed to
@@ -284,7 +284,7 @@ async def test_a_server_that_is_down_costs_nobody_their_question(tmp_path: Path)
 
 async def test_a_policy_keeps_forms_out_of_the_inbox(tmp_path: Path) -> None:
     done: list[Any] = []
-    keeping = Policy("allow", [rule("deny", kind="elicit.*")])
+    keeping = Policy("allow", [rule("deny", kind="elicitation.*")])
     async with life(tmp_path / "inbox", Leave(done), keeping) as host:
         assert "declined" in text(await host.call("hr.approve", {"days": 3}, wait=False))
         assert await open_questions(host) == []

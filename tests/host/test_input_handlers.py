@@ -21,7 +21,7 @@ class Echo:
     def __init__(self) -> None:
         self.heard: list[Any] = []
 
-    async def reply(self, messages: Sequence[Any], tools: Sequence[Any] = (), **options: Any) -> ModelReply:
+    async def create_message(self, messages: Sequence[Any], tools: Sequence[Any] = (), **options: Any) -> ModelReply:
         self.heard.append((messages, options))
         return ModelReply(content=[TextContent(text=f"echo {messages[-1].content.text}")], model="echo-1")
 
@@ -82,9 +82,11 @@ async def test_a_form(revision: str) -> None:
 
     answers: list[Any] = [Edit({"value": "Ada"}), Deny(), Deny(cancelled=True), Allow()]
     async with Host(policy=policy(), consent=consent) as host:
-        host.add("a", asker(), revision=revision)
+        host.add("a", asker(), protocol_version=revision)
         assert text(await host.call("a.name")) == "Ada"
-        assert [(one.kind, one.server, one.details["message"]) for one in asked] == [("elicitation.form", "a", "Your name?")]
+        assert [(one.kind, one.server, one.details["message"]) for one in asked] == [
+            ("elicitation.form", "a", "Your name?")
+        ]
         assert "declined" in text(await host.call("a.name"))
         assert "dismissed" in text(await host.call("a.name"))
         assert "Edit" in await failure(host.call("a.name"))  # a yes fills in nothing
@@ -92,9 +94,9 @@ async def test_a_form(revision: str) -> None:
 
 async def test_a_policy_can_keep_questions_from_the_user(revision: str) -> None:
     asked: list[Any] = []
-    forbidding = policy(rule("deny", kind="elicit.*"))
+    forbidding = policy(rule("deny", kind="elicitation.*"))
     async with Host(policy=forbidding, consent=asked.append) as host:
-        host.add("a", asker(), revision=revision)
+        host.add("a", asker(), protocol_version=revision)
         assert "declined" in text(await host.call("a.name"))
     assert asked == []
 
@@ -108,7 +110,7 @@ async def test_a_visit(revision: str) -> None:
         return True
 
     async with Host(policy=policy(), consent=consent) as host:
-        host.add("a", asker(), revision=revision)
+        host.add("a", asker(), protocol_version=revision)
         assert text(await host.call("a.visit")) == "visited"
     assert asked[0].kind == "elicitation.url"
     assert "pay.example.com" in asked[0].summary
@@ -124,7 +126,7 @@ async def test_the_model(revision: str) -> None:
         return answers.pop(0)
 
     async with Host(policy=policy(), consent=consent, model=model) as host:
-        host.add("a", asker(), revision=revision)
+        host.add("a", asker(), protocol_version=revision)
         assert text(await host.call("a.think")) == "echo hello"
         assert model.heard[0][1]["max_tokens"] == 8192
         assert text(await host.call("a.think")) == "echo changed"
@@ -136,7 +138,7 @@ async def test_the_model(revision: str) -> None:
 async def test_what_the_model_says_can_be_looked_at(revision: str) -> None:
     rules = (rule("allow", kind="sampling.request"), rule("ask", kind="sampling.response"))
     async with Host(policy=policy(*rules), consent=lambda _: Edit("better"), model=Echo()) as host:
-        host.add("a", asker(), revision=revision)
+        host.add("a", asker(), protocol_version=revision)
         assert text(await host.call("a.think")) == "better"
 
 
@@ -144,7 +146,7 @@ async def test_a_share_of_the_model(revision: str) -> None:
     model = Echo()
     limited = Policy("allow", [rule("allow", kind="sampling.*")], limits={"a.sampling.request": "1/h"})
     async with Host(policy=limited, model=model) as host:
-        host.add("a", asker(), revision=revision)
+        host.add("a", asker(), protocol_version=revision)
         assert text(await host.call("a.think")) == "echo hello"
         failed = await failure(host.call("a.think"))
         assert "rejected" in failed
@@ -154,16 +156,16 @@ async def test_a_share_of_the_model(revision: str) -> None:
 
 async def test_without_a_model_servers_are_told_so(revision: str) -> None:
     async with Host(policy=policy()) as host:
-        host.add("a", asker(), revision=revision)
+        host.add("a", asker(), protocol_version=revision)
         with pytest.raises(MCPError, match="sampling"):
             await host.call("a.think")
 
 
 async def test_roots_are_each_servers_own(revision: str, tmp_path: Path) -> None:
     async with Host(policy=Policy("allow", [rule("deny", server="c", kind="roots.list")]), roots=[tmp_path]) as host:
-        host.add("a", asker(), revision=revision)
-        host.add("b", asker(), revision=revision, roots=(tmp_path / "b",))
-        host.add("c", asker(), revision=revision)
+        host.add("a", asker(), protocol_version=revision)
+        host.add("b", asker(), protocol_version=revision, roots=(tmp_path / "b",))
+        host.add("c", asker(), protocol_version=revision)
         told = {name: text(await host.call(f"{name}.where")) for name in "ab"}
         assert tmp_path.as_uri() in told["a"]
         assert (tmp_path / "b").as_uri() in told["b"]
@@ -175,7 +177,7 @@ async def test_roots_are_each_servers_own(revision: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(("tool", "cure"), [("think", "Host(model=...)"), ("where", "Host(roots=[...])")])
 async def test_what_a_host_lacks_is_said_in_its_own_words(revision: str, tool: str, cure: str) -> None:
     async with Host(policy=Policy("allow")) as host:
-        host.add("asker", asker(), revision=revision)
+        host.add("asker", asker(), protocol_version=revision)
         with pytest.raises(MCPError) as caught:
             await host.call(f"asker.{tool}")
     assert cure in str(caught.value.hint)

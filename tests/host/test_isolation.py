@@ -112,7 +112,7 @@ async def test_what_a_model_is_asked_by_one_is_not_told_to_another(revision: str
         def __init__(self) -> None:
             self.heard: list[str] = []
 
-        async def reply(self, messages: Sequence[Any], tools: Sequence[Any] = (), **_: Any) -> ModelReply:
+        async def create_message(self, messages: Sequence[Any], tools: Sequence[Any] = (), **_: Any) -> ModelReply:
             self.heard.append(str(messages) + str(tools))
             await asyncio.sleep(0)
             return ModelReply(content=[TextContent(text=f"for {messages[-1].content.text}")], model="m")
@@ -130,7 +130,7 @@ async def test_what_a_model_is_asked_by_one_is_not_told_to_another(revision: str
     model = Model()
     async with Host(policy=OPEN, model=model) as host:
         for name in ("a", "b", "c"):
-            host.add(name, asker(name), revision=revision)
+            host.add(name, asker(name), protocol_version=revision)
         results = await asyncio.gather(*(host.call(f"{name}.think") for name in "abc" * 5))
         assert [text(result) for result in results] == [f"for secret of {name}" for name in "abc" * 5]
         assert all(sum(f"secret of {name}" in heard for name in "abc") == 1 for heard in model.heard)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail import Policy, ToolAnnotations, arg, rule
-from dovetail.host.policy.policy import PolicyRequest, Rule
-from dovetail.host.policy.quotas import Rate
+from dovetail.host.policy.policy import PolicyRequest, Rule, apply_non_interactive, find_limits
+from dovetail.host.policy.rules import evaluate_hint
 
 Verdict = Literal["allow", "ask", "deny", "hide"]
 ORDER: dict[str, int] = {"allow": 0, "ask": 1, "deny": 2, "hide": 3}
@@ -118,7 +118,7 @@ def test_no_word_of_a_server_that_is_not_trusted_changes_a_decision(policy: Poli
 def test_hints_of_a_trusted_server_count_as_the_specification_reads_them() -> None:
     def facts(said: ToolAnnotations | None, trusted: bool = True) -> list[bool]:
         question = PolicyRequest(server="a", annotations=said, trusted=trusted)
-        return [question.fact(name) for name in ("read_only", "destructive", "idempotent", "open_world")]
+        return [evaluate_hint(question, name) for name in ("read_only", "destructive", "idempotent", "open_world")]
 
     worst = [False, True, False, True]
     assert facts(None) == facts(ToolAnnotations()) == worst
@@ -170,10 +170,10 @@ def test_tiers(admin: Policy | None, user: Policy | None, project: Policy | None
 def test_where_nobody_can_be_asked_to_ask_is_to_deny() -> None:
     asked, allowed = PolicyRequest(server="a"), PolicyRequest(server="b")
     policy = Policy(rules=[rule("allow", server="b")])
-    decision = policy.unattended(policy.decide(asked))
+    decision = apply_non_interactive(policy, policy.decide(asked))
     assert decision.action == "deny"
     assert decision.reason != policy.decide(asked).reason
-    assert policy.unattended(policy.decide(allowed)).action == "allow"
+    assert apply_non_interactive(policy, policy.decide(allowed)).action == "allow"
     assert Policy(non_interactive="allow").non_interactive == "allow"
     assert (
         Policy.combine(user=Policy(non_interactive="allow"), project=Policy(non_interactive="allow")).non_interactive
@@ -191,18 +191,18 @@ def test_where_nobody_can_be_asked_to_ask_is_to_deny() -> None:
 def test_of_several_limits_the_strictest_of_each_kind_counts() -> None:
     admin = Policy(limits={"*": {"timeout": 60, "rate": "50/s"}})
     user = Policy(limits={"github.*": "60/min", "*": {"timeout": 90, "max_result_bytes": 1000, "max_concurrency": 4}})
-    found = Policy.combine(admin=admin, user=user).quota("github", "x")
-    assert (found.timeout, found.max_result_bytes, found.max_concurrency, found.rate) == (60, 1000, 4, Rate(60, 60.0))
-    assert Policy.combine(admin=admin, user=user).quota("docs", "x").rate == Rate(50, 1.0)
+    found = find_limits(Policy.combine(admin=admin, user=user), "github", "x")
+    assert (found.timeout, found.max_result_bytes, found.max_concurrency, found.rate) == (60, 1000, 4, "60/min")
+    assert find_limits(Policy.combine(admin=admin, user=user), "docs", "x").rate == "50/s"
     assert str(found) == "timeout 60, max_result_bytes 1000, max_concurrency 4, rate 60/min"
-    assert Policy().quota("a", "b").timeout is None
+    assert find_limits(Policy(), "a", "b").timeout is None
 
 
 @pytest.mark.parametrize("glob", ["n.read", "n__read", "read", "n.*", "*"])
 def test_a_limit_is_meant_by_every_spelling(glob: str) -> None:
     policy = Policy(limits={glob: {"timeout": 5}})
-    assert policy.quota("n", "read").timeout == 5
-    assert (policy.quota("m", "write").timeout is None) is (glob != "*")
+    assert find_limits(policy, "n", "read").timeout == 5
+    assert (find_limits(policy, "m", "write").timeout is None) is (glob != "*")
 
 
 @pytest.mark.parametrize(
@@ -217,20 +217,20 @@ def test_a_bad_limit_is_refused(given: Any) -> None:
 
 FILE = """
 default = "ask"
-headless = "deny"
+non_interactive = "deny"
 
 [[rules]]
-verdict = "deny"
+action = "deny"
 tool = "*.delete_*"
 reason = "no deletions"
 
 [[rules]]
-verdict = "allow"
+action = "allow"
 server = ["docs", "wiki"]
 read_only = true
 
 [[rules]]
-verdict = "allow"
+action = "allow"
 tool = "github.create_issue"
 when = {arg = "/repo", in = ["octo/app"]}
 unless = [{arg = "/private", equals = true}]
@@ -267,15 +267,15 @@ def test_a_file_says_the_same_as_python(tmp_path: Path) -> None:
     [
         ("colour = 1", "colour"),
         ('default = "maybe"', "default .*maybe"),
-        ('headless = "ask"', "headless .*ask"),
-        ('[[rules]]\nverdict = "perhaps"', r"rules\[0\]: .*perhaps"),
-        ('[[rules]]\nverdict = "deny"\ntools = "x"', r"rules\[0\]: .*tools"),
+        ('non_interactive = "ask"', "non_interactive .*ask"),
+        ('[[rules]]\naction = "perhaps"', r"rules\[0\]: .*perhaps"),
+        ('[[rules]]\naction = "deny"\ntools = "x"', r"rules\[0\]: .*tools"),
         ('[[rules]]\ntool = "x"', r"rules\[0\]: .*verdict"),
-        ('[[rules]]\nverdict = "deny"\ntool = 5', r"rules\[0\]"),
-        ('[[rules]]\nverdict = "deny"\ntool = [5]', r"rules\[0\]: .*5"),
-        ('[[rules]]\nverdict = "deny"\nread_only = "yes"', r"rules\[0\]: .*read_only"),
-        ('[[rules]]\nverdict = "deny"\nannotation = {shiny = true}', "'shiny'.*read_only"),
-        ('[[rules]]\nverdict = "hide"\nwhen = {arg = "/a", exists = true}', r"rules\[0\]: .*hide"),
+        ('[[rules]]\naction = "deny"\ntool = 5', r"rules\[0\]"),
+        ('[[rules]]\naction = "deny"\ntool = [5]', r"rules\[0\]: .*5"),
+        ('[[rules]]\naction = "deny"\nread_only = "yes"', r"rules\[0\]: .*read_only"),
+        ('[[rules]]\naction = "deny"\nannotations = {shiny = true}', "'shiny'.*read_only"),
+        ('[[rules]]\naction = "hide"\nwhen = {arg = "/a", exists = true}', r"rules\[0\]: .*hide"),
         ("[limits]\n'*' = 'x'", "60/min.*'x'"),
         ("[[rules", "policy.toml"),
     ],
@@ -403,14 +403,14 @@ def test_a_hint_that_is_not_believed_is_told_with_the_cure() -> None:
 
 
 def test_rules_given_as_tables_are_rules_and_anything_else_is_refused_at_once() -> None:
-    policy = Policy("allow", [{"verdict": "deny", "tool": "x"}])
+    policy = Policy("allow", [{"action": "deny", "tool": "x"}])
     assert verdict(policy, "a", "x", {}) == "deny"
     wrong: Any = ["deny"]
     with pytest.raises(TypeError, match="rule"):
         Policy("allow", wrong)
 
 
-@pytest.mark.parametrize(("member", "meant"), [("readonly", "read_only"), ("tools", "tool"), ("verdct", "verdict")])
+@pytest.mark.parametrize(("member", "meant"), [("readonly", "read_only"), ("tools", "tool"), ("acton", "action")])
 def test_a_misspelled_member_of_a_rule_is_told_with_the_one_that_is_meant(member: str, meant: str) -> None:
     with pytest.raises(ValueError, match=rf"rules\[0\]: .*{member}.*'{meant}'"):
-        Policy.from_dict({"rules": [{"verdict": "deny", member: True}]})
+        Policy.from_dict({"rules": [{"action": "deny", member: True}]})

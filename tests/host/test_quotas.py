@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.host.policy.quotas import Rate, ToolLimits, parse_limits
+from dovetail.host.policy.quotas import Rate, ToolLimits, combine_limits, parse_limits, parse_rate
 
 
 @pytest.mark.parametrize(
@@ -12,7 +12,8 @@ from dovetail.host.policy.quotas import Rate, ToolLimits, parse_limits
     [("60/min", Rate(60, 60.0)), ("1/s", Rate(1, 1.0)), ("5/h", Rate(5, 3600.0)), ("2/day", Rate(2, 86400.0))],
 )
 def test_rates(written: str, rate: Rate) -> None:
-    assert parse_limits(written) == ToolLimits(rate=rate)
+    assert parse_limits(written) == ToolLimits(rate=written)
+    assert parse_rate(written) == rate
     assert str(rate) == written
 
 
@@ -40,8 +41,8 @@ def test_what_is_no_limit(given: Any, wrong: str) -> None:
 def test_of_two_limits_the_stricter_counts() -> None:
     one = parse_limits({"timeout": 5, "max_result_bytes": 100, "rate": "100/min"})
     other = parse_limits({"timeout": 9, "max_concurrency": 2, "rate": "2/s"})
-    tight = one.combine_strictest(other)
-    assert tight == other.combine_strictest(one)
-    assert tight == ToolLimits(timeout=5, max_result_bytes=100, max_concurrency=2, rate=Rate(100, 60.0))
-    assert ToolLimits().combine_strictest(one) == one
+    tight = combine_limits(one, other)
+    assert tight == combine_limits(other, one)
+    assert tight == ToolLimits(timeout=5, max_result_bytes=100, max_concurrency=2, rate="100/min")
+    assert combine_limits(ToolLimits(), one) == one
     assert str(tight) == "timeout 5, max_result_bytes 100, max_concurrency 2, rate 100/min"

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from dovetail.host.config.secret_lookup import (
     Reference,
     ReferenceContext,
+    SecretLookup,
     SecretNotFound,
-    SecretResolver,
     split_references,
 )
 
@@ -25,8 +25,8 @@ KEPT = {("dovetail", "github"): CANARY, ("other", "bank"): CANARY}
 PRINT = f"{sys.executable} -c \"print('{CANARY}')\""
 
 
-def secrets(**environ: str) -> SecretResolver:
-    return SecretResolver(environ, {"token": CANARY}, keyring=lambda service, name: KEPT.get((service, name)))
+def secrets(**environ: str) -> SecretLookup:
+    return SecretLookup(environ, {"token": CANARY}, keyring=lambda service, name: KEPT.get((service, name)))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_what_cannot_be_looked_up_is_an_error_that_names_it(tmp_path: Path, text
 
 def test_a_project_reads_only_what_is_kept_for_it(tmp_path: Path) -> None:
     kept = {("dovetail", "token"): "the user's", (f"dovetail:{tmp_path}", "token"): "the project's"}
-    known = SecretResolver({}, keyring=lambda service, name: kept.get((service, name)))
+    known = SecretLookup({}, keyring=lambda service, name: kept.get((service, name)))
     assert (
         known.resolve("${keyring:token}", "x", ReferenceContext(project_dir=tmp_path, level="project"))
         == "the project's"
@@ -156,9 +156,9 @@ def test_a_secret_within_another_leaves_no_rest() -> None:
     for values in ((CANARY, f"{CANARY}-and-more"), (f"{CANARY}-and-more", CANARY)):
         known = secrets()
         for value in values:
-            known.remember(value)
+            known.remember([value])
         for number in range(20):
-            known.remember(f"{CANARY}-and-more-{number}")
+            known.remember([f"{CANARY}-and-more-{number}"])
         assert known.mask(f"{CANARY}-and-more-7 {CANARY}-and-more {CANARY}") == "*** *** ***"
 
 
@@ -178,17 +178,17 @@ def test_the_keyring_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
         return f"{service} {name}"
 
     monkeypatch.setattr(keyring, "get_password", found)
-    assert SecretResolver({}).resolve("${keyring:a}|${keyring:s/a}", "x") == "dovetail a|s a"
+    assert SecretLookup({}).resolve("${keyring:a}|${keyring:s/a}", "x") == "dovetail a|s a"
 
     def closed(*_: str) -> None:
         raise NoKeyringError
 
     monkeypatch.setattr(keyring, "get_password", closed)
     with pytest.raises(SecretNotFound, match=r"x: .*keyring"):
-        SecretResolver({}).resolve("${keyring:a}", "x")
+        SecretLookup({}).resolve("${keyring:a}", "x")
     monkeypatch.setitem(sys.modules, "keyring", None)
     with pytest.raises(SecretNotFound, match=r"x: .*keyring"):
-        SecretResolver({}).resolve("${keyring:a}", "x")
+        SecretLookup({}).resolve("${keyring:a}", "x")
 
 
 def test_a_command_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +199,7 @@ def test_a_command_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(subprocess, "run", run_hurried)
     with pytest.raises(SecretNotFound, match=r"time\.sleep"):
-        SecretResolver({}).resolve(f"${{cmd:{sys.executable} -c 'import time; time.sleep(60)'}}", "x")
+        SecretLookup({}).resolve(f"${{cmd:{sys.executable} -c 'import time; time.sleep(60)'}}", "x")
 
 
 @given(st.text(alphabet="ab${}:-env", max_size=30))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dovetail.host.config.secret_lookup import SecretResolver
-from dovetail.host.config.server_entry import ServerConfig, parse_entry
+from dovetail.host.config.server_entry import ServerConfig, parse_entry, select_inputs
 
 HERE = Path("/p/mcp.json")
 
@@ -32,7 +32,7 @@ def told(given: Any, **options: Any) -> list[str]:
     ],
 )
 def test_spellings_of_one_thing(given: Any, spelled: str) -> None:
-    assert read(given).spelled() == spelled
+    assert read(given).display_target == spelled
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_what_is_no_entry(given: Any, wrong: str) -> None:
 
 
 def test_trust_is_the_users_to_give() -> None:
-    given = {"command": "x", "x-dovetail": {"trust": True}}
+    given = {"command": "x", "x-dovetail": {"trusted": True}}
     assert read(given).settings.trusted
     assert not read(given, level="project").settings.trusted
     assert any("trusted" in one for one in told(given, level="project"))
@@ -74,7 +74,7 @@ def test_a_repr_has_names_and_no_values() -> None:
 
 def test_references_are_looked_up_when_it_is_started() -> None:
     entry = read({"command": "x", "args": ["${A}"], "env": {"KEY": "${input:key}"}})
-    assert [str(one) for one in entry.needs()] == ["A", "input:key"]
+    assert [str(one) for one in entry.references] == ["A", "input:key"]
     made = entry.to_target(secrets=SecretResolver({"A": "one"}, {"key": "two"}))
     assert (made["args"], made["env"]) == (["one"], {"KEY": "two"})
     with pytest.raises(KeyError):
@@ -84,8 +84,8 @@ def test_references_are_looked_up_when_it_is_started() -> None:
 def test_inputs_are_asked_for_as_the_file_describes_them() -> None:
     described = {"id": "key", "type": "promptString", "password": True}
     entry = read({"command": "x", "env": {"KEY": "${input:key}", "OTHER": "${input:other}"}})
-    with_inputs = entry.with_inputs({"key": described, "unused": {"id": "unused"}})
-    assert with_inputs.asks() == [described, {"id": "other"}]
+    with_inputs = select_inputs(entry, {"key": described, "unused": {"id": "unused"}})
+    assert with_inputs.required_inputs == [described, {"id": "other"}]
     assert [*with_inputs.inputs] == ["key"]
 
 

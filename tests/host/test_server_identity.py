@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail import Server
-from dovetail.host.managed_server import identify_server
+from dovetail.host.managed_server import identify_project_server, identify_server
 
 ENTRY: dict[str, Any] = {"command": "npx", "args": ["-y", "server"], "env": {"TOKEN": "${TOKEN}"}, "cwd": None}
 
@@ -24,8 +24,8 @@ def test_what_is_started_makes_the_identity() -> None:
     found = [identify_server(one) for one in [ENTRY, *others]]
     assert len(set(found)) == len(found)
     assert (
-        identify_server(ENTRY, origin="/a/mcp.json")
-        != identify_server(ENTRY, origin="/b/mcp.json")
+        identify_project_server(ENTRY, "/a/mcp.json")
+        != identify_project_server(ENTRY, "/b/mcp.json")
         != identify_server(ENTRY)
     )
 

@@ -17,6 +17,7 @@ import pytest
 from harness import record_measurement
 
 from dovetail import Client, MCPError, Policy
+from dovetail.host import ServerSettings
 from dovetail.host.host import Host
 from dovetail.transports.process.command import build_environment
 

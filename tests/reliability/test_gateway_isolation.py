@@ -17,6 +17,7 @@ import pytest
 from harness import ACCEPT_JSON_AND_SSE, CAPABILITIES, NEWEST, TIMEOUT_S, VERSION, measure_cpu_unit, record_measurement
 
 from dovetail import Client, MCPError, Policy, Server, testing
+from dovetail.host import ServerSettings
 from dovetail.host.host import Host
 from dovetail.transports.http_server.uvicorn_server import bind_socket
 from host.upstream_server import UpstreamServer
@@ -58,11 +59,12 @@ async def served(host: Host) -> AsyncGenerator[int]:
     """The host as a gateway over HTTP: its port."""
     with bind_socket("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
-    host.serve("http", port=port)
+    serving = asyncio.create_task(host.serve("http", port=port))
     async with asyncio.timeout(TIMEOUT_S):
         while not await asyncio.to_thread(_reachable, port):  # noqa: ASYNC110 - a socket tells nobody that it is open
             await asyncio.sleep(0.01)
     yield port
+    serving.cancel()
 
 
 def _reachable(port: int) -> bool:
@@ -118,7 +120,7 @@ async def test_a_server_that_dies_is_an_error_of_its_own_tools_and_never_an_empt
     program.write_text(PROGRAM)
     empty = wrong = 0
     outcomes: set[str] = set()
-    async with Host(policy=ALLOW, defaults=RESTARTS, ready_timeout=2.0) as host:
+    async with Host(policy=ALLOW, defaults=ServerSettings(restart_delay=0.01, max_restart_delay=0.1, max_restarts=3), ready_timeout=2.0) as host:
         host.add("mortal", [sys.executable, str(program), str(pid)])
         host.add("good", one_of("good"))
         app = host.as_server()

@@ -14,7 +14,7 @@ from dovetail import Client, Host, MCPError, Policy, rule
 from dovetail.host.audit_log import AuditLog
 from dovetail.host.config.config_files import ServerConfig, load_config
 from dovetail.host.config.secret_lookup import SecretNotFound, SecretResolver
-from dovetail.host.consent.grants import GrantStore, grant
+from dovetail.host.consent.grants import GrantStore
 from dovetail.host.policy.policy import PolicyRequest
 
 CANARIES = {

@@ -189,7 +189,7 @@ async def test_no_question_and_no_journal_of_a_host_has_raw_words(tmp_path: Path
     log = tmp_path / "journal.jsonl"
 
     class Echo:
-        async def reply(self, *_: Any, **__: Any) -> Any:
+        async def create_message(self, *_: Any, **__: Any) -> Any:
             from dovetail.protocol.language_model import ModelReply
             from dovetail.wire.content import TextContent
 

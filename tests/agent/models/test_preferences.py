@@ -2,7 +2,7 @@
 
 import pytest
 
-from dovetail.agent.models.preferences import ModelInfo, as_model_infos, choose_model
+from dovetail.agent.models.preferences import ModelInfo, as_model_infos, choose_model, measure_usage
 from dovetail.wire.sampling import ModelHint, ModelPreferences
 
 BIG = ModelInfo("opus-5", intelligence=1.0, cost=0.1, speed=0.2, aliases=("gpt-5",))
@@ -36,7 +36,7 @@ def test_the_model_that_suits(preferences: ModelPreferences | None, chosen: Mode
 
 
 def test_without_a_price_no_money_is_counted() -> None:
-    assert QUICK.usage(10, 10).cost_usd is None
+    assert measure_usage(QUICK, 10, 10).cost_usd is None
 
 
 def test_no_model_is_refused() -> None:

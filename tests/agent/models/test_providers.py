@@ -288,7 +288,7 @@ async def test_tools_in_sampling(maker: ProviderServer, kind: str, revision: str
     """A server's own tools go to the model and its calls come back to the server, which answers them itself."""
     model = made(kind, maker)
     async with Host(policy=Policy("ask", [rule("allow", kind="*")]), model=model) as host:
-        host.add("clock", clock(), revision=revision)
+        host.add("clock", clock(), protocol_version=revision)
         maker.replies = [ScriptedReply(None, (("c1", alias_of("look.up"), {"what": "x"}),)), ScriptedReply("done")]
         result = await host.call("clock.plan")
     assert result.content[0].text == "look.up toolUse done"
@@ -299,7 +299,7 @@ async def test_tools_in_sampling(maker: ProviderServer, kind: str, revision: str
 async def test_a_call_that_cannot_be_read_is_no_answer_to_a_server(maker: ProviderServer) -> None:
     """It is a failure of the model, rather than a call without arguments, which it was not."""
     async with Host(policy=Policy("ask", [rule("allow", kind="*")]), model=made("openai", maker)) as host:
-        host.add("clock", clock(), revision="2025-11-25")
+        host.add("clock", clock(), protocol_version="2025-11-25")
         maker.replies = [ScriptedReply(None, (("c1", alias_of("look.up"), '{"what": '),))]
         with pytest.raises(InputRequestError, match=r"ModelError.*JSON"):
             await host.call("clock.plan")

@@ -101,7 +101,10 @@ class SecretLookup:
     """Looks references up, and remembers the values it found to mask them."""
 
     def __init__(
-        self, env: Mapping[str, str] | None, inputs: Mapping[str, str] | None, keyring: KeyringReader | None
+        self,
+        env: Mapping[str, str] | None = None,
+        inputs: Mapping[str, str] | None = None,
+        keyring: KeyringReader | None = None,
     ) -> None:
         self._env = os.environ if env is None else env
         self._inputs = dict(inputs or {})

@@ -308,25 +308,28 @@ def _parse_settings(
     table: dict[str, Any] = dict(raw_table)
     if level == "project" and table.pop("trusted", None):
         notices.append("a project's file cannot call its own server trusted")
-    settings = {name: _parse_setting(name, value) for name, value in table.items()}
-    settings |= _parse_tool_filters(entry, settings)
-    timeouts: dict[str, float] = table.get("timeouts") or _parse_timeouts(entry, source)
-    if "start_timeout" in settings:
-        timeouts = {"initialize": settings["start_timeout"], **timeouts}
-    elif "initialize" in timeouts:
-        settings["start_timeout"] = timeouts["initialize"]
-    if timeouts:
-        settings["timeouts"] = Timeouts(**timeouts)
-    return ServerSettings(**settings), frozenset(settings), notices
+    try:
+        settings = {name: _parse_setting(name, value) for name, value in table.items()}
+        settings |= _parse_tool_filters(entry, settings)
+        timeouts: dict[str, float] = settings.get("timeouts") or _parse_timeouts(entry, source)
+        if "start_timeout" in settings:
+            timeouts = {"initialize": settings["start_timeout"], **timeouts}
+        elif "initialize" in timeouts:
+            settings["start_timeout"] = timeouts["initialize"]
+        if timeouts:
+            settings["timeouts"] = Timeouts(**timeouts)
+        return ServerSettings(**settings), frozenset(settings), notices
+    except (TypeError, ValueError) as exc:
+        raise ValueError(f"{SETTINGS_KEY}: {exc}") from None
 
 
 def _parse_setting(name: str, value: Any) -> Any:
     if name not in _SETTING_TYPES:
         matches = get_close_matches(name, _SETTING_TYPES, 1)
         hint = f"Did you mean {matches[0]!r}?" if matches else f"Known keys: {', '.join(_SETTING_TYPES)}"
-        raise ValueError(f"{SETTINGS_KEY}: unknown key {name!r}. {hint}")
+        raise ValueError(f"unknown key {name!r}. {hint}")
     try:
-        parsed = convert(value, _SETTING_TYPES[name], label=f"{SETTINGS_KEY}.{name}")
+        parsed = convert(value, _SETTING_TYPES[name], label=name)
     except InvalidParams as exc:
         raise ValueError(exc.message) from None
     return parse_limits(parsed) if name == "limits" else parsed
