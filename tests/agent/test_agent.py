@@ -87,7 +87,7 @@ async def test_a_call_and_an_answer() -> None:
     assert isinstance(end, FinishedEvent)
     assert (end.reason, end.text) == ("completed", "It is 3.")
     assert (end.usage.turns, end.usage.total_tokens, end.usage.tool_calls) == (2, 4, {"numbers.add": 1})
-    assert model.requests[0].options["system"] == "Be brief."
+    assert model.requests[0].options["system_prompt"] == "Be brief."
     assert [one.name for one in model.requests[0].tools] == ["notes__write", "numbers__add", "numbers__broken"]
     held = model.requests[1].messages[-1].content
     assert isinstance(held, list)
@@ -182,7 +182,7 @@ async def test_search_where_the_tools_take_too_much() -> None:
     ("limits", "reason", "turns"),
     [
         ({"max_turns": 2}, "max_turns", 2),
-        ({"budget_tokens": 25_000}, "tokens", 3),
+        ({"budget_tokens": 25_000}, "token_budget", 3),
         ({"budget_usd": 0.05}, "cost_budget", 5),
     ],
 )
@@ -218,7 +218,7 @@ async def test_no_reply_may_cost_more_than_what_is_left() -> None:
 async def test_a_prompt_beyond_the_budget_is_not_sent() -> None:
     prompt = "word " * 4_000
     async with host() as opened:
-        assert done(await ran(Agent(opened, ScriptedModel(), budget_tokens=1_000), prompt)).reason == "tokens"
+        assert done(await ran(Agent(opened, ScriptedModel(), budget_tokens=1_000), prompt)).reason == "token_budget"
         dear = ScriptedModel(price=(1_000.0, 0.0))
         assert done(await ran(Agent(opened, dear, budget_usd=1.0), prompt)).reason == "cost_budget"
 

@@ -21,7 +21,7 @@ from dovetail.wire.sampling import SamplingMessage
         (
             AgentUsage(input_tokens=500, output_tokens=300),
             185,
-            "tokens",
+            "token_budget",
         ),  # a maker may refuse to be asked for less than 16
         (AgentUsage(cost_usd=0.5), 0, 50),
         (AgentUsage(cost_usd=0.5), 300, 20),

@@ -106,7 +106,7 @@ async def test_the_arguments_that_were_judged_are_shown_noted_and_sent(through: 
                     await client.call_tool("s__act", written)
     assert received == [judged]
     assert asked == [judged]
-    questions = [event.details if event.kind == "call" else event.details.request for event in noted]
+    questions = [event.details if event.kind == "tool.call" else event.details.request for event in noted]
     assert [one.arguments for one in questions if one.kind == "tool.call"] == [judged, judged]
 
 

@@ -25,6 +25,16 @@ def text(result: Any) -> str:
     return result.content[0].text
 
 
+SERVING: set[asyncio.Task[None]] = set()
+
+
+def start_serving(host: Host, **options: Any) -> asyncio.Task[None]:
+    task = asyncio.create_task(host.serve("http", **options))
+    SERVING.add(task)
+    task.add_done_callback(SERVING.discard)
+    return task
+
+
 def free_port() -> int:
     with bind_socket("127.0.0.1", 0) as listener:
         return listener.getsockname()[1]
@@ -35,7 +45,7 @@ async def test_a_callers_credentials_stay_with_the_gateway() -> None:
     port = free_port()
     async with testing.serve(far, transport="http") as url, Host(policy=ALLOW) as host:
         host.add("far", url, headers={"Authorization": "Bearer of-the-gateway"})
-        serving = asyncio.create_task(host.serve("http", port=port, auth=CALLERS))
+        serving = start_serving(host, port=port, auth=CALLERS)
         given = {"Cookie": "session=secret-cookie", "X-Api-Key": "secret-key"}
         target = f"http://127.0.0.1:{port}/mcp"
         await wait_until(lambda: reachable(port))
@@ -74,7 +84,7 @@ async def test_each_caller_has_credentials_of_its_own_upstream() -> None:
     async with testing.serve(far, transport="http") as url, Host(policy=ALLOW) as host:
         host.add("far", url, credentials=credentials)
         host.add("open", UpstreamServer("open"))
-        serving = asyncio.create_task(host.serve("http", port=port, auth=CALLERS))
+        start_serving(host, port=port, auth=CALLERS)
         await wait_until(lambda: reachable(port))
         target = f"http://127.0.0.1:{port}/mcp"
         async with Client(target, auth=BearerAuth("token-of-ada-0000")) as ada:
@@ -103,7 +113,7 @@ async def test_what_one_caller_agreed_to_is_not_agreed_to_by_another() -> None:
     port = free_port()
     async with Host() as host:
         host.add("far", far)
-        serving = asyncio.create_task(host.serve("http", port=port, auth=CALLERS))
+        start_serving(host, port=port, auth=CALLERS)
         await wait_until(lambda: reachable(port))
         target = f"http://127.0.0.1:{port}/mcp"
         async with Client(target, auth=BearerAuth("token-of-ada-0000"), elicitation_handler=elicit("ada")) as ada:
@@ -120,7 +130,7 @@ async def test_paths() -> None:
     async with Host(policy=Policy("allow", [rule("hide", tool="one.fail")])) as host:
         host.add("one", UpstreamServer("one"))
         host.add("two", UpstreamServer("two"))
-        serving = asyncio.create_task(host.serve("http", port=port))
+        start_serving(host, port=port)
         await wait_until(lambda: reachable(port))
 
         async def names(path: str) -> set[str]:

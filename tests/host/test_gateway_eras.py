@@ -48,13 +48,13 @@ def bare(value: Any) -> Any:
 async def test_tools(eras: tuple[str, str]) -> None:
     async with gateway(eras) as (client, _, host):
         tools = {tool.name: tool for tool in await client.list_tools()}
-        assert set(tools) == {tool.exposed for tool in await host.tools()}
+        assert set(tools) == {tool.model_name for tool in await host.list_tools()}
         assert [tool.name for tool in await client.list_tools()] == list(tools)
         assert tools["far__add"].description == "Add two numbers."
         assert tools["far__add"].annotations is not None
         assert bare(await client.call("far__add", a=1, b=2)) == 3
         assert bare(await client.call("other_one__add", a=1)) == 2
-        (long,) = [tool.exposed for tool in await host.tools() if tool.full == f"far.{LONG}"]
+        (long,) = [tool.model_name for tool in await host.list_tools() if tool.full == f"far.{LONG}"]
         assert len(long) <= 64
         assert bare(await client.call(long)) == "long"
 
@@ -106,7 +106,7 @@ async def test_progress_logs_and_meta(eras: tuple[str, str]) -> None:
     heard: list[Any] = []
     logs: list[Any] = []
     async with gateway(eras, log_handler=logs.append) as (client, _, _):
-        result = await client.call_tool("far__work", progress=lambda *told: heard.append(told))
+        result = await client.call_tool("far__work", progress_handler=lambda *told: heard.append(told))
         assert "done" in str(result.content)
         assert heard == [(1, 2, "half")]
         assert [one.data for one in logs] == ["on the way"]
@@ -116,7 +116,7 @@ async def test_progress_logs_and_meta(eras: tuple[str, str]) -> None:
 async def test_cancellation(eras: tuple[str, str]) -> None:
     begun = asyncio.Event()
     async with gateway(eras) as (client, far, _), asyncio.timeout(TIMEOUT_S):
-        call = asyncio.create_task(client.call_tool("far__hang", progress=lambda *_: begun.set()))
+        call = asyncio.create_task(client.call_tool("far__hang", progress_handler=lambda *_: begun.set()))
         await begun.wait()
         call.cancel()
         await far.stopped.wait()
@@ -189,7 +189,7 @@ async def test_a_resource_that_changes(eras: tuple[str, str]) -> None:
         news = asyncio.ensure_future(anext(aiter(changes)))
 
         def told() -> bool:
-            far.updated("note:1")  # what a handshake session wants is known far away a moment later
+            far.notify_resource_updated("note:1")  # what a handshake session wants is known far away a moment later
             return news.done()
 
         await wait_until(told)

@@ -140,7 +140,11 @@ async def test_questions_that_may_not_be_put(eras: tuple[str, str]) -> None:
         return lambda *_: asked.append(kind)
 
     policy = allowing(*(rule("deny", kind=kind) for kind in ("elicitation.*", "sampling.*", "roots.list")))
-    handlers = {"elicit": answer("form"), "sample": answer("sample"), "roots": answer("roots")}
+    handlers = {
+        "elicitation_handler": answer("form"),
+        "sampling_handler": answer("sample"),
+        "roots": answer("roots"),
+    }
     async with gateway(eras, policy, **handlers) as (client, far, _):
         for tool in ("far__ask", "far__think"):
             with pytest.raises((ToolError, RemoteError)):

@@ -103,7 +103,7 @@ async def test_nothing_is_started_before_it_is_needed() -> None:
     async with Host(policy=ALLOW) as host:
         host.add("a", calculator())
         host.add("b", other())
-        host.add("c", other(), start="eager")
+        host.add("c", other(), settings=ServerSettings(start="eager"))
         await wait_until(lambda: host.servers[2].state == "ready")
         await host.call("a.add", {"a": 1})
         assert [member.state for member in host.servers] == ["ready", "idle", "ready"]
@@ -185,7 +185,7 @@ async def test_limits() -> None:
         host.add("b", slow)
         result = await host.call("a.long")
         assert text(result) == "x" * 100
-        assert "bytes" in result.content[1].text  # pyright: ignore[reportAttributeAccessIssue]
+        assert "bytes" in result.content[1].text
         for _ in range(2):
             await host.call("a.add", {"a": 1})
         with pytest.raises(PolicyError, match="2/h"):
@@ -541,6 +541,37 @@ def test_a_verdict_is_no_file_of_rules() -> None:
         Host(policy={"default": "allow"})  # pyright: ignore[reportArgumentType]
 
 
+async def test_a_state_dir_holds_grants_pins_and_the_audit_log(tmp_path: Path) -> None:
+    for answers in ([Allow("always")], []):
+        async with Host(consent=lambda _, answers=answers: answers.pop(), state_dir=tmp_path / "state") as host:
+            host.add("a", calculator())
+            assert text(await host.call("a.add", {"a": 1})) == "2"
+    assert {path.name for path in (tmp_path / "state").iterdir()} >= {"grants.json", "pins.json", "audit.jsonl"}
+
+
+def test_settings_replace_the_defaults_and_trusted_is_a_shortcut() -> None:
+    host = Host(defaults=ServerSettings(trusted=True, start="eager"))
+    assert host.add("a", calculator()).settings == ServerSettings(trusted=True, start="eager")
+    assert host.add("b", calculator(), settings=ServerSettings(list_ttl=1.0)).settings == ServerSettings(list_ttl=1.0)
+    assert host.add("c", calculator(), trusted=False).settings == ServerSettings(start="eager")
+    with pytest.raises(TypeError, match=r"ServerSettings\(roots=\.\.\.\)"):
+        host.add("d", calculator(), roots=["/srv"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"start_timeout": 0}, ValueError),
+        ({"start": "later"}, ValueError),
+        ({"include_tools": "read_*"}, TypeError),
+        ({"speed": 1}, TypeError),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error, match=next(iter(settings))):
+        ServerSettings(**settings)
+
+
 async def test_definitions_are_kept_beside_the_grants(tmp_path: Path) -> None:
     """What a server offered is held against what it offers the next time, too."""
     asked: list[str] = []
@@ -553,7 +584,7 @@ async def test_definitions_are_kept_beside_the_grants(tmp_path: Path) -> None:
         app = Server("files")
         app.add_tool(lambda: "found", name="find", description=description)
         async with Host(policy=ALLOW, consent=consent, grants=tmp_path / "grants.json") as host:
-            host.add("files", app, identity="the same")
+            host.add("files", app)
             if asked or description.endswith("com."):
                 with pytest.raises(PolicyError, match="evil@example"):
                     await host.call("files.find")

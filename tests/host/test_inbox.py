@@ -127,7 +127,7 @@ async def test_whoever_waits_gets_the_answer_from_anywhere(tmp_path: Path, revis
         call = asyncio.create_task(host.call("hr.approve", {"days": 5}))
         for content in ({"value": "yes"}, {"value": True}):
             (item,) = await wait_until(lambda: open_questions(other))
-            assert not item.survives
+            assert not item.is_durable
             assert await other.answer(item.ticket, content) is None
             await wait_until(lambda ticket=item.ticket: gone(other, ticket))
         async with asyncio.timeout(TIMEOUT_S):
@@ -154,7 +154,7 @@ async def nothing_open(host: Host) -> bool:
 
 
 async def test_a_question_has_its_time(tmp_path: Path) -> None:
-    async with life(tmp_path / "inbox", Leave([]), seconds=0.0) as host:
+    async with life(tmp_path / "inbox", Leave([]), ttl=0.0) as host:
         out = await host.call("hr.approve", {"days": 3}, wait=False)
         assert await open_questions(host) == []
         with pytest.raises(NotSupported):
@@ -165,12 +165,12 @@ async def test_a_question_has_its_time(tmp_path: Path) -> None:
 
 async def test_what_a_server_wants_to_be_told_again_is_encrypted(tmp_path: Path) -> None:
     path = tmp_path / "inbox"
-    async with life(path, Leave([]), CALLS, secret="sixteen bytes or more") as host:
+    async with life(path, Leave([]), CALLS, secret_key="sixteen bytes or more") as host:
         out = await host.call("hr.approve", {"days": 12345}, wait=False)
         with contextlib.closing(sqlite3.connect(path)) as database:
             ((work,),) = database.execute("SELECT work FROM asked").fetchall()
         assert b"12345" not in work
-    async with life(path, Leave([]), CALLS, secret="another secret of mine") as host:
+    async with life(path, Leave([]), CALLS, secret_key="another secret of mine") as host:
         with pytest.raises(ValueError, match="secret"):
             await host.answer(out.ticket, {"value": "x"})
         assert len(await open_questions(host)) == 1

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dovetail import Context, MCPError, Policy, Server, TextContent, rule
+from dovetail.host import ServerSettings
 from dovetail.host.consent.consent import Allow, ConsentRequest, Deny, Edit
 from dovetail.host.host import Host
 from dovetail.protocol.language_model import ModelReply
@@ -164,7 +165,7 @@ async def test_without_a_model_servers_are_told_so(revision: str) -> None:
 async def test_roots_are_each_servers_own(revision: str, tmp_path: Path) -> None:
     async with Host(policy=Policy("allow", [rule("deny", server="c", kind="roots.list")]), roots=[tmp_path]) as host:
         host.add("a", asker(), protocol_version=revision)
-        host.add("b", asker(), protocol_version=revision, roots=(tmp_path / "b",))
+        host.add("b", asker(), protocol_version=revision, settings=ServerSettings(roots=[tmp_path / "b"]))
         host.add("c", asker(), protocol_version=revision)
         told = {name: text(await host.call(f"{name}.where")) for name in "ab"}
         assert tmp_path.as_uri() in told["a"]

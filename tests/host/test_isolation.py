@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dovetail import Context, MCPError, Policy, Server, TextContent, rule
+from dovetail.host import ServerSettings
 from dovetail.host.consent.consent import ConsentRequest, Edit
 from dovetail.host.host import Host
 from dovetail.protocol.language_model import ModelReply
@@ -75,7 +76,8 @@ async def test_two_hostile_processes_reach_neither_each_other_nor_an_honest_one(
     async with Host(policy=OPEN, consent=consent, roots=[tmp_path / "shared"]) as host:
         for name in ("one", "two"):
             target = [sys.executable, "-u", str(program), name, str(tmp_path / name)]
-            host.add(name, target, roots=(tmp_path / f"only-{name}",), protocol_version="handshake")
+            settings = ServerSettings(roots=[tmp_path / f"only-{name}"])
+            host.add(name, target, settings=settings, protocol_version="handshake")
         host.add("honest", honest)
         progress: dict[str, list[Any]] = {"one": [], "two": [], "honest": []}
 

@@ -17,6 +17,7 @@ from dovetail.host.config.secret_lookup import (
     ReferenceContext,
     SecretLookup,
     SecretNotFound,
+    SecretResolver,
     split_references,
 )
 
@@ -130,7 +131,7 @@ def test_a_value_does_not_show(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     shown = [repr(known), str(known), str(caught.value), repr(caught.value), caplog.text]
     shown += traceback.format_exception(caught.value)
     assert CANARY not in "".join(shown)
-    assert repr(known) == "<Secrets>"
+    assert repr(SecretResolver({"TOKEN": CANARY})) == "<SecretResolver>"
 
 
 @pytest.mark.parametrize(

@@ -317,7 +317,7 @@ class Agent:
         if search_result is not None:
             yield self._finish_call(turn, resolved_call, search_result)
             return
-        self.usage = replace(self.usage, calls=Counter(self.usage.tool_calls) + Counter([name]))
+        self.usage = replace(self.usage, tool_calls=Counter(self.usage.tool_calls) + Counter([name]))
         turn.started_ids.add(call.id)
         wait = not isinstance(self.host.desk.consent_handler, DurableConsent)
         event = await self._await_result(turn, resolved_call, self.host.call(name, arguments, wait=wait))

@@ -68,7 +68,10 @@ def create_search_catalog(catalog: Catalog) -> Catalog:
     """The catalog with the three tools in place of its own."""
     search_catalog = Catalog.from_manifests({HOST_SERVER_NAME: Manifest(tools=SEARCH_TOOLS)})
     return replace(
-        search_catalog, resources=catalog.resources, templates=catalog.resource_templates, prompts=catalog.prompts
+        search_catalog,
+        resources=catalog.resources,
+        resource_templates=catalog.resource_templates,
+        prompts=catalog.prompts,
     )
 
 

@@ -206,7 +206,7 @@ sys.modules[{kind!r}] = None
 from dovetail.agent import {name}
 from dovetail.errors import InputRequestError, ModelError
 try:
-    asyncio.run({name}("m").reply([]))
+    asyncio.run({name}("m").create_message([]))
 except ModelError as exc:
     print(exc)
 """
@@ -269,7 +269,15 @@ async def test_an_agent_on_a_maker(maker: ProviderServer, kind: str) -> None:
     async with Host(policy=policy, consent=consent, model=model) as host:
         host.add("clock", clock())
         events = [event async for event in Agent(host, model).run("What time is it in Rome?")]
-    assert [one.type for one in events] == ["text", "call", "result", "call", "result", "text", "done"]
+    assert [one.type for one in events] == [
+        "text",
+        "tool_call",
+        "tool_result",
+        "tool_call",
+        "tool_result",
+        "text",
+        "finished",
+    ]
     assert [(one.kind, one.tool) for one in asked] == [("tool.call", "now"), ("tool.call", "poem")]
     done = events[-1]
     assert isinstance(done, FinishedEvent)
