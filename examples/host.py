@@ -47,15 +47,13 @@ async def main(args: argparse.Namespace) -> None:
     async with Host.from_config(args.config, policy=POLICY, consent=TerminalConsent(), model=model) as host:
         for tool in await host.list_tools():
             print(f"{tool.full_name}  ({tool.tokens} tokens)")
-        for member in host.servers:
-            print(f"{member.name} is {member.state}", flush=True)
+        for server in host.servers:
+            print(f"{server.name} is {server.state}", flush=True)
         if model is not None and args.prompt:
             await converse(Agent(host, model, budget_tokens=100_000), args.prompt)
         if args.port is not None:
-            serving = host.serve("http", port=args.port)
             print(f"all of them are at http://127.0.0.1:{args.port}/mcp", flush=True)
-            assert serving is not None
-            await serving
+            await host.serve("http", port=args.port)
 
 
 if __name__ == "__main__":

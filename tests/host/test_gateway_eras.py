@@ -54,7 +54,7 @@ async def test_tools(eras: tuple[str, str]) -> None:
         assert tools["far__add"].annotations is not None
         assert bare(await client.call("far__add", a=1, b=2)) == 3
         assert bare(await client.call("other_one__add", a=1)) == 2
-        (long,) = [tool.model_name for tool in await host.list_tools() if tool.full == f"far.{LONG}"]
+        (long,) = [tool.model_name for tool in await host.list_tools() if tool.full_name == f"far.{LONG}"]
         assert len(long) <= 64
         assert bare(await client.call(long)) == "long"
 

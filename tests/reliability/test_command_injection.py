@@ -125,7 +125,9 @@ async def test_a_program_that_lies_in_the_folder_is_not_the_one_that_is_meant(
     for path in (str(empty), f"{empty}{os.pathsep}{empty}"):
         monkeypatch.setenv("PATH", path)
         servers = {name: {"command": name, "cwd": str(tmp_path)} for name in ("npx", "uvx", "docker", "some-server")}
-        async with Host.from_config(written(tmp_path, servers), policy=Policy("allow"), defaults=ServerSettings(max_restarts=1)) as host:
+        async with Host.from_config(
+            written(tmp_path, servers), policy=Policy("allow"), defaults=ServerSettings(max_restarts=1)
+        ) as host:
             for name in servers:
                 with pytest.raises(MCPError, match="PATH"):
                     await host.call(f"{name}.told")

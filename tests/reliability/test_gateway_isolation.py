@@ -29,10 +29,28 @@ SENT = (
     "X-Real-IP", "X-User", "X-Tenant", "Referer", "User-Agent", "From", "Via", "X-Request-Id", "X-Amz-Security-Token",
 )  # fmt: skip
 ODD = (
-    "/servers/none/mcp", "/servers//mcp", "/servers/mcp", "/servers/ONE/mcp", "/servers/one%00/mcp", "/servers/one%2f/mcp", "/servers/%2e%2e/mcp", "/servers/../mcp/x",
-    "/servers/*/mcp", "/servers/one,two/mcp", "/servers/one;two/mcp", "/servers/one/../two/x", "/servers/one.two/mcp", "/servers/none", "/servers/host/mcp",
-    "/servers/none/mcp?server=one", "/servers/-/mcp", "/servers/one/mcp/two", "/x/one/mcp", "/search/one/mcp", "/servers/" + "a" * 65 + "/mcp",
-)  # fmt: skip
+    "/servers/none/mcp",
+    "/servers//mcp",
+    "/servers/mcp",
+    "/servers/ONE/mcp",
+    "/servers/one%00/mcp",
+    "/servers/one%2f/mcp",
+    "/servers/%2e%2e/mcp",
+    "/servers/../mcp/x",
+    "/servers/*/mcp",
+    "/servers/one,two/mcp",
+    "/servers/one;two/mcp",
+    "/servers/one/../two/x",
+    "/servers/one.two/mcp",
+    "/servers/none",
+    "/servers/host/mcp",
+    "/servers/none/mcp?server=one",
+    "/servers/-/mcp",
+    "/servers/one/mcp/two",
+    "/x/one/mcp",
+    "/search/one/mcp",
+    "/servers/" + "a" * 65 + "/mcp",
+)
 # Writes its process into a file, so that it can be killed.
 PROGRAM = """
 import os, sys
@@ -120,7 +138,11 @@ async def test_a_server_that_dies_is_an_error_of_its_own_tools_and_never_an_empt
     program.write_text(PROGRAM)
     empty = wrong = 0
     outcomes: set[str] = set()
-    async with Host(policy=ALLOW, defaults=ServerSettings(restart_delay=0.01, max_restart_delay=0.1, max_restarts=3), ready_timeout=2.0) as host:
+    async with Host(
+        policy=ALLOW,
+        defaults=ServerSettings(restart_delay=0.01, max_restart_delay=0.1, max_restarts=3),
+        ready_timeout=2.0,
+    ) as host:
         host.add("mortal", [sys.executable, str(program), str(pid)])
         host.add("good", one_of("good"))
         app = host.as_server()

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from harness import record_measurement
 
-from dovetail import Client, Host, MCPError, Policy, rule
+from dovetail import Client, Host, MCPError, Policy
+from dovetail.host import ServerSettings
 from dovetail.host.audit_log import AuditLog
 from dovetail.host.config.config_files import ServerConfig, load_config
 from dovetail.host.config.secret_lookup import SecretNotFound, SecretResolver
-from dovetail.host.consent.grants import GrantStore
+from dovetail.host.consent.grants import Grant, GrantStore
 from dovetail.host.policy.policy import PolicyRequest
 
 CANARIES = {
@@ -57,20 +58,18 @@ def servers(folder: Path) -> dict[str, Any]:
     gone = {"command": sys.executable, "args": ["-c", "exit(3)", "--token", "${LEAKY_TOKEN}"], "env": env}
     headers = {"Authorization": f"Bearer {CANARIES['header']}", "X-Key": "${input:b}"}
     bad = {"command": ["x", CANARIES["literal"]], "env": [CANARIES["literal"]], "headers": CANARIES["literal"]}
-    odd = {"command": "x", "env": {"P": CANARIES["literal"]}, "x-dovetail": {"trust": CANARIES["literal"]}}
+    odd = {"command": "x", "env": {"P": CANARIES["literal"]}, "x-dovetail": {"trusted": CANARIES["literal"]}}
     return {"leaky": leaky, "gone": gone, "far": {"url": url, "headers": headers}, "bad": bad, "odd": odd}
 
 
 async def used(client: Client, journal: AuditLog, said: list[str]) -> None:
     """Everything that can be done with a server, kept in the journal."""
     for tool, arguments in (("tell", {}), ("fail", {"password": CANARIES["literal"]}), ("ask", {}), ("nothing", {})):
-        question = PolicyRequest(server=client.name, tool=tool, arguments=arguments, server_identity="i")
-        journal.decision(question, Policy(rules=[rule("allow")]).decide(question))
         try:
             result = await client.call_tool(tool, arguments)
-            journal.call(question, "ok", 1.0, error=str(result.content))
+            journal.write("call", client.name, tool=tool, arguments=arguments, error=str(result.content))
         except MCPError as exc:
-            journal.call(question, type(exc).__name__, 1.0, error=f"{exc}\n{exc.stderr}")
+            journal.write("call", client.name, tool=tool, arguments=arguments, error=f"{exc}\n{exc.stderr}")
             said.append("".join(traceback.format_exception(exc)))
 
 
@@ -144,9 +143,11 @@ async def test_no_secret_is_in_what_a_host_of_files_says_logs_or_keeps(
     def heard(event: Any) -> None:
         said.append(repr((event.message, event.reason)))
 
-    options: dict[str, Any] = {"policy": Policy("allow"), "secrets": secrets, "defaults": EAGER_RESTARTS}
+    defaults = ServerSettings(restart_delay=0.0, max_restart_delay=0.0, max_restarts=100)
     for journal in (tmp_path / "names.jsonl", AuditLog(tmp_path / "values.jsonl", include_values=True)):
-        async with Host.from_config(path, audit_log=journal, **options) as host:
+        async with Host.from_config(
+            path, audit_log=journal, policy=Policy("allow"), secrets=secrets, defaults=defaults
+        ) as host:
             host.on("*", heard)
             calls = [
                 ("leaky.tell", {}),
