@@ -22,10 +22,10 @@ GOOD = {"command": sys.executable, "args": [str(HOSTED)]}
 POLICY = """
 default = "ask"
 [[rules]]
-verdict = "allow"
+action = "allow"
 tool = "add"
 [[rules]]
-verdict = "deny"
+action = "deny"
 tool = "delete"
 reason = "nothing is deleted here"
 """
@@ -231,8 +231,8 @@ def test_what_is_explained_is_what_happens(run: RunCommand, tmp_path: Path) -> N
 
 def test_tiers_and_annotations(run: RunCommand, tmp_path: Path) -> None:
     user, project = tmp_path / "user.toml", tmp_path / "project.toml"
-    user.write_text('[[rules]]\nverdict = "allow"\nread_only = true\n')
-    project.write_text('[[rules]]\nverdict = "deny"\nserver = "mail"\n')
+    user.write_text('[[rules]]\naction = "allow"\nread_only = true\n')
+    project.write_text('[[rules]]\naction = "deny"\nserver = "mail"\n')
     explain = ("policy", "explain", user)
     assert run(*explain, "docs.find", "--read-only").code == 8
     assert run(*explain, "docs.find", "--read-only", "--trust").code == 0
@@ -242,7 +242,7 @@ def test_tiers_and_annotations(run: RunCommand, tmp_path: Path) -> None:
 
 def test_a_policy_that_is_wrong(run: RunCommand, tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
-    path.write_text('[[rules]]\nverdict = "maybe"\n')
+    path.write_text('[[rules]]\naction = "maybe"\n')
     said = run("policy", "explain", path)
     assert said.code == 2
     assert "rules[0]" in said.err
@@ -373,7 +373,7 @@ def test_a_conversation_at_a_terminal(file: Path, policy: Path, maker: ProviderS
         DELETE,
         ScriptedReply("I may not."),
     ]
-    policy.write_text('[[rules]]\nverdict = "allow"\ntool = "add"\n')
+    policy.write_text('[[rules]]\naction = "allow"\ntool = "add"\n')
     with open_terminal(alone, "chat", str(file), "--model", model(maker), "--policy", str(policy)) as at:
         at.wait_for("> ")
         at.type("1 + 2?\n")

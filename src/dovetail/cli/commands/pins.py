@@ -11,7 +11,7 @@ from dovetail.cli.command_runner import LogPrinter, run_to_exit_code
 from dovetail.cli.host_setup import create_consent, create_host, get_data_file, host_options, print_start_hint
 from dovetail.host.consent.pins import PinComparison, PinStore
 from dovetail.host.host import Host
-from dovetail.host.managed_server import ManagedServer
+from dovetail.host.managed_server import ManagedServer, ServerSettings
 from dovetail.schemas.definition_changes import format_changes
 from dovetail.terminal import output
 from dovetail.terminal.line_reader import LineReader
@@ -120,7 +120,11 @@ def _run_with_servers(
 ) -> int:
     """Do something with the servers that say what they offer; the others are named."""
     keyboard = LineReader()
-    options: dict[str, Any] = {"consent": create_consent(keyboard), "patience": timeout, "start_time": timeout}
+    options: dict[str, Any] = {
+        "consent": create_consent(keyboard),
+        "ready_timeout": timeout,
+        "defaults": ServerSettings(start_timeout=timeout),
+    }
     host = create_host(files, policy, journal, servers, **options)
 
     async def run() -> int:

@@ -11,6 +11,7 @@ from dovetail.cli.command_runner import LogPrinter, run_to_exit_code
 from dovetail.cli.host_setup import create_consent, create_host, host_options, print_start_hint
 from dovetail.errors import PolicyError
 from dovetail.host.host import Host
+from dovetail.host.managed_server import ServerSettings
 from dovetail.terminal import output
 from dovetail.terminal.line_reader import LineReader
 
@@ -43,7 +44,11 @@ def command(
     dovetail host mcp.json --policy policy.toml
     """
     keyboard = LineReader()
-    options: dict[str, Any] = {"consent": create_consent(keyboard), "patience": timeout, "start_time": timeout}
+    options: dict[str, Any] = {
+        "consent": create_consent(keyboard),
+        "ready_timeout": timeout,
+        "defaults": ServerSettings(start_timeout=timeout),
+    }
     host = create_host(files, policy, journal, servers, should_prompt=not no_start, **options)
 
     async def run() -> int:
