@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from dovetail.host.consent.consent import Allow as Allow
     from dovetail.host.consent.consent import CallbackConsent as CallbackConsent
     from dovetail.host.consent.consent import ConsentAnswer as ConsentAnswer
+    from dovetail.host.consent.consent import ConsentCallback as ConsentCallback
     from dovetail.host.consent.consent import ConsentHandler as ConsentHandler
+    from dovetail.host.consent.consent import ConsentReply as ConsentReply
     from dovetail.host.consent.consent import ConsentRequest as ConsentRequest
     from dovetail.host.consent.consent import Defer as Defer
     from dovetail.host.consent.consent import Deny as Deny
@@ -63,8 +65,10 @@ _MODULE_BY_NAME = {
     "Condition": "dovetail.host.policy.conditions",
     "ConfigProblem": "dovetail.host.config.server_entry",
     "ConsentAnswer": "dovetail.host.consent.consent",
+    "ConsentCallback": "dovetail.host.consent.consent",
     "ConsentHandler": "dovetail.host.consent.consent",
     "ConsentKind": "dovetail.host.policy.rules",
+    "ConsentReply": "dovetail.host.consent.consent",
     "ConsentRequest": "dovetail.host.consent.consent",
     "Decision": "dovetail.host.policy.policy",
     "Defer": "dovetail.host.consent.consent",
