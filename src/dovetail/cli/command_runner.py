@@ -150,7 +150,7 @@ def run_command(
     answers = AnswerProvider(parse_pairs(target_options.answers, "=", "--answer"), progress_bar.clear)
     options = build_client_options(target_options, target) | extra_options
     if target_options.verbose:
-        options.setdefault("on_log", print_log_message)
+        options.setdefault("log_handler", print_log_message)
 
     async def run() -> int | None:
         unopened_client = create_client(target, options, answers)
@@ -196,7 +196,10 @@ def create_client(target: Any, options: dict[str, Any], answers: AnswerProvider 
     It can always be asked, since servers offer other things to clients that cannot.
     """
     answer_provider = answers or AnswerProvider({}, lambda: None)
-    handlers: dict[str, Any] = {"elicit": answer_provider.fill_form, "elicit_url": answer_provider.confirm_url}
+    handlers: dict[str, Any] = {
+        "elicitation_handler": answer_provider.fill_form,
+        "url_elicitation_handler": answer_provider.confirm_url,
+    }
     try:
         return CommandClient(target, **handlers | options)
     except (FileNotFoundError, TypeError, ValueError) as exc:
@@ -206,7 +209,13 @@ def create_client(target: Any, options: dict[str, Any], answers: AnswerProvider 
 def _translate_option(message: str) -> str:
     """An option of the client that is named first, as the one of the command line that sets it."""
     name, separator, rest = message.partition("= ")
-    option_names = {"headers": "--header", "protocol_version": "--protocol-version", "auth": "--auth", "cwd": "--cwd"}
+    option_names = {
+        "headers": "--header",
+        "era": "--era",
+        "protocol_version": "--revision",
+        "auth": "--auth",
+        "cwd": "--cwd",
+    }
     return f"{option_names[name]} {rest}" if separator and name in option_names else translate_options(message)
 
 
@@ -223,7 +232,7 @@ def report_error(exc: MCPError, as_json: bool) -> None:
     )
 
 
-_ERROR_FIELDS = ("server", "step", "revision", "status", "exit_code", "stderr", "hint")
+_ERROR_FIELDS = ("server", "step", "protocol_version", "status_code", "exit_code", "stderr", "hint")
 
 
 def print_log_message(params: LoggingMessageNotificationParams) -> None:

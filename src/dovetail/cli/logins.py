@@ -142,6 +142,6 @@ def create_login_auth(login_method: str, **options: Any) -> Any:
         options["client_secret"] = None  # of another client, in the environment
     if login_method == "device":
         return DeviceLogin(show_code=print_device_code, **options)
-    return OAuth(
-        **{"paste": prompt_for_redirect} if login_method == "paste" else {"open_browser": open_browser}, **options
-    )
+    if login_method == "paste":
+        return OAuth(paste_redirect=prompt_for_redirect, **options)
+    return OAuth(open_browser=open_browser, **options)

@@ -205,7 +205,7 @@ def find_config_entry(target_arg: str) -> Any:
 
 def _build_target(entry: Any) -> Any:
     try:
-        return entry.target()
+        return entry.to_target()
     except KeyError as exc:
         raise click.UsageError(f"{entry.name}: {exc}") from None
 
@@ -265,7 +265,7 @@ def build_client_options(options: TargetOptions, target: Any) -> dict[str, Any]:
     """The options of the client that a command line asks for."""
     from dovetail.protocol.limits import Timeouts
 
-    client_kwargs: dict[str, Any] = {"protocol_version": options.revision or options.era}
+    client_kwargs: dict[str, Any] = {"protocol_version": options.revision, "era": options.era}
     if not options.command:
         client_kwargs["name"] = options.module or options.args[0]
     if options.timeout is not None:

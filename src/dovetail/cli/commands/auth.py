@@ -65,7 +65,7 @@ def login(
     requested_scopes = [*(logins.get_granted_scopes(saved_login) if saved_login is not None else ()), *scopes]
     credentials = {"client_id": client_id, "client_secret": client_secret}
     auth = logins.create_login_auth(
-        login_method or "browser", **credentials, scopes=requested_scopes, timeout=wait, store=store
+        login_method or "browser", **credentials, scopes=requested_scopes, timeout=wait, token_store=store
     )
 
     async def run() -> None:

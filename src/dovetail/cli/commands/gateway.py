@@ -54,7 +54,7 @@ def command(
     mode: GatewayMode = "search" if search else "merged"
     try:
         if http:
-            host.run("http", mode, host=address, port=port, path=path, allow_anonymous=anonymous)
+            host.serve("http", mode, host=address, port=port, path=path, allow_anonymous=anonymous)
         else:
             host.run("stdio", mode)
     except (ValueError, OSError) as exc:

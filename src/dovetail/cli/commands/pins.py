@@ -143,9 +143,8 @@ def _run_with_servers(
                     managed_server for managed_server in managed_servers if managed_server.name not in checked_servers
                 ]
                 for managed_server in unavailable:
-                    output.print_note(
-                        f"{managed_server.name} could not be looked at: {managed_server.last_error or managed_server.state}"
-                    )
+                    reason = managed_server.last_error or managed_server.state
+                    output.print_note(f"{managed_server.name} could not be looked at: {reason}")
                     print_start_hint(managed_server.last_error)
                 return action(host, checked_servers, as_json) or (
                     error_report.EXIT_CONNECT if unavailable else error_report.EXIT_OK

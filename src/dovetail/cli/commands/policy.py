@@ -54,7 +54,7 @@ def explain(
     try:
         loaded_policy = _load_policy(file, admin, project)
         request = _create_request(args, kind, trust, read_only, destructive)
-        request = None if request is None else replace(request, foreign=foreign)
+        request = None if request is None else replace(request, from_project=foreign)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from None
     if request is None:

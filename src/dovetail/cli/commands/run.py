@@ -91,7 +91,7 @@ def command(
             raise click.UsageError("clients of 2024 need sessions, which several workers do not share")
         if sse:
             click.echo("clients of 2024 find it at /sse of the same host", err=True)
-        app.run("http", host=host, port=port, path=path, anonymous=anonymous, reload=reload, **http_options)
+        app.run("http", host=host, port=port, path=path, allow_anonymous=anonymous, reload=reload, **http_options)
     except Exception as exc:
         from dovetail.server.lifespan import print_failure
 

@@ -101,9 +101,11 @@ def _build_rows(host: Host) -> list[dict[str, Any]]:
 
 
 def _get_reason(managed_server: Any) -> str | None:
-    if managed_server.reason is not None:
+    if managed_server.last_error is not None:
         return (
-            str(managed_server.reason.args[0]) if managed_server.reason.args else type(managed_server.reason).__name__
+            str(managed_server.last_error.args[0])
+            if managed_server.last_error.args
+            else type(managed_server.last_error).__name__
         )
     return _TIMEOUT_REASON if managed_server.state == "starting" else None
 
