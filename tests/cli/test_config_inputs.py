@@ -31,7 +31,7 @@ def needing(*names: str) -> dict[str, Any]:
 
 def test_inputs_are_asked_for_once_and_passwords_not_shown(tmp_path: Path, alone: dict[str, str]) -> None:
     path = written(tmp_path, KEY, PLACE, sums=needing("key", "place"), more=needing("key"))
-    with open_terminal(alone, "host", str(path), "--json") as at:
+    with open_terminal(alone, "servers", str(path), "--json") as at:
         at.until_match(r"The key of the sums.*: $")
         at.type("open sesame\n")
         at.wait_for("here, there")
@@ -48,18 +48,18 @@ def test_inputs_are_asked_for_once_and_passwords_not_shown(tmp_path: Path, alone
 
 def test_what_is_not_used_is_not_asked_for(tmp_path: Path, alone: dict[str, str]) -> None:
     path = written(tmp_path, KEY, sums=needing("key"), plain=GOOD, off=needing("key") | {"disabled": True})
-    with open_terminal(alone, "host", str(path), "--server", "plain", "--server", "off") as at:
+    with open_terminal(alone, "servers", str(path), "--server", "plain", "--server", "off") as at:
         at.wait_for("plain")
         said = at.read_rest()
         assert at.process.wait(TIMEOUT_S) == 0
     assert "The key" not in said
     assert "sums" not in said
-    with open_terminal(alone, "host", str(path), "--no-start") as at:
+    with open_terminal(alone, "servers", str(path), "--no-start") as at:
         assert "The key" not in at.read_rest()
 
 
 def test_an_interrupt_at_an_input_ends_the_command(tmp_path: Path, alone: dict[str, str]) -> None:
-    with open_terminal(alone, "host", str(written(tmp_path, KEY, sums=needing("key")))) as at:
+    with open_terminal(alone, "servers", str(written(tmp_path, KEY, sums=needing("key")))) as at:
         at.until_match(r"The key.*: $")
         at.process.send_signal(signal.SIGINT)
         at.read_rest()
@@ -67,7 +67,7 @@ def test_an_interrupt_at_an_input_ends_the_command(tmp_path: Path, alone: dict[s
 
 
 def test_where_nobody_is_nothing_is_asked(run: RunCommand, tmp_path: Path, at_home: dict[str, str]) -> None:
-    said = run("host", written(tmp_path, KEY, sums=needing("key")), stdin="open sesame\n", **at_home)
+    said = run("servers", written(tmp_path, KEY, sums=needing("key")), stdin="open sesame\n", **at_home)
     assert said.code == 3
     assert re.search(r"\bkey\b", said.out)
 
@@ -76,7 +76,7 @@ def test_where_nobody_is_nothing_is_asked(run: RunCommand, tmp_path: Path, at_ho
 
 
 @pytest.mark.parametrize(
-    "words", [("host",), ("gateway",), ("chat", "--model", "ollama:x", "-p", "hi"), ("pins", "check")]
+    "words", [("servers",), ("gateway",), ("chat", "--model", "ollama:x", "-p", "hi"), ("pins", "check")]
 )
 @pytest.mark.parametrize(
     ("content", "said"),
@@ -100,16 +100,16 @@ def test_a_file_without_servers_is_a_wrong_command_line(
 
 def test_an_entry_that_was_dropped_is_no_success(run: RunCommand, tmp_path: Path, at_home: dict[str, str]) -> None:
     path = written(tmp_path, sums=GOOD, odd={"command": 7})
-    said = run("host", path, **at_home)
+    said = run("servers", path, **at_home)
     assert said.code == 6
     assert "ready" in said.out
     assert "odd" in said.err
     (tmp_path / ".mcp.json").write_text("{")
-    assert run("host", "--no-start", cwd=tmp_path, **at_home).code == 6
+    assert run("servers", "--no-start", cwd=tmp_path, **at_home).code == 6
 
 
 def test_a_configuration_that_is_empty_is_no_mistake(run: RunCommand, tmp_path: Path, at_home: dict[str, str]) -> None:
-    assert run("host", written(tmp_path), "--json", **at_home).check_success().json == []
+    assert run("servers", written(tmp_path), "--json", **at_home).check_success().json == []
 
 
 # Servers of the folder one is in
@@ -119,7 +119,7 @@ def test_what_to_do_about_servers_nobody_could_be_asked_about(
     run: RunCommand, tmp_path: Path, at_home: dict[str, str]
 ) -> None:
     written(tmp_path, sums=GOOD, name=".mcp.json")
-    said = run("host", cwd=tmp_path, **at_home)
+    said = run("servers", cwd=tmp_path, **at_home)
     assert said.code == 3
     assert re.search("file.*server.start.*--policy", said.err)
     gateway = (sys.executable, "-m", "dovetail", "gateway")

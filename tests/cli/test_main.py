@@ -60,7 +60,7 @@ def test_nothing_said_is_a_wish_for_help(run: RunCommand) -> None:
         (["lint", SAMPLE_SERVER, "surplus"], "surplus"),
         (["doctor", SAMPLE_SERVER, "surplus"], "surplus"),
         (["run", SAMPLE_SERVER, "surplus"], "surplus"),
-        (["export", SAMPLE_SERVER, "surplus", "--to", "cursor"], "surplus"),
+        (["install", SAMPLE_SERVER, "surplus", "--to", "cursor"], "surplus"),
         (["record", SAMPLE_SERVER, "surplus", "-o", "x.jsonl"], "surplus"),
         (["auth", "status", "http://127.0.0.1:1/", "surplus"], "surplus"),
         (["list", "--era", "handshake", "--revision", "2026-07-28", "--", "true"], "2026-07-28"),

@@ -76,15 +76,18 @@ def test_what_was_said_is_remembered(complete: Complete, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("shell", SCRIPTS)
 def test_the_scripts_are_ones_their_shell_takes(run: RunCommand, shell: str) -> None:
-    script = run("completion", shell).check_success().out
+    script = run("shell-completion", shell).check_success().out
     assert "_DOVETAIL_COMPLETE" in script
-    assert run("completion", "cmd").code == 2
+    assert run("shell-completion", "cmd").code == 2
 
 
 SHELLS = {  # how each is started without its user's settings, and told of the completion
-    "bash": (["--norc", "--noprofile", "-i"], 'eval "$(dovetail completion bash)"'),
-    "zsh": (["-f", "-i"], 'autoload -U compinit; compinit -D -u; eval "$(dovetail completion zsh)"'),
-    "fish": (["--no-config", "-i", "-C", 'function fish_prompt; echo "> "; end'], "dovetail completion fish | source"),
+    "bash": (["--norc", "--noprofile", "-i"], 'eval "$(dovetail shell-completion bash)"'),
+    "zsh": (["-f", "-i"], 'autoload -U compinit; compinit -D -u; eval "$(dovetail shell-completion zsh)"'),
+    "fish": (
+        ["--no-config", "-i", "-C", 'function fish_prompt; echo "> "; end'],
+        "dovetail shell-completion fish | source",
+    ),
 }
 
 

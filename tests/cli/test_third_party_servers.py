@@ -113,8 +113,8 @@ def test_listening(far: str, tmp_path: Path, environment: dict[str, str]) -> Non
 
 def test_over_stdio(run: RunCommand, everything: list[str]) -> None:
     assert "5" in run("call", "get-sum", "a=2", "b=3", "--", *OURS, "dev", "--", *everything).check_success().out
-    export = run("export", "--name", "everything", "--", *everything).check_success()
-    assert export.json["mcpServers"]["everything"]["command"] == everything[0]
+    printed = run("install", "--print", "--to", "mcp.json", "--name", "everything", "--", *everything).check_success()
+    assert printed.json["mcpServers"]["everything"]["command"] == everything[0]
 
 
 def test_time(run: RunCommand, clock: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import os
 import sys
 from importlib import import_module
@@ -11,90 +12,91 @@ import click
 
 from dovetail.version import VERSION
 
-# Each command with its line of help, so that the list needs no module of theirs.
+# The help text of each command is repeated here, so that `dovetail --help` does not import the commands.
 COMMAND_GROUPS = {
-    "Servers of your own": {
-        "new": "Write a new server, with a test.",
-        "run": "Serve a server: over stdio, or with --http, --sse.",
-        "dev": "Serve a server while you write it: it starts anew, its client stays.",
-        "install": "Write a server into the configuration of a host.",
-        "export": "Print a server as an entry of a host's configuration.",
+    "Write a server": {
+        "new": "Create a server and a test for it.",
+        "run": "Run a server over stdio or HTTP.",
+        "dev": "Run a server and restart it when files change.",
+        "install": "Add a server to the configuration of a host.",
     },
-    "Any server": {
-        "list": "List what a server offers, or the servers that are configured.",
+    "Use a server": {
+        "list": "List tools, resources and prompts of a server.",
         "call": "Call a tool.",
         "read": "Read a resource.",
-        "prompt": "Fill in a prompt.",
-        "complete": "Ask for suggestions for an argument.",
-        "listen": "Show changes as they happen.",
-        "info": "Show who a server is, what it speaks and what it can do.",
-        "ping": "Ask a server for a sign of life.",
-        "auth": "Log in at a server, see which logins are kept, log out.",
+        "prompt": "Get a prompt.",
+        "complete": "Complete an argument of a prompt or template.",
+        "listen": "Print change notifications as they arrive.",
+        "info": "Show name, version and capabilities of a server.",
+        "ping": "Measure the response time of a server.",
+        "auth": "Manage logins.",
     },
-    "What is wrong with it": {
-        "doctor": "Look at a server step by step, each failure with its fix.",
-        "lint": "Look for what hosts and models may stumble over, and what tools cost.",
-        "conformance": "Run the official conformance suite against a server.",
-        "bench": "Put a server under load for a moment, and tell how it fared.",
+    "Check a server": {
+        "doctor": "Diagnose a server step by step.",
+        "lint": "Check tool schemas and descriptions.",
+        "conformance": "Run the official conformance suite.",
+        "bench": "Run a short load test against a server.",
     },
-    "Recordings": {
-        "record": "Record what a server offers, and how it answers.",
-        "tap": "Sit between a host and a server, and record what they say.",
-        "replay": "Ask a server again what a recording asked, and compare.",
-        "mock": "Serve a recording as if it were the server.",
-        "diff": "Compare what two servers, or recordings, offer.",
+    "Record and replay": {
+        "record": "Record a session with a server.",
+        "tap": "Record traffic between a host and a server.",
+        "replay": "Replay a recording and compare the responses.",
+        "mock": "Serve a recording as a mock server.",
+        "diff": "Compare two servers or recordings.",
     },
     "Many servers": {
-        "host": "Show all configured servers: their state, and what they offer.",
+        "servers": "Show the status of all configured servers.",
         "gateway": "Serve all configured servers as one.",
-        "chat": "Talk to a model that uses all configured servers.",
-        "policy": "Ask a policy what it says, and why.",
-        "pins": "See which definitions were agreed to, and what changed since.",
+        "chat": "Chat with a model that uses your servers.",
+        "policy": "Inspect a policy.",
+        "pins": "Manage pinned tool definitions.",
     },
-    "Your shell": {
-        "completion": "Print a script that completes commands, targets, tools and arguments.",
+    "Shell": {
+        "shell-completion": "Print a shell completion script.",
     },
 }
 COMMAND_SUMMARIES = {name: summary for group in COMMAND_GROUPS.values() for name, summary in group.items()}
 
 
-# Commands whose module has another name.
-_MODULES = {"completion": "shell_completion", "host": "servers"}
+_add_help_option = click.help_option("-h", "--help", help="Show this help.")
 
 
+@functools.cache
 def load_command(name: str) -> click.Command:
     """Import the module of a command and return the command."""
-    module = _MODULES.get(name, name)
-    command: click.Command = import_module(f"dovetail.cli.commands.{module}").command
+    command: click.Command = import_module(f"dovetail.cli.commands.{name.replace('-', '_')}").command
+    subcommands = command.commands.values() if isinstance(command, click.Group) else ()
+    for documented_command in (command, *subcommands):
+        _add_help_option(documented_command)
     return command
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are modules of `cli.commands`."""
+    """A group that imports the module of a command when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All of them, in the order they are told."""
+        """Return the names of all commands, in the order of the help."""
         return [*COMMAND_SUMMARIES]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of this name."""
+        """Return the command with this name."""
         if cmd_name not in COMMAND_SUMMARIES:
             return None
         return load_command(cmd_name)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Help with a name that is almost right."""
+        """Find the command, or suggest a similar name."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as exc:
             from dovetail.cli.tool_arguments import suggest_names
 
             raise click.UsageError(
-                f"There is no command {args[0]!r}.{suggest_names(args[0], COMMAND_SUMMARIES)}", ctx
+                f"unknown command {args[0]!r}.{suggest_names(args[0], COMMAND_SUMMARIES)}", ctx
             ) from exc
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list, from the table above: no module is loaded for it."""
+        """Write the list of commands without importing them."""
         for title, group in COMMAND_GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([*group.items()])
@@ -102,15 +104,16 @@ class LazyGroup(click.Group):
 
 @click.group(
     cls=LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"max_content_width": 100},
     epilog=(
-        "TARGET is a file (server.py, server.py:app, a recording.jsonl, mcp.json:name), -m MODULE, a URL, a name from "
-        "the configuration of a known host, or, last on the line, -- and a command."
+        "TARGET is a file (server.py, server.py:app, recording.jsonl, mcp.json:name), -m MODULE, a URL, the name of a "
+        "server in the configuration of a host, or -- COMMAND at the end of the line."
     ),
 )
-@click.version_option(VERSION, "-V", "--version", prog_name="dovetail")
+@click.version_option(VERSION, "-V", "--version", prog_name="dovetail", help="Show the version.")
+@_add_help_option
 def cli() -> None:
-    """The Model Context Protocol at the command line."""
+    """Work with Model Context Protocol servers."""
 
 
 def _split_target_command(args: list[str]) -> tuple[list[str], list[str]]:

@@ -163,7 +163,7 @@ async def _run_slash_command(agent: Agent, message: str) -> str:
                 (managed_server.name, managed_server.state, str(managed_server.last_error or managed_server.source))
                 for managed_server in host.servers
             ]
-            return output.format_table(rows, ("server", "state", "from, or what is wrong")) or "no servers"
+            return output.format_table(rows, ("server", "state", "source or error")) or "no servers"
         case "/policy":
             server, _, tool = argument.strip().partition(".")
             return output.escape_text(host.policy.explain(PolicyRequest(server=server, tool=tool) if server else None))

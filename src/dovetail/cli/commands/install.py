@@ -1,4 +1,4 @@
-"""`dovetail install`: a server written into the configuration of a host."""
+"""`dovetail install`: add a server to the configuration of a host."""
 
 from typing import Any
 
@@ -11,33 +11,40 @@ from dovetail.terminal import output
 
 @click.command("install")
 @target_options(connection=CONFIG_OPTIONS, session=())
-@click.option("--to", "host", type=click.Choice([*HOST_FORMATS]), required=True, help="For whom.")
-@click.option("--name", help="What the server is called there.")
-@click.option("--project", is_flag=True, help="For this folder only, where the host has such a file.")
-@click.option("--force", is_flag=True, help="Take the place of another server of this name.")
+@click.option("--to", "host", type=click.Choice([*HOST_FORMATS]), required=True, help="Host to configure.")
+@click.option("--name", help="Name of the server in the configuration.")
+@click.option("--project", is_flag=True, help="Write the project configuration of the host.")
+@click.option("--force", is_flag=True, help="Replace an existing entry.")
+@click.option("--print", "should_print", is_flag=True, help="Print the configuration instead of writing it.")
 @click.pass_context
-def command(ctx: click.Context, host: str, name: str | None, project: bool, force: bool, **params: Any) -> int:
-    """Write a server into the configuration of a host.
+def command(
+    ctx: click.Context, host: str, name: str | None, project: bool, force: bool, should_print: bool, **params: Any
+) -> int:
+    """Add a server to the configuration of a host.
 
-    One entry is added, everything else in the file stays as it is. Programs are named by where they are, since hosts
-    look elsewhere; --env NAME alone is written as a reference to the variable where the host knows such.
+    Adds one entry and keeps the rest of the file as it is. Programs are written with their full path, because a host
+    may have another PATH. --env NAME without a value becomes a reference to the variable, if the host supports it.
 
     \b
     dovetail install server.py --to claude-desktop
     dovetail install https://example.com/mcp --to vscode --project --name docs
     dovetail install --to cursor -e API_KEY -- npx -y some-server
+    dovetail install server.py --to mcp.json --print
     """
     only_project = HOST_FORMATS[host].user_file is None
     try:
         entry = create_config_entry(read_target_options(ctx, **params), name, host)
+        if should_print:
+            click.echo(format_document(host, entry), nl=False)
+            return 0
         path = get_config_path(host, "project" if project or only_project else "user")
         try:
             add_entry(host, path, entry, replace=force)
         except ValueError as exc:
-            output.print_note(f"what it would have been:\n{format_document(host, entry)}")
+            output.print_note(f"entry to add by hand:\n{format_document(host, entry)}")
             raise click.UsageError(f"{path}: {exc}") from None
     except ValueError as exc:
         raise click.UsageError(str(exc)) from None
-    click.echo(f"{HOST_FORMATS[host].title} now has the server {entry.name}, in {path}")
-    output.print_note("restart it, or let it look again, to see the server")
+    click.echo(f"added {entry.name} to {HOST_FORMATS[host].title}: {path}")
+    output.print_note(f"restart {HOST_FORMATS[host].title} to use the server")
     return 0

@@ -125,7 +125,7 @@ def _print_configured_servers(options: TargetOptions) -> int:
         click.echo(output.format_json(servers))
     else:
         rows = [(str(server["name"]), str(server["source"]), str(server["target"])) for server in servers]
-        click.echo(output.format_table(rows, ("server", "configured in", "target")) or "no server is configured")
+        click.echo(output.format_table(rows, ("server", "configured in", "target")) or "no servers are configured")
     for problem in problems:
         output.print_note(f"{problem.path}: {problem.message}")
     return 0

@@ -1,4 +1,4 @@
-"""`dovetail pins`: the definitions of tools that were agreed to, and what became of them."""
+"""`dovetail pins`: list, check, accept and remove pinned tool definitions."""
 
 import time
 from collections.abc import Callable
@@ -16,22 +16,22 @@ from dovetail.schemas.definition_changes import format_changes
 from dovetail.terminal import output
 from dovetail.terminal.line_reader import LineReader
 
-_NO_SERVER_MESSAGE = "no server could be looked at"
+_NO_SERVER_MESSAGE = "no server could be checked"
 _JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
 @click.group("pins")
 def command() -> None:
-    """See which definitions of tools were agreed to, compare them with what servers offer now, agree to new ones.
+    """Manage pinned tool definitions.
 
-    A host remembers the definition of every tool it used, and asks before one that has changed is used again.
+    A host pins the definition of every tool it uses, and asks before it uses a tool whose definition has changed.
     """
 
 
 @command.command("list")
 @_JSON_OPTION
 def list_pins(as_json: bool) -> int:
-    """List the definitions that were agreed to."""
+    """List pinned definitions."""
     pins = PinStore(get_data_file("pins.json")).list()
     if as_json:
         click.echo(output.format_json(pins))
@@ -40,7 +40,7 @@ def list_pins(as_json: bool) -> int:
         (pin.server, pin.name, time.strftime("%Y-%m-%d", time.localtime(pin.pinned_at)), pin.fingerprint)
         for pin in pins
     ]
-    click.echo(output.format_table(rows, ("server", "tool", "since", "fingerprint")) or "nothing was agreed to yet")
+    click.echo(output.format_table(rows, ("server", "tool", "pinned", "fingerprint")) or "no pins")
     return error_report.EXIT_OK
 
 
@@ -49,7 +49,9 @@ def list_pins(as_json: bool) -> int:
 @click.option("--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for all of them.")
 @_JSON_OPTION
 def check_pins(files: tuple[str, ...], policy: str | None, journal: str | None, **params: Any) -> int:
-    """Compare what servers offer now with what was agreed to; exits with 6 if something changed.
+    """Compare current definitions with the pins.
+
+    Exits with 6 if a definition has changed.
 
     \b
     dovetail pins check mcp.json
@@ -76,35 +78,35 @@ def check_pins(files: tuple[str, ...], policy: str | None, journal: str | None, 
     return _run_with_servers(files, policy, journal, report_changes, **params)
 
 
-@command.command("keep")
+@command.command("accept")
 @host_options
 @click.option("--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for all of them.")
 @_JSON_OPTION
 def accept_definitions(files: tuple[str, ...], policy: str | None, journal: str | None, **params: Any) -> int:
-    """Agree to the definitions as servers offer them now.
+    """Pin the current definitions.
 
     \b
-    dovetail pins keep mcp.json --server github
+    dovetail pins accept mcp.json --server github
     """
 
     def accept(host: Host, checked_servers: dict[str, ManagedServer], as_json: bool) -> int:
         for name, managed_server in checked_servers.items():
             host.desk.pins.accept(name, managed_server.identity, managed_server.known["tool"].values())
         counts = {name: len(managed_server.known["tool"]) for name, managed_server in checked_servers.items()}
-        rows = [f"{name}: {count} agreed to" for name, count in counts.items()]
+        rows = [f"{name}: {_format_count(count)} pinned" for name, count in counts.items()]
         click.echo(output.format_json(counts) if as_json else "\n".join(rows) or _NO_SERVER_MESSAGE)
         return error_report.EXIT_OK
 
     return _run_with_servers(files, policy, journal, accept, **params)
 
 
-@command.command("forget")
+@command.command("remove")
 @click.argument("server")
 @click.argument("tool", required=False)
 def remove_pins(server: str, tool: str | None) -> int:
-    """Forget what was agreed to, of a server or of one of its tools."""
+    """Remove pins of a server or a tool."""
     count = PinStore(get_data_file("pins.json")).remove(server=server, name=tool)
-    click.echo(f"{count} forgotten")
+    click.echo(f"{_format_count(count)} removed")
     return error_report.EXIT_OK if count else error_report.EXIT_USAGE
 
 
@@ -118,7 +120,7 @@ def _run_with_servers(
     timeout: float,
     as_json: bool,
 ) -> int:
-    """Do something with the servers that say what they offer; the others are named."""
+    """Start the servers and run an action with those that list their tools. Report the others."""
     keyboard = LineReader()
     options: dict[str, Any] = {
         "consent": create_consent(keyboard),
@@ -144,7 +146,7 @@ def _run_with_servers(
                 ]
                 for managed_server in unavailable:
                     reason = managed_server.last_error or managed_server.state
-                    output.print_note(f"{managed_server.name} could not be looked at: {reason}")
+                    output.print_note(f"{managed_server.name} could not be checked: {reason}")
                     print_start_hint(managed_server.last_error)
                 return action(host, checked_servers, as_json) or (
                     error_report.EXIT_CONNECT if unavailable else error_report.EXIT_OK
@@ -152,6 +154,10 @@ def _run_with_servers(
 
     with LogPrinter(False):
         return run_to_exit_code(run, as_json)
+
+
+def _format_count(count: int) -> str:
+    return f"{count} {'definition' if count == 1 else 'definitions'}"
 
 
 def _summarize_comparison(comparison: PinComparison) -> dict[str, Any]:
@@ -165,9 +171,9 @@ def _summarize_comparison(comparison: PinComparison) -> dict[str, Any]:
 def _format_comparisons(comparisons: dict[str, PinComparison]) -> list[str]:
     rows: list[str] = []
     for name, comparison in comparisons.items():
-        rows += [f"{name}: as agreed to"] if comparison.same else []
-        rows += [f"{name}.{output.escape_line(definition.name)}: new, never agreed to" for definition in comparison.new]
-        rows += [f"{name}.{output.escape_line(pin.name)}: gone" for pin in comparison.gone]
+        rows += [f"{name}: unchanged"] if comparison.same else []
+        rows += [f"{name}.{output.escape_line(definition.name)}: new, not pinned" for definition in comparison.new]
+        rows += [f"{name}.{output.escape_line(pin.name)}: removed" for pin in comparison.gone]
         for change in comparison.changed:
             rows += [f"{name}.{output.escape_line(change.pin.name)}: changed", format_changes(change.differences)]
     return rows or [_NO_SERVER_MESSAGE]

@@ -1,4 +1,4 @@
-"""`dovetail host`: all servers of a configuration at a glance: what state they are in, what they offer and cost."""
+"""`dovetail servers`: the state of all configured servers, and how many tools and tokens each has."""
 
 import asyncio
 from collections import Counter
@@ -18,7 +18,7 @@ from dovetail.terminal.line_reader import LineReader
 _TIMEOUT_REASON = "not ready in time"
 
 
-@click.command("host")
+@click.command("servers")
 @host_options
 @click.option("--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for all of them.")
 @click.option("--no-start", is_flag=True, help="Start nothing, show what is configured.")
@@ -34,14 +34,14 @@ def command(
     as_json: bool,
     verbose: bool,
 ) -> int:
-    """Show all servers of some configuration files, or of all that are found: their state, and what they offer.
+    """Show the status of all configured servers.
 
-    They are started, all at once, and stopped again. Exits with 3 if one is not ready, with 4 if one wants a login,
-    with 6 if something in the files cannot be read.
+    Starts the servers of these configuration files, or of all files found, and stops them again. Exits with 3 if a
+    server is not ready, with 4 if a server needs a login, and with 6 if a file has errors.
 
     \b
-    dovetail host
-    dovetail host mcp.json --policy policy.toml
+    dovetail servers
+    dovetail servers mcp.json --policy policy.toml
     """
     keyboard = LineReader()
     options: dict[str, Any] = {
@@ -94,7 +94,7 @@ def _build_rows(host: Host) -> list[dict[str, Any]]:
             ),
             "prompts": sum(item.server == managed_server.name for item in catalog.prompts),
             "source": managed_server.source,
-            "reason": _get_reason(managed_server),
+            "last_error": _get_reason(managed_server),
         }
         for managed_server in host.servers
     ]
@@ -112,18 +112,18 @@ def _get_reason(managed_server: Any) -> str | None:
 
 def _format_rows(rows: list[dict[str, Any]]) -> str:
     if not rows:
-        return "no server is configured"
+        return "no servers are configured"
     cells = [
         (
             row["name"],
             row["state"],
             *(str(row[column] or "") for column in ("tools", "tokens", "resources", "prompts")),
-            row["reason"] or row["source"],
+            row["last_error"] or row["source"],
         )
         for row in rows
     ]
     return output.format_table(
-        cells, ("server", "state", "tools", "tokens", "resources", "prompts", "from, or what is wrong")
+        cells, ("server", "state", "tools", "tokens", "resources", "prompts", "source or error")
     )
 
 

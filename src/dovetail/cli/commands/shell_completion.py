@@ -1,4 +1,4 @@
-"""`dovetail completion`: the script with which a shell asks what a word may become."""
+"""`dovetail shell-completion`: print the completion script for a shell."""
 
 import click
 
@@ -34,18 +34,18 @@ complete -c dovetail -f -a '(__dovetail)'
 SCRIPTS = {"bash": _BASH_SCRIPT, "zsh": _ZSH_SCRIPT, "fish": _FISH_SCRIPT}
 
 
-@click.command("completion")
+@click.command("shell-completion")
 @click.argument("shell", type=click.Choice([*SCRIPTS]))
 def command(shell: str) -> int:
-    """Print a script for a shell that completes commands, options, targets, and what a target offers.
+    """Print a shell completion script.
 
-    To know the tools of a target, and their arguments, it is started or called when you press the key; what it said is
-    remembered for a minute.
+    The script completes commands, options, targets, and the tools of a target with their arguments. To list the tools,
+    it starts or calls the target when you press Tab, and remembers them for a minute.
 
     \b
-    eval "$(dovetail completion bash)"                                   in ~/.bashrc
-    eval "$(dovetail completion zsh)"                                    in ~/.zshrc
-    dovetail completion fish > ~/.config/fish/completions/dovetail.fish
+    eval "$(dovetail shell-completion bash)"                                   in ~/.bashrc
+    eval "$(dovetail shell-completion zsh)"                                    in ~/.zshrc
+    dovetail shell-completion fish > ~/.config/fish/completions/dovetail.fish
     """
     click.echo(SCRIPTS[shell], nl=False)
     return 0
