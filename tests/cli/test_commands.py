@@ -75,11 +75,14 @@ def test_what_a_server_writes_on_stderr_is_shown_escaped_and_only_when_wanted(ru
 
 @pytest.mark.parametrize("era", ["stateless", "handshake"])
 def test_a_question_without_anybody_there_exits_with_8_at_once(run: RunCommand, url: str, era: str) -> None:
-    said = run("call", url, "book", "flight=X", "--era", era)
+    said = run("call", url, "book", "flight=X", "--protocol-version", era)
     assert said.code == 8
     assert "Which row\\x1b[2J?" in said.err
     assert "--answer" in said.err
-    assert run("call", url, "book", "flight=X", "--era", era, "-a", "value=7").check_success().out == "X in row 7\n"
+    assert (
+        run("call", url, "book", "flight=X", "--protocol-version", era, "-a", "value=7").check_success().out
+        == "X in row 7\n"
+    )
 
 
 def test_read(run: RunCommand, url: str, environment: dict[str, str]) -> None:
@@ -107,9 +110,9 @@ def test_info(run: RunCommand, url: str) -> None:
     said = run("info", url).check_success().out
     assert "served" in said
     assert "For tests.\\x1b[2J" in said
-    assert "2026-07-28" in run("info", url, "--json").check_success().json["supported"]
-    older = run("info", url, "--revision", "2025-06-18", "--json").check_success()
-    assert older.json["revision"] == "2025-06-18"
+    assert "2026-07-28" in run("info", url, "--json").check_success().json["supported_versions"]
+    older = run("info", url, "--protocol-version", "2025-06-18", "--json").check_success()
+    assert older.json["protocol_version"] == "2025-06-18"
 
 
 def test_ping(run: RunCommand, url: str) -> None:
@@ -167,7 +170,7 @@ def test_a_server_that_breaks_the_contract_exits_with_6(run: RunCommand, tmp_pat
         "    print(json.dumps(answer), flush=True)\n",
         encoding="utf-8",
     )
-    assert run("info", "--era", "stateless", "--", sys.executable, program).code == 6
+    assert run("info", "--protocol-version", "stateless", "--", sys.executable, program).code == 6
 
 
 def test_a_server_that_wants_a_login_exits_with_4_and_says_how(run: RunCommand, environment: dict[str, str]) -> None:

@@ -59,7 +59,11 @@ def server(tmp_path: Path) -> Path:
         (["call", "{server}", "think"], {}, "--model"),
         (["call", "{server}", "where"], {}, "roots="),
         (["call", "{server}", "die"], {}, ""),
-        (["info", "--era", "stateless", "--", sys.executable, "-c", HANDSHAKE_ONLY], {}, "--protocol-version"),
+        (
+            ["info", "--protocol-version", "stateless", "--", sys.executable, "-c", HANDSHAKE_ONLY],
+            {},
+            "--protocol-version",
+        ),
         (["info", "--", sys.executable, "-c", NEEDS_VARIABLE], {}, "--env WANTED="),
         (["info", "--", sys.executable, "-c", NEEDS_VARIABLE], {"WANTED": "x"}, "--env WANTED"),
     ],

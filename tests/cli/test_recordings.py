@@ -20,7 +20,7 @@ def recording(request: pytest.FixtureRequest, run: RunCommand, tmp_path_factory:
     path = tmp_path_factory.mktemp("recordings") / f"{request.param}.jsonl"
     steps = [word for step in STEPS for word in ("--do", step)]
     path.write_text("of before", encoding="utf-8")
-    words = ("record", SAMPLE_SERVER, "-o", path, *steps, "--era", request.param, "-a", "value=3")
+    words = ("record", SAMPLE_SERVER, "-o", path, *steps, "--protocol-version", request.param, "-a", "value=3")
     assert run(*words).code == 2
     assert path.read_text(encoding="utf-8") == "of before"
     said = run(*words, "--force").check_success()
@@ -36,7 +36,7 @@ def test_a_recording_stands_for_the_server(run: RunCommand, recording: Path) -> 
     other = run("call", recording, "add", "a=2")
     assert other.code == 5
     assert "tools/call add" in other.err
-    older = run("info", recording, "--revision", "2025-03-26", "--json").check_success()
+    older = run("info", recording, "--protocol-version", "2025-03-26", "--json").check_success()
     assert older.json["name"] == "served"
 
 
@@ -147,7 +147,7 @@ def test_tap_before_a_url(run: RunCommand, url: str, environment: dict[str, str]
     path = tmp_path / "far.jsonl"
     with ServerProcess([*OURS, "tap", url, "-o", str(path)], environment) as here:
         assert run("call", here, "count", "to=2").check_success().out == "counted to 2\n"
-        assert run("call", here, "add", "a=1", "--era", "handshake").check_success().out == "2\n"
+        assert run("call", here, "add", "a=1", "--protocol-version", "handshake").check_success().out == "2\n"
     text = path.read_text(encoding="utf-8")
     assert '"notifications/progress"' in text
     assert '"initialize"' in text

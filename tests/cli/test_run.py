@@ -23,8 +23,8 @@ def test_over_http(run: RunCommand, environment: dict[str, str]) -> None:
 
 def test_for_clients_of_2024(run: RunCommand, environment: dict[str, str]) -> None:
     with ServerProcess([*OURS, "run", str(SAMPLE_SERVER), "--sse", "--port", "0"], environment) as url:
-        old = run("info", url.replace("/mcp", "/sse"), "--revision", "2024-11-05", "--json")
-        assert old.check_success().json["revision"] == "2024-11-05"
+        old = run("info", url.replace("/mcp", "/sse"), "--protocol-version", "2024-11-05", "--json")
+        assert old.check_success().json["protocol_version"] == "2024-11-05"
 
 
 def test_with_workers(run: RunCommand, environment: dict[str, str]) -> None:

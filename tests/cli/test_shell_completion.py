@@ -31,8 +31,8 @@ def complete(run: RunCommand) -> Complete:
 def test_commands_and_options(complete: Complete) -> None:
     assert complete("dovetail re") == ["read", "record", "replay"]
     assert complete("dovetail auth l") == ["login", "logout"]
-    assert "--revision" in complete("dovetail call --r")
-    assert complete("dovetail call --era h") == ["handshake"]
+    assert complete("dovetail call --p") == ["--protocol-version"]
+    assert complete("dovetail lint --rules openai-s") == ["openai-strict"]
     assert complete("dovetail nothing ") == []
 
 

@@ -39,7 +39,7 @@ def test_a_wrong_choice_is_told(url: str, environment: dict[str, str]) -> None:
 
 
 def test_a_question_may_be_declined(url: str, environment: dict[str, str]) -> None:
-    with open_terminal(environment, "call", url, "book", "flight=X", "--era", "handshake") as at:
+    with open_terminal(environment, "call", url, "book", "flight=X", "--protocol-version", "handshake") as at:
         at.wait_for(": ")
         at.type("7\n")
         at.wait_for("[Y/n]")
@@ -49,7 +49,7 @@ def test_a_question_may_be_declined(url: str, environment: dict[str, str]) -> No
 
 
 def test_nothing_more_to_say_is_a_no(url: str, environment: dict[str, str]) -> None:
-    with open_terminal(environment, "call", url, "book", "flight=X", "--era", "handshake") as at:
+    with open_terminal(environment, "call", url, "book", "flight=X", "--protocol-version", "handshake") as at:
         at.wait_for(": ")
         at.type("\x04")
         at.read_rest()

@@ -56,7 +56,7 @@ def test_asking(run: RunCommand, far: str) -> None:
     assert run("prompt", far, "simple-prompt").check_success().out.startswith("user: ")
     assert run("read", far, TEXT).check_success().out
     assert run("complete", far, "completable-prompt", "department=E").check_success().out == "Engineering\n"
-    assert run("info", far, "--json").check_success().json["revision"] == "2025-11-25"
+    assert run("info", far, "--json").check_success().json["protocol_version"] == "2025-11-25"
     assert "2025-11-25" in run("ping", far).check_success().out
     assert run("call", far, "get-sum", "a=two").code == 2
 

@@ -99,7 +99,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[str]], li
     def write(given: list[str]) -> list[str]:
         path = tmp_path_factory.mktemp("schemas") / "odd_server.py"
         path.write_text(SERVER.format(schemas=given), encoding="utf-8")
-        return ["--era", "handshake", "--", sys.executable, str(path)]
+        return ["--protocol-version", "handshake", "--", sys.executable, str(path)]
 
     return write
 

@@ -211,8 +211,7 @@ def _translate_option(message: str) -> str:
     name, separator, rest = message.partition("= ")
     option_names = {
         "headers": "--header",
-        "era": "--era",
-        "protocol_version": "--revision",
+        "protocol_version": "--protocol-version",
         "auth": "--auth",
         "cwd": "--cwd",
     }

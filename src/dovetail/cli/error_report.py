@@ -1,4 +1,4 @@
-"""What the exit status says, and which one an error means."""
+"""Exit codes, and hints that name options of the command line."""
 
 import re
 from typing import Any, Final
@@ -13,9 +13,11 @@ from dovetail.errors import (
     NotFound,
     NotMCPServer,
     NotSupported,
+    OutcomeUnknown,
     PolicyError,
     ProcessStartError,
     RemoteError,
+    RequestTimeout,
     TransportError,
     Unauthorized,
     VersionNegotiationError,
@@ -47,7 +49,7 @@ EXIT_CODE_DESCRIPTIONS: Final = {
 
 
 def get_exit_code(exc: MCPError) -> int:
-    """The exit status of an error."""
+    """Return the exit code of an error."""
     match exc:
         case NotFound() | NotSupported():
             return EXIT_USAGE
@@ -68,56 +70,57 @@ def get_exit_code(exc: MCPError) -> int:
 
 
 def _needs_client_capability(data: Any) -> bool:
-    """Whether a server wanted to ask what this client cannot be asked; old revisions have no code for it."""
+    """Return whether the server needs a capability of the client. Old versions have no error code for this."""
     return isinstance(data, dict) and "requiredCapabilities" in data
 
 
-_LOGIN_HINT: Final = "dovetail auth login, with the same target"
+_LOGIN_HINT: Final = "run `dovetail auth login` with the same target"
+_TOKEN_HINT: Final = f"{_LOGIN_HINT}, or pass --auth TOKEN"
 _SCOPE_PATTERN: Final = re.compile(r'\bscope="([^"\\]*)"')
 _TRANSLATIONS: Final = tuple(
-    (re.compile(pattern), instead)
-    for pattern, instead in (
-        (r"call_tool\(\.\.\., timeout=seconds\) gives it longer, and .*", "--timeout SECONDS gives it longer"),
-        (r", or use call_tool\(\.\.\., retry=True\) if it may run twice", ""),
-        (r"Timeouts\(request=\.\.\.\) gives it longer", "--timeout SECONDS gives it longer"),
-        (r"pass timeout=Timeouts\(\w+=\.\.\.\)", "pass --timeout SECONDS"),
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
         (r"inherit_env=\['(\w+)'\]", r"--env \1"),
         (r"env=\{'(\w+)': \.\.\.\}", r"--env \1=VALUE"),
-        (r"pass protocol_version=['\"]([\w.-]+)['\"]", r"pass --protocol-version \1"),
-        (r"\bprotocol_version=(?!\w)", "--protocol-version"),
-        (r"pass auth=OAuth\(client_id=\.\.\.\)", "give --client-id to dovetail auth login"),
-        (r"get a fresh token, or log in: auth=\"oauth\"", f"{_LOGIN_HINT}; or --auth TOKEN"),
-        (r"give auth=", "give --auth"),
-        (r"pass paste=", "log in with --paste"),
+        (r"\bprotocol_version='([\w.-]+)'", r"--protocol-version \1"),
+        (r"\b(?:era= and )?protocol_version=(?!\w)", "--protocol-version"),
+        (r"^protocol_version must", "--protocol-version must"),
+        (r"pass auth=OAuth\(client_id=\.\.\.\)", "pass --client-id to `dovetail auth login`"),
+        (r"\bauth=(?:\"oauth\"|BearerAuth\([^)]*\))?(?!\w)", "--auth"),
+        (r"pass paste(?:_redirect)?=", "log in with --paste"),
         (r"pass it with its issuer=", "log in with --client-id"),
-        (r"give it auth=, or pass anonymous=True", "give it auth= in its file, or pass --anonymous"),
-        (r"you learn by list_.*", "you learn by dovetail list, with the same target"),
-        (r"give the client a handler for it: sample=", "dovetail chat has a model: --model"),
-        (r"give the client a handler for it: roots=", "give them in a program of your own: Client(roots=[…])"),
-        (r"^raise ClientLimits\(.*", ""),  # which no option does
+        (r"give the client a handler for it: sampl\w+=", "use `dovetail chat --model MODEL`"),
+        (r"give the client a handler for it: roots=", "write a program that passes roots= to Client"),
+        (r"^raise ClientLimits\(.*", ""),  # no option of the command line sets limits
     )
 )
 
 
 def translate_options(message: str) -> str:
-    """Words of the library as somebody at the command line can follow them."""
+    """Replace options of Python functions by options of the command line."""
     for pattern, replacement in _TRANSLATIONS:
         message = pattern.sub(replacement, message)
     return message
 
 
 def translate_error(exc: MCPError) -> None:
-    """Let an error say what to try here."""
-    challenge = getattr(exc, "challenge", None) or ""
-    scope_match = _SCOPE_PATTERN.search(challenge)
-    if isinstance(exc, Forbidden) and "insufficient_scope" in challenge:
-        scope_options = (
-            "".join(f" --scope {scope}" for scope in scope_match[1].split()) if scope_match else " --scope S"
-        )
-        exc.hint = f"{_LOGIN_HINT} and{scope_options}; a token of your own must be issued with it"
-    elif isinstance(exc, Unauthorized):
-        exc.hint = f"{_LOGIN_HINT}; or --auth TOKEN"
-    elif exc.hint:
-        exc.hint = translate_options(exc.hint) or None
+    """Replace the hint of an error by one for the command line."""
+    hint = exc.hint or ""
+    match exc:
+        case Forbidden() if "insufficient_scope" in (exc.challenge or ""):
+            scope_match = _SCOPE_PATTERN.search(exc.challenge or "")
+            scopes = scope_match[1].split() if scope_match else ["SCOPE"]
+            scope_options = " ".join(f"--scope {scope}" for scope in scopes)
+            exc.hint = f"{_LOGIN_HINT} and {scope_options}, or pass a token that has the scope"
+        case Unauthorized():
+            exc.hint = _TOKEN_HINT
+        case RequestTimeout() if "imeout" in hint:
+            exc.hint = "pass --timeout SECONDS to wait longer"
+        case OutcomeUnknown() if "retry=" in hint:
+            exc.hint = "check whether the call took effect before you repeat it"
+        case NotFound() if "list_" in hint:
+            exc.hint = "run `dovetail list` on the same target to see what is available"
+        case _:
+            exc.hint = translate_options(hint) or None
     if isinstance(exc, ProcessStartError | AuthError) and exc.args:
         exc.args = (translate_options(str(exc.args[0])), *exc.args[1:])

@@ -50,8 +50,7 @@ class TargetOptions(Struct, frozen=True, kw_only=True):
     command: Sequence[str] = ()  # what stands after --
     module: str | None = None
     json: bool = False
-    revision: str | None = None
-    era: str | None = None
+    protocol_version: str | None = None  # a version, "handshake" or "stateless"
     timeout: float | None = None
     headers: Sequence[str] = ()
     auth: str | None = None
@@ -86,8 +85,9 @@ _CONNECTION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
 }
 _SESSION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "json": click.option("--json", is_flag=True, help="Print one JSON document."),
-    "revision": click.option("--revision", help="Insist on a revision of the protocol."),
-    "era": click.option("--era", type=click.Choice(["stateless", "handshake"]), help="Insist on an era."),
+    "protocol_version": click.option(
+        "--protocol-version", metavar="VERSION", help='Protocol version, or "handshake" or "stateless".'
+    ),
     "timeout": click.option(
         "--timeout", type=PositiveNumber(), help="Seconds to wait, for the start and for an answer."
     ),
@@ -265,7 +265,7 @@ def build_client_options(options: TargetOptions, target: Any) -> dict[str, Any]:
     """The options of the client that a command line asks for."""
     from dovetail.protocol.limits import Timeouts
 
-    client_kwargs: dict[str, Any] = {"protocol_version": options.revision, "era": options.era}
+    client_kwargs: dict[str, Any] = _build_version_options(options.protocol_version)
     if not options.command:
         client_kwargs["name"] = options.module or options.args[0]
     if options.timeout is not None:
@@ -284,6 +284,11 @@ def build_client_options(options: TargetOptions, target: Any) -> dict[str, Any]:
     if options.verbose and get_target_url(target) is None:
         client_kwargs["stderr"] = output.print_note
     return client_kwargs
+
+
+def _build_version_options(protocol_version: str | None) -> dict[str, Any]:
+    """Translate --protocol-version for a client that has a separate option for the era."""
+    return {"era" if protocol_version in ("handshake", "stateless") else "protocol_version": protocol_version}
 
 
 def _build_auth(options: TargetOptions, target: Any) -> Any:

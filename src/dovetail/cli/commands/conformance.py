@@ -22,7 +22,7 @@ _RESULT_FOLDER_PATTERN = re.compile(r"server-(?P<scenario>.+)-\d{4}-\d\d-\d\dT[\
 
 
 @click.command("conformance")
-@target_options(session=("json", "revision"))
+@target_options(session=("json", "protocol_version"))
 @click.option("--scenario", help="One scenario; else all that apply.")
 @click.option("--suite", type=click.Path(exists=True, dir_okay=False), help="The suite's dist/index.js.")
 @click.pass_context
@@ -40,8 +40,8 @@ def command(ctx: click.Context, scenario: str | None, suite: str | None, **param
     options = read_target_options(ctx, **params)
     suite_command = _find_suite_command(suite)
     suite_options = ["--scenario", scenario] if scenario else ["--suite", "all"]
-    if options.revision:
-        suite_options += ["--spec-version", options.revision]
+    if options.protocol_version:
+        suite_options += ["--spec-version", options.protocol_version]
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder, serve_at_url(options) as url:
         process = subprocess.run(
             [*suite_command, "server", "--url", url, *suite_options, "-o", folder],

@@ -60,8 +60,8 @@ def _split_targets(options: TargetOptions) -> tuple[TargetOptions, TargetOptions
     """Both targets, to be spoken to in one revision: that of a recording, where one is compared."""
     args = options.args
     recording = next((arg for arg in args if arg.endswith(".jsonl")), None)
-    if recording is not None and options.revision is None and options.era is None:
-        options = replace(options, revision=find_revision(read_exchanges(read_recording(recording))))
+    if recording is not None and options.protocol_version is None:
+        options = replace(options, protocol_version=find_revision(read_exchanges(read_recording(recording))))
     if (options.command or options.module) and len(args) == 1:
         return replace(options, args=args, command=(), module=None), replace(options, args=())
     if len(args) == 2 and not (options.command or options.module):

@@ -27,8 +27,8 @@ def command(ctx: click.Context, **params: Any) -> int:
         info = {
             "name": server.name if server else None,
             "version": server.version if server else None,
-            "revision": client.protocol_version,
-            "supported": discovery.supported_versions,
+            "protocol_version": client.protocol_version,
+            "supported_versions": discovery.supported_versions,
             "capabilities": to_plain(client.server_capabilities),
             "instructions": client.instructions,
         }
@@ -39,12 +39,12 @@ def command(ctx: click.Context, **params: Any) -> int:
 
 def _format_info(info: dict[str, Any]) -> str:
     rows = [(name, _format_field(name, value)) for name, value in info.items() if value not in (None, "", {})]
-    return "\n".join(f"{name + ':':<14} {value}" for name, value in rows)
+    return "\n".join(f"{name.replace('_', ' ') + ':':<19} {value}" for name, value in rows)
 
 
 def _format_field(name: str, value: Any) -> str:
     if name == "instructions":
-        return output.escape_text(str(value)).replace("\n", "\n" + " " * 15)
+        return output.escape_text(str(value)).replace("\n", "\n" + " " * 20)
     if isinstance(value, dict):
         return ", ".join(_format_capability(str(name), capability) for name, capability in value.items())
     if isinstance(value, list):

@@ -30,7 +30,7 @@ def command(ctx: click.Context, count: int, **params: Any) -> int:
             durations_ms.append((time.perf_counter() - started_at) * 1000)
         summary = ", ".join(f"{duration_ms:.1f} ms" for duration_ms in durations_ms)
         command_run.print_result(
-            {"revision": client.protocol_version, "milliseconds": durations_ms},
+            {"protocol_version": client.protocol_version, "milliseconds": durations_ms},
             lambda: f"{output.escape_line(client.name)} is alive ({client.protocol_version}): {summary}",
         )
 

@@ -76,10 +76,9 @@ def command(ctx: click.Context, ignore: tuple[str, ...], **params: Any) -> int:
             )
         return error_report.EXIT_VALIDATION if differences else error_report.EXIT_OK
 
-    recorded_revision = options.revision or (None if options.era else find_revision(read_exchanges(frames)))
-    return run_command(
-        replace(options, args=options.args[:-1], revision=recorded_revision), execute, elicitation_handler=answer
-    )
+    protocol_version = options.protocol_version or find_revision(read_exchanges(frames))
+    options = replace(options, args=options.args[:-1], protocol_version=protocol_version)
+    return run_command(options, execute, elicitation_handler=answer)
 
 
 async def _iter_differences(
