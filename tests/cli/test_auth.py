@@ -49,7 +49,7 @@ def test_log_in_use_it_and_log_out(run: RunCommand, environment: dict[str, str],
         everyone = run("auth", "status", **own).check_success().out
         assert url in everyone
         facts = run("auth", "status", url, "--json", **own).check_success()
-        assert facts.json["state"]
+        assert facts.json["is_expired"] is False
         kept = next((tmp_path / ".local/share/dovetail/logins").glob("*.json")).read_text(encoding="utf-8")
         token = json.loads(kept)["token"]["access_token"]
         assert token not in facts.out + said.out + said.err + everyone
@@ -113,7 +113,7 @@ def test_a_scope_that_is_not_granted_is_named(run: RunCommand, guarded: str, own
 def test_a_login_is_kept_until_there_is_another(run: RunCommand, guarded: str, own: dict[str, str]) -> None:
     run("auth", "login", guarded, **own).check_success()
     nobody = own | {"BROWSER": "true %s"}
-    assert run("auth", "login", guarded, "--wait", "0.2", **nobody).code == 4
+    assert run("auth", "login", guarded, "--timeout", "0.2", **nobody).code == 4
     assert run("auth", "login", guarded, "--paste", **own).code == 4  # and nothing was pasted
     assert run("call", guarded, "whoami", **own).check_success()
 

@@ -200,7 +200,7 @@ async def test_it_ends_with_all_that_was_started(tmp_path: Path, environment: di
         f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(f'{{os.getpid()}}.')\ntime.sleep(600)"
     )
     shell = ["sh", "-c", f"{sys.executable} {deaf}; :"]
-    async with developing(environment, "-q", "--watch", str(tmp_path), "--", *shell) as dev:
+    async with developing(environment, "-q", "--reload-dir", str(tmp_path), "--", *shell) as dev:
         async with asyncio.timeout(PATIENCE):
             while not (tmp_path / "pid").exists() or "." not in (tmp_path / "pid").read_text():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
@@ -218,7 +218,7 @@ async def test_a_start_that_fails_is_told_and_mended(tmp_path: Path, environment
     program.write_text(f"#!{sys.executable}\n{ANSWERING}", encoding="utf-8")
     program.chmod(0o755)
     touch(looked_at)
-    async with developing(environment, "--watch", str(looked_at), "--", str(program)) as dev:
+    async with developing(environment, "--reload-dir", str(looked_at), "--", str(program)) as dev:
         assert (await dev.ask(1))["result"] == {}
         program.chmod(0o644)
         touch(looked_at)

@@ -56,7 +56,7 @@ def test_what_is_wrong_is_named(run: RunCommand) -> None:
     found = run("lint", SAMPLE_SERVER)
     assert found.code == 6
     assert re.search(r"^hostile: .*\\x1b]52", found.out, re.MULTILINE)
-    report = run("lint", SAMPLE_SERVER, "--rules", "openai-strict", "--json")
+    report = run("lint", SAMPLE_SERVER, "--profile", "openai-strict", "--json")
     assert report.code == 6
     assert "openai-strict" in {one["about"] for tool in report.json["tools"] for one in tool["findings"]}
     assert report.json["tokens"] == sum(tool["tokens"] for tool in report.json["tools"])

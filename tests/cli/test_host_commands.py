@@ -129,7 +129,7 @@ async def test_a_gateway_over_stdio(file: Path, policy: Path, alone: dict[str, s
 async def test_a_gateway_over_http(file: Path, policy: Path, alone: dict[str, str], tmp_path: Path) -> None:
     journal = tmp_path / "journal.jsonl"
     command = [sys.executable, "-m", "dovetail", "gateway", str(file), "--policy", str(policy)]
-    with ServerProcess([*command, "--http", "--port", "0", "--journal", str(journal)], alone) as url:
+    with ServerProcess([*command, "--http", "--port", "0", "--audit-log", str(journal)], alone) as url:
         async with Client(url) as client:
             assert await client.call("sums__add", a=1, b=2) == 3
         async with Client(url.removesuffix("/mcp") + "/search/mcp") as client:
@@ -142,7 +142,7 @@ async def test_a_gateway_over_http(file: Path, policy: Path, alone: dict[str, st
 def test_everyone_is_served_only_if_that_is_said(run: RunCommand, file: Path, alone: dict[str, str]) -> None:
     said = run("gateway", file, "--http", "--host", "0.0.0.0", "--port", "0", **alone)
     assert said.code == 2
-    assert "--anonymous" in said.err
+    assert "--allow-anonymous" in said.err
     assert "auth=" not in said.err
 
 
@@ -224,7 +224,7 @@ def test_what_is_explained_is_what_happens(run: RunCommand, tmp_path: Path) -> N
     path.write_text('default = "allow"\n')
     for words, code in (
         (["a", "--kind", "server.start"], 0),
-        (["a", "--kind", "server.start", "--foreign"], 8),
+        (["a", "--kind", "server.start", "--from-project"], 8),
         (["a", "--kind", "sampling.request"], 8),
         (["a", "--kind", "elicitation.form"], 8),
         (["a", "--kind", "roots.list"], 0),
@@ -238,9 +238,9 @@ def test_tiers_and_annotations(run: RunCommand, tmp_path: Path) -> None:
     project.write_text('[[rules]]\naction = "deny"\nserver = "mail"\n')
     explain = ("policy", "explain", user)
     assert run(*explain, "docs.find", "--read-only").code == 8
-    assert run(*explain, "docs.find", "--read-only", "--trust").code == 0
-    assert run(*explain, "mail.find", "--read-only", "--trust", "--project", project).code == 7
-    assert "project:" in run(*explain, "--project", project).check_success().out
+    assert run(*explain, "docs.find", "--read-only", "--trusted").code == 0
+    assert run(*explain, "mail.find", "--read-only", "--trusted", "--project-policy", project).code == 7
+    assert "project:" in run(*explain, "--project-policy", project).check_success().out
 
 
 def test_a_policy_that_is_wrong(run: RunCommand, tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_one_prompt_without_anybody(
 ) -> None:
     """What the policy allows is done, what it would ask about is not, and the answer is on stdout."""
     maker.replies = [SUM, DELETE, ScriptedReply("It is \x1b[2J3.")]
-    options = ("--model", model(maker), "--policy", policy, "--system", "Be brief.")
+    options = ("--model", model(maker), "--policy", policy, "--system-prompt", "Be brief.")
     said = run("chat", file, *options, stdin="1 + 2?", **at_home).check_success()
     assert said.out == "I add.\nIt is \\x1b[2J3.\n"
     assert '→ sums.add {"a": 1, "b": 2}' in said.err
@@ -391,7 +391,7 @@ def test_a_conversation_at_a_terminal(file: Path, policy: Path, maker: ProviderS
         seen = len(at.output)
         at.type("n\n")
         at.wait_for("I may not.")
-        assert "refused" in at.output[seen - 200 :]
+        assert "denied" in at.output[seen - 200 :]
         at.type("/tools\n/servers\n/policy sums.add\n/usage\n/what\n")
         at.wait_for("sums.delete")
         at.wait_for("ready")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from cli.command_process import SAMPLE_SERVER, RunCommand
@@ -24,11 +25,16 @@ def test_help_names_every_command_and_loads_none() -> None:
     assert not [name for name in loaded if name.startswith("dovetail.cli.commands.")]
 
 
-def test_every_module_of_a_command_holds_it_and_its_help_is_the_line_that_is_listed() -> None:
-    for name in COMMAND_SUMMARIES:
-        command = load_command(name)
-        assert command.name == name
-        assert command.help
+@pytest.mark.parametrize("name", COMMAND_SUMMARIES)
+def test_every_command_and_option_has_a_short_help(name: str) -> None:
+    command = load_command(name)
+    subcommands = [*command.commands.values()] if isinstance(command, click.Group) else []
+    assert command.name == name
+    assert (command.help or "").splitlines()[0] == COMMAND_SUMMARIES[name]
+    texts = [(one.help or "").splitlines()[0] for one in (command, *subcommands)]
+    options = [option for one in (command, *subcommands) for option in one.params if isinstance(option, click.Option)]
+    for text in (*texts, *(option.help or "" for option in options)):
+        assert re.fullmatch(r"[A-Z\"].{,58}\.", text), text
 
 
 def test_the_version(run: RunCommand) -> None:

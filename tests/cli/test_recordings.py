@@ -18,7 +18,7 @@ STEPS = ["call add a=1 b=2", "call refuse", "read notes://today", "prompt packin
 @pytest.fixture(scope="module", params=["stateless", "handshake"])
 def recording(request: pytest.FixtureRequest, run: RunCommand, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recordings") / f"{request.param}.jsonl"
-    steps = [word for step in STEPS for word in ("--do", step)]
+    steps = [word for step in STEPS for word in ("--step", step)]
     path.write_text("of before", encoding="utf-8")
     words = ("record", SAMPLE_SERVER, "-o", path, *steps, "--protocol-version", request.param, "-a", "value=3")
     assert run(*words).code == 2
@@ -66,11 +66,11 @@ def test_what_was_said_before_a_step_failed_is_kept(run: RunCommand, tmp_path: P
         SAMPLE_SERVER,
         "-o",
         path,
-        "--do",
+        "--step",
         "call add a=1",
-        "--do",
+        "--step",
         "read nowhere://at-all",
-        "--do",
+        "--step",
         "call echo",
     )
     assert said.code not in (0, 1)
@@ -91,7 +91,7 @@ def test_a_recording_of_another_format_or_with_odd_messages(run: RunCommand, tmp
 
 
 def test_mock_over_http(run: RunCommand, recording: Path, environment: dict[str, str]) -> None:
-    with ServerProcess([*OURS, "mock", str(recording), "--http", "--port", "0", "--loose"], environment) as url:
+    with ServerProcess([*OURS, "mock", str(recording), "--http", "--port", "0", "--any-arguments"], environment) as url:
         assert run("call", url, "add", "a=9").check_success().out == "3\n"
 
 
@@ -101,10 +101,10 @@ def test_mock_over_http(run: RunCommand, recording: Path, environment: dict[str,
         (["mock", SAMPLE_SERVER], "line 1"),
         (["replay", SAMPLE_SERVER], "recording"),
         (["diff", SAMPLE_SERVER], "two"),
-        (["record", SAMPLE_SERVER, "-o", "x.jsonl", "--do", "jump up"], "'jump up'"),
-        (["record", SAMPLE_SERVER, "-o", "x.jsonl", "--do", "read a b"], "'read a b'"),
-        (["record", SAMPLE_SERVER, "-o", "x.jsonl", "--do", "call 'add"], "call 'add"),
-        (["record", SAMPLE_SERVER, "-o", "x.jsonl", "--do", " "], "prompt"),
+        (["record", SAMPLE_SERVER, "-o", "x.jsonl", "--step", "jump up"], "'jump up'"),
+        (["record", SAMPLE_SERVER, "-o", "x.jsonl", "--step", "read a b"], "'read a b'"),
+        (["record", SAMPLE_SERVER, "-o", "x.jsonl", "--step", "call 'add"], "call 'add"),
+        (["record", SAMPLE_SERVER, "-o", "x.jsonl", "--step", " "], "prompt"),
         (["tap", SAMPLE_SERVER, "surplus", "-o", "x.jsonl"], "surplus"),
     ],
 )
@@ -226,7 +226,7 @@ def enter(name: str, password: str) -> dict[str, str]:
 def test_what_was_masked_may_be_anything(run: RunCommand, tmp_path: Path) -> None:
     server, path = tmp_path / "login.py", tmp_path / "login.jsonl"
     server.write_text(LOGIN, encoding="utf-8")
-    run("record", server, "-o", path, "--do", "call enter name=Ada password=opensesame").check_success()
+    run("record", server, "-o", path, "--step", "call enter name=Ada password=opensesame").check_success()
     assert "opensesame" not in path.read_text(encoding="utf-8")
     assert '"***"' in run("call", path, "enter", "name=Ada", "password=another").check_success().out
     assert run("call", path, "enter", "name=Bob", "password=another").code == 5

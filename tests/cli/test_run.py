@@ -22,7 +22,7 @@ def test_over_http(run: RunCommand, environment: dict[str, str]) -> None:
 
 
 def test_for_clients_of_2024(run: RunCommand, environment: dict[str, str]) -> None:
-    with ServerProcess([*OURS, "run", str(SAMPLE_SERVER), "--sse", "--port", "0"], environment) as url:
+    with ServerProcess([*OURS, "run", str(SAMPLE_SERVER), "--http", "--port", "0"], environment) as url:
         old = run("info", url.replace("/mcp", "/sse"), "--protocol-version", "2024-11-05", "--json")
         assert old.check_success().json["protocol_version"] == "2024-11-05"
 
@@ -111,8 +111,7 @@ def test_variables_and_folder_of_a_file(run: RunCommand, tmp_path: Path) -> None
         ([SAMPLE_SERVER, "-H", "a: b"], "--header"),
         ([SAMPLE_SERVER, "--auth", "abcdefgh"], "--auth"),
         ([SAMPLE_SERVER, "--cwd", ".", "--reload"], "--reload"),
-        ([SAMPLE_SERVER, "--http", "--host", "0.0.0.0"], "--anonymous"),
-        ([SAMPLE_SERVER, "--sse", "--workers", "2"], "sessions"),
+        ([SAMPLE_SERVER, "--http", "--host", "0.0.0.0"], "--allow-anonymous"),
         ([SAMPLE_SERVER, "--port", "8001"], "--port"),
         ([SAMPLE_SERVER, "--public-url", "https://a.example"], "--public-url"),
         ([f"{SAMPLE_SERVER}:nothing"], "'nothing'"),

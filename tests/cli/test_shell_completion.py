@@ -32,7 +32,7 @@ def test_commands_and_options(complete: Complete) -> None:
     assert complete("dovetail re") == ["read", "record", "replay"]
     assert complete("dovetail auth l") == ["login", "logout"]
     assert complete("dovetail call --p") == ["--protocol-version"]
-    assert complete("dovetail lint --rules openai-s") == ["openai-strict"]
+    assert complete("dovetail lint --profile openai-s") == ["openai-strict"]
     assert complete("dovetail nothing ") == []
 
 

@@ -63,7 +63,7 @@ LOUD = r"import sys; sys.stderr.write('\x1b]0;mine\x07loud\n'); sys.stderr.flush
 def test_what_a_child_says_on_stderr_does_not_act_on_the_terminal(
     words: list[str], environment: dict[str, str], tmp_path: Path
 ) -> None:
-    more = ["--watch", str(tmp_path)] if words == ["dev"] else []
+    more = ["--reload-dir", str(tmp_path)] if words == ["dev"] else []
     with open_terminal(environment, *words, *more, "--", sys.executable, "-c", LOUD) as at:
         at.wait_for("loud")
         assert "\\x1b]0;mine\\x07loud" in at.output

@@ -80,7 +80,7 @@ def test_examining(run: RunCommand, far: str) -> None:
 
 def test_recording(run: RunCommand, far: str, tmp_path: Path, environment: dict[str, str]) -> None:
     path, tapped = tmp_path / "everything.jsonl", tmp_path / "tapped.jsonl"
-    run("record", far, "-o", path, "--do", "call get-sum a=2 b=3", "--do", "prompt simple-prompt").check_success()
+    run("record", far, "-o", path, "--step", "call get-sum a=2 b=3", "--step", "prompt simple-prompt").check_success()
     assert "5" in run("call", path, "get-sum", "a=2", "b=3").check_success().out
     run("replay", far, path).check_success()
     run("diff", path, far).check_success()

@@ -62,12 +62,10 @@ _HOST_OPTIONS: Sequence[Callable[[Any], Any]] = (
         "--policy",
         envvar="DOVETAIL_POLICY",
         type=click.Path(exists=True, dir_okay=False),
-        help="Rules, as TOML; or set DOVETAIL_POLICY. Without any, everything is asked about.",
+        help="Policy file (TOML). Defaults to DOVETAIL_POLICY.",
     ),
-    click.option("--journal", type=click.Path(dir_okay=False), help="Write down what is done, and why."),
-    click.option(
-        "--server", "servers", multiple=True, metavar="NAME", help="Only this one; may be given several times."
-    ),
+    click.option("--audit-log", type=click.Path(dir_okay=False), help="Write an audit log to this file."),
+    click.option("--server", "servers", multiple=True, metavar="NAME", help="Use only this server. Repeatable."),
 )
 
 
@@ -88,7 +86,7 @@ def get_data_file(name: str) -> Path:
 def create_host(
     files: Sequence[str],
     policy: str | None,
-    journal: str | None,
+    audit_log: str | None,
     servers: Sequence[str] = (),
     *,
     should_prompt: bool = True,
@@ -106,7 +104,7 @@ def create_host(
         host = Host.from_config(
             *files,
             policy=policy,
-            audit_log=journal,
+            audit_log=audit_log,
             grants=get_data_file("grants.json"),
             pins=get_data_file("pins.json"),
             project=Path.cwd(),

@@ -75,26 +75,35 @@ class TargetOptions(Struct, frozen=True, kw_only=True):
 
 # How a server is reached, and how it is spoken to.
 _CONNECTION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
-    "module": click.option("-m", "--module", help="A module that holds the server."),
-    "headers": click.option("-H", "--header", "headers", multiple=True, metavar="NAME:VALUE", help="An HTTP header."),
-    "auth": click.option("--auth", help='"oauth", or a bearer token; else a login that is kept is used.'),
-    "env": click.option(
-        "-e", "--env", multiple=True, metavar="NAME[=VALUE]", help="A variable for the command; alone, its value here."
+    "module": click.option("-m", "--module", help="Python module that contains the server."),
+    "headers": click.option(
+        "-H", "--header", "headers", multiple=True, metavar="NAME:VALUE", help="HTTP header to send. Repeatable."
     ),
-    "cwd": click.option("--cwd", type=click.Path(), help="Where the command runs."),
+    "auth": click.option("--auth", help='"oauth" or a bearer token. Defaults to a saved login.'),
+    "env": click.option(
+        "-e",
+        "--env",
+        multiple=True,
+        metavar="NAME[=VALUE]",
+        help="Set a variable for the server. NAME alone copies it.",
+    ),
+    "cwd": click.option("--cwd", type=click.Path(), help="Working directory of the command."),
 }
 _SESSION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
-    "json": click.option("--json", is_flag=True, help="Print one JSON document."),
+    "json": click.option("--json", is_flag=True, help="Print JSON."),
     "protocol_version": click.option(
         "--protocol-version", metavar="VERSION", help='Protocol version, or "handshake" or "stateless".'
     ),
-    "timeout": click.option(
-        "--timeout", type=PositiveNumber(), help="Seconds to wait, for the start and for an answer."
-    ),
+    "timeout": click.option("--timeout", type=PositiveNumber(), help="Seconds to wait for the server."),
     "answers": click.option(
-        "-a", "--answer", "answers", multiple=True, metavar="NAME=VALUE", help="An answer, should it ask."
+        "-a",
+        "--answer",
+        "answers",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Answer to an elicitation: NAME=VALUE. Repeatable.",
     ),
-    "verbose": click.option("-v", "--verbose", is_flag=True, help="Show the server's stderr and log."),
+    "verbose": click.option("-v", "--verbose", is_flag=True, help="Show log messages and stderr of the server."),
 }
 
 

@@ -1,4 +1,4 @@
-"""`dovetail auth`: log in at a server, see which logins are kept, log out."""
+"""`dovetail auth`: log in to servers, show saved logins, log out."""
 
 import functools
 import time
@@ -24,20 +24,24 @@ from dovetail.terminal import output
 
 @click.group("auth")
 def command() -> None:
-    """Log in at a server, see which logins are kept, log out.
+    """Manage logins.
 
-    A login is kept in a file only you can read, one per server, and used by every command from then on.
+    Each login is saved in a file that only you can read. All commands use saved logins.
     """
 
 
 @command.command("login")
 @target_options(session=("json",))
-@click.option("--client-id", help="The client you registered.")
-@click.option("--client-secret", envvar="DOVETAIL_CLIENT_SECRET", help="Its secret; or set DOVETAIL_CLIENT_SECRET.")
-@click.option("--scope", "scopes", multiple=True, help="Asked for besides those the server names.")
-@click.option("--device", "login_method", flag_value="device", help="Enter a code on another device.")
-@click.option("--paste", "login_method", flag_value="paste", help="Use a browser elsewhere, and paste where it ends.")
-@click.option("--wait", type=PositiveNumber(), default=300.0, show_default=True, help="Seconds you have for it.")
+@click.option("--client-id", help="Client ID of a registered client.")
+@click.option(
+    "--client-secret", envvar="DOVETAIL_CLIENT_SECRET", help="Client secret. Defaults to DOVETAIL_CLIENT_SECRET."
+)
+@click.option("--scope", "scopes", multiple=True, help="Additional scope to request. Repeatable.")
+@click.option("--device", "login_method", flag_value="device", help="Log in on another device with a code.")
+@click.option("--paste", "login_method", flag_value="paste", help="Paste the redirect URL from another browser.")
+@click.option(
+    "--timeout", type=PositiveNumber(), default=300.0, show_default=True, help="Seconds to wait for the login."
+)
 @click.pass_context
 def login(
     ctx: click.Context,
@@ -45,13 +49,13 @@ def login(
     client_secret: str | None,
     scopes: tuple[str, ...],
     login_method: str | None,
-    wait: float,
+    timeout: float,
     **params: Any,
 ) -> int:
-    """Log in at a server, with a browser.
+    """Log in to a server.
 
-    What an earlier login may do is asked for again, and that login is kept until there is a new one; log out first to
-    begin anew. Exits with 7 if a --scope was not granted.
+    Opens a browser. Requests the scopes of the saved login again, and keeps that login until the new one succeeds. To
+    start over, log out first. Exits with 7 if a --scope was not granted.
 
     \b
     dovetail auth login https://example.com/mcp
@@ -60,12 +64,12 @@ def login(
     options = read_target_options(ctx, **params)
     url = _get_url(options)
     if client_id is None and ctx.get_parameter_source("client_secret") is ParameterSource.COMMANDLINE:
-        raise click.UsageError("--client-secret is of a client: give --client-id too")
+        raise click.UsageError("--client-secret requires --client-id")
     saved_login, store = logins.load_login(url), logins.NewLoginStore()
     requested_scopes = [*(logins.get_granted_scopes(saved_login) if saved_login is not None else ()), *scopes]
     credentials = {"client_id": client_id, "client_secret": client_secret}
     auth = logins.create_login_auth(
-        login_method or "browser", **credentials, scopes=requested_scopes, timeout=wait, token_store=store
+        login_method or "browser", **credentials, scopes=requested_scopes, timeout=timeout, token_store=store
     )
 
     async def run() -> None:
@@ -75,7 +79,7 @@ def login(
     code = run_to_exit_code(run, options.json)
     if code != error_report.EXIT_OK:
         return code
-    _print_login(options, store.login, url, "the server asks for no login")
+    _print_login(options, store.login, url, "the server does not require a login")
     missing = logins.find_missing_scopes(store.login, scopes) if store.login is not None else []
     if missing:
         output.print_error(f"not granted: {' '.join(missing)}")
@@ -86,7 +90,9 @@ def login(
 @target_options(session=("json",))
 @click.pass_context
 def status(ctx: click.Context, **params: Any) -> int:
-    """Show the login kept for a server, or all of them; exits with 4 if there is none that can be used.
+    """Show saved logins.
+
+    Exits with 4 if there is no valid login.
 
     \b
     dovetail auth status
@@ -97,30 +103,24 @@ def status(ctx: click.Context, **params: Any) -> int:
         url = _get_url(options)
         saved_login = logins.load_login(url)
         _print_login(options, saved_login, url, "not logged in")
-        return (
-            error_report.EXIT_OK
-            if saved_login is not None and _describe_state(saved_login) != "over"
-            else error_report.EXIT_AUTH
-        )
+        return error_report.EXIT_AUTH if saved_login is None or _is_expired(saved_login) else error_report.EXIT_OK
     saved_logins = logins.load_all_logins()
-    rows = [_describe_login(saved_login) for saved_login in saved_logins]
     if options.json:
-        click.echo(output.format_json(rows))
+        click.echo(output.format_json([_describe_login(saved_login) for saved_login in saved_logins]))
     else:
-        cells = [(row["server"], row["state"], row["issuer"]) for row in rows]
-        click.echo(output.format_table(cells, ("server", "login", "by")) or "no login is kept")
-    return (
-        error_report.EXIT_OK
-        if any(_describe_state(saved_login) != "over" for saved_login in saved_logins)
-        else error_report.EXIT_AUTH
-    )
+        cells = [
+            (saved_login.resource, _describe_state(saved_login), saved_login.server.issuer)
+            for saved_login in saved_logins
+        ]
+        click.echo(output.format_table(cells, ("server", "state", "issuer")) or "no saved logins")
+    return error_report.EXIT_AUTH if all(map(_is_expired, saved_logins)) else error_report.EXIT_OK
 
 
 @command.command("logout")
 @target_options(session=("json",))
 @click.pass_context
 def logout(ctx: click.Context, **params: Any) -> int:
-    """Forget the login kept for a server, and tell its authorization server, if that wants to know.
+    """Log out and revoke the saved token.
 
     \b
     dovetail auth logout https://example.com/mcp
@@ -132,15 +132,15 @@ def logout(ctx: click.Context, **params: Any) -> int:
     options = read_target_options(ctx, **params)
     url = _get_url(options)
     if logins.load_login(url) is None:
-        FileTokenStore().delete(url)  # one that cannot be read is of no use either
-        output.print_error(f"not logged in at {url}")
+        FileTokenStore().delete(url)  # it may exist but be unreadable
+        output.print_error(f"not logged in to {url}")
         return error_report.EXIT_AUTH
 
     async def run() -> None:
         create_client = functools.partial(create_http_client, None, True, None, Timeouts().connect)
         was_revoked = await create_authorizer(url, "oauth", create_client).log_out()
-        note = "and the authorization server was told" if was_revoked else "the authorization server was not told"
-        click.echo(output.format_json({"revoked": was_revoked}) if options.json else f"logged out at {url}; {note}")
+        note = "token revoked" if was_revoked else "the authorization server did not revoke the token"
+        click.echo(output.format_json({"revoked": was_revoked}) if options.json else f"logged out of {url}; {note}")
 
     return run_to_exit_code(run, options.json)
 
@@ -149,7 +149,7 @@ def _get_url(options: TargetOptions) -> str:
     target, _ = options.split_target()
     url = get_target_url(target)
     if url is None:
-        raise click.UsageError("only a server at a URL has logins")
+        raise click.UsageError("logins require a server with an HTTP URL")
     return url
 
 
@@ -159,31 +159,38 @@ def _print_login(options: TargetOptions, saved_login: SavedLogin | None, url: st
     elif saved_login is None:
         click.echo(f"{url}: {missing_message}")
     else:
-        facts = _describe_login(saved_login)
-        scopes = f", for {output.escape_line(' '.join(facts['scopes']))}" if facts["scopes"] else ""
-        click.echo(f"{url}: logged in by {output.escape_line(facts['issuer'])}{scopes}; {facts['state']}")
+        scopes = output.escape_line(" ".join(logins.get_granted_scopes(saved_login)))
+        issuer = output.escape_line(saved_login.server.issuer)
+        state = _describe_state(saved_login)
+        click.echo(f"{url}: logged in at {issuer}{f' with {scopes}' if scopes else ''}; {state}")
 
 
 def _describe_login(saved_login: SavedLogin) -> dict[str, Any]:
-    """What may be shown of a login: nothing that would let a reader use it."""
+    """Return the parts of a login that are not secret."""
     token = saved_login.token
     return {
         "server": saved_login.resource,
         "issuer": saved_login.server.issuer,
-        "client": saved_login.client.client_id,
+        "client_id": saved_login.client.client_id,
         "scopes": logins.get_granted_scopes(saved_login) if token is not None else [],
-        "expires": token.expires_at if token is not None else None,
-        "state": _describe_state(saved_login),
+        "expires_at": token.expires_at if token is not None else None,
+        "is_expired": _is_expired(saved_login),
     }
 
 
-def _describe_state(saved_login: SavedLogin) -> str:
-    token, now = saved_login.token, time.time()
+def _is_expired(saved_login: SavedLogin) -> bool:
+    token = saved_login.token
     if token is None:
-        return "over"
+        return True
+    return token.refresh_token is None and token.expires_at is not None and token.expires_at <= time.time()
+
+
+def _describe_state(saved_login: SavedLogin) -> str:
+    token = saved_login.token
+    if token is None or _is_expired(saved_login):
+        return "expired"
     if token.refresh_token is not None:
-        return "renewed when needed"
+        return "renews automatically"
     if token.expires_at is None:
-        return "good"
-    remaining = token.expires_at - now
-    return f"good for {remaining / 60:.0f} more minutes" if remaining > 0 else "over"
+        return "valid"
+    return f"valid for {(token.expires_at - time.time()) / 60:.0f} minutes"

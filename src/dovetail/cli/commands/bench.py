@@ -1,4 +1,4 @@
-"""`dovetail bench`: a moment of load for any server."""
+"""`dovetail bench`: run a short load test against a server."""
 
 import asyncio
 import math
@@ -20,20 +20,22 @@ _PERCENTILES = (50, 90, 99)
 
 @click.command("bench")
 @target_options("[TOOL]", "[NAME=VALUE]...")
-@click.option("-c", "--concurrency", type=click.IntRange(1), default=10, show_default=True, help="Calls at a time.")
-@click.option("-n", "--requests", type=click.IntRange(1), help="Stop after this many.")
 @click.option(
-    "-d", "--duration", type=PositiveNumber(), default=5.0, show_default=True, help="Stop after these seconds."
+    "-c", "--concurrency", type=click.IntRange(1), default=10, show_default=True, help="Number of concurrent calls."
 )
-@click.option("--rate", type=PositiveNumber(), help="At most so many calls a second.")
+@click.option("-n", "--requests", type=click.IntRange(1), help="Stop after this many calls.")
+@click.option(
+    "-d", "--duration", type=PositiveNumber(), default=5.0, show_default=True, help="Stop after this many seconds."
+)
+@click.option("--rate", type=PositiveNumber(), help="Maximum calls per second.")
 @click.pass_context
 def command(
     ctx: click.Context, concurrency: int, requests: int | None, duration: float, rate: float | None, **params: Any
 ) -> int:
-    """Put a server under load for a moment: calls of a tool, or signs of life; exits with 5 if one fails.
+    """Run a short load test against a server.
 
-    One client, one server: over stdio all calls share a process, over HTTP they use as many connections as are
-    answered at a time.
+    Calls a tool, or pings the server if no tool is given. Exits with 5 if a call fails. Over stdio, all calls share one
+    process. Over HTTP, each concurrent call has its own connection.
 
     \b
     dovetail bench server.py add a=1 b=2
@@ -55,7 +57,7 @@ def command(
                 return True
 
         load_test = LoadTest(send_request, concurrency, requests, None if requests else duration, rate)
-        await send_request()  # what is only done the first time is not what is measured
+        await send_request()  # warm up
         await load_test.run(command_run.progress_bar.draw)
         figures = load_test.summarize()
         command_run.print_result(figures, lambda: _format_figures(figures))
@@ -65,7 +67,7 @@ def command(
 
 
 class LoadTest:
-    """Calls by several workers until there were enough, or the time is over."""
+    """Workers that send requests until the count or the duration is reached."""
 
     def __init__(
         self, send_request: Any, concurrency: int, requests: int | None, duration: float | None, rate: float | None
@@ -81,7 +83,7 @@ class LoadTest:
         self._elapsed_s = 0.0
 
     async def run(self, show_progress: Any) -> None:
-        """Do it; `show` is told how far it is."""
+        """Run the test. Calls `show_progress` after every 100 requests."""
         started_at = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             for _ in range(self._concurrency):
@@ -103,7 +105,7 @@ class LoadTest:
                 self._count_error(type(exc).__name__)
             else:
                 if not is_ok:
-                    self._count_error("the tool failed")
+                    self._count_error("ToolError")
             self._durations.append(time.perf_counter() - request_started_at)
             if len(self._durations) % 100 == 0:
                 show_progress(len(self._durations), self._requests)
@@ -118,7 +120,7 @@ class LoadTest:
         self._errors[reason] = self._errors.get(reason, 0) + 1
 
     def summarize(self) -> dict[str, Any]:
-        """What came of it."""
+        """Return the counts, the rate and the latencies."""
         durations = sorted(self._durations)
         percentiles = {
             f"p{percentile}": 1000 * durations[math.ceil(len(durations) * percentile / 100) - 1]
@@ -130,12 +132,12 @@ class LoadTest:
             "errors": self._errors,
             "seconds": self._elapsed_s,
             "per_second": len(durations) / self._elapsed_s if self._elapsed_s else 0.0,
-            "milliseconds": percentiles | ({"worst": 1000 * durations[-1]} if durations else {}),
+            "milliseconds": percentiles | ({"max": 1000 * durations[-1]} if durations else {}),
         }
 
 
 def _format_figures(figures: dict[str, Any]) -> str:
-    lines = [f"{figures['requests']} calls in {figures['seconds']:.2f} s: {figures['per_second']:.0f} a second"]
+    lines = [f"{figures['requests']} calls in {figures['seconds']:.2f} s: {figures['per_second']:.0f} per second"]
     lines += [", ".join(f"{name} {value:.2f} ms" for name, value in figures["milliseconds"].items())]
-    lines += [f"failed: {count} times {output.escape_line(reason)}" for reason, count in figures["errors"].items()]
+    lines += [f"{count} failed: {output.escape_line(reason)}" for reason, count in figures["errors"].items()]
     return "\n".join(lines)

@@ -25,17 +25,15 @@ _MASKED_ERROR_TEXT: Final = " has the details under "
 
 @click.command("call")
 @target_options("TOOL", "[NAME=VALUE]...")
-@click.option("-i", "--input", "input_json", metavar="JSON", help="All arguments as one object; @FILE; - for stdin.")
-@click.option(
-    "-o", "--output", type=click.Path(dir_okay=False), help="Write the image, sound, bytes or else text here."
-)
-@click.option("--force", is_flag=True, help="Write over files that are there.")
+@click.option("-i", "--input", "input_json", metavar="JSON", help="Arguments as JSON, @FILE, or - for stdin.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the result to a file.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @click.pass_context
 def command(ctx: click.Context, input_json: str | None, output: str | None, force: bool, **params: Any) -> int:
     """Call a tool.
 
-    Values are read as the tool's schema asks; NAME:=JSON gives one as JSON, NAME=@FILE the text of a file. Questions of
-    the server are asked at the terminal, or answered by --answer.
+    Values are converted as the schema of the tool requires. NAME:=JSON passes a value as JSON, NAME=@FILE the text of a
+    file. If the server asks a question, answer it at the terminal or with --answer.
 
     \b
     dovetail call server.py forecast city=Oslo days=3

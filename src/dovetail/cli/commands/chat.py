@@ -1,4 +1,4 @@
-"""`dovetail chat`: a conversation with a model that uses all configured servers, with the user's consent."""
+"""`dovetail chat`: chat with a model that uses your servers."""
 
 import contextlib
 import json
@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from dovetail.agent.agent import Agent, AgentEvent, FinishedEvent, TextEvent, ToolCallEvent, ToolResultEvent
-from dovetail.agent.models.factory import MODEL_NAME_HELP, load_model
+from dovetail.agent.models.factory import load_model
 from dovetail.cli import error_report
 from dovetail.cli.command_runner import LogPrinter, run_to_exit_code
 from dovetail.cli.host_setup import create_consent, create_host, host_options, report_failures
@@ -21,40 +21,47 @@ from dovetail.wire.codec import to_plain
 from dovetail.wire.content import TextContent
 
 _HELP_TEXT = """\
-/tools          what the model can use
-/servers        the servers, and their states
-/policy [TOOL]  the rules; or what they say of a tool, and why
-/usage          what was used so far
-/quit           the end, as is Ctrl-D"""
+/tools          list the tools
+/servers        show the status of the servers
+/policy [TOOL]  show the rules, or explain the decision for a tool
+/usage          show the tokens used so far
+/quit           quit (or press Ctrl-D)"""
 _MAX_SUMMARY_CHARS = 200
 
 
 @click.command("chat")
 @host_options
-@click.option("--model", required=True, envvar="DOVETAIL_MODEL", help=f"{MODEL_NAME_HELP}; or set DOVETAIL_MODEL.")
-@click.option("-p", "--prompt", help="Say this, and end with the answer.")
-@click.option("--system", help="What the model is told to be.")
-@click.option("--max-turns", type=click.IntRange(1), default=12, show_default=True, help="Replies to one prompt.")
-@click.option("--budget-tokens", type=click.IntRange(1), help="Tokens, in and out, after which it ends.")
-@click.option("--json", "as_json", is_flag=True, help="Print every event as one JSON document on a line.")
-@click.option("-v", "--verbose", is_flag=True, help="Show what is logged.")
+@click.option(
+    "--model",
+    required=True,
+    envvar="DOVETAIL_MODEL",
+    help="Model, such as openai:NAME, anthropic:NAME, URL#NAME.",
+)
+@click.option("-p", "--prompt", help="Send this prompt and exit after the answer.")
+@click.option("--system-prompt", help="System prompt.")
+@click.option("--max-turns", type=click.IntRange(1), default=12, show_default=True, help="Maximum replies per prompt.")
+@click.option("--budget-tokens", type=click.IntRange(1), help="Stop after this many tokens.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON event per line.")
+@click.option("-v", "--verbose", is_flag=True, help="Show log messages.")
 def command(
     files: tuple[str, ...],
     policy: str | None,
-    journal: str | None,
+    audit_log: str | None,
     model: str,
     servers: tuple[str, ...],
     prompt: str | None,
-    system: str | None,
+    system_prompt: str | None,
     max_turns: int,
     budget_tokens: int | None,
     as_json: bool,
     verbose: bool,
 ) -> int:
-    """Talk to a model that uses all servers of some configuration files, or of all that are found.
+    """Chat with a model that uses your servers.
 
-    Before a tool is used you are asked, unless the policy allows it. Where nobody is to be asked, the prompt is read
-    from standard input, and what the policy does not allow is refused.
+    Uses the servers of these configuration files, or of all files found. The model is openai:NAME, anthropic:NAME,
+    ollama:NAME, or URL#NAME for a server with the API of OpenAI. Set DOVETAIL_MODEL to choose a default. You are asked
+    before a tool is called, unless the policy allows it. Without a terminal, the prompt is read from stdin, and calls
+    that the policy does not allow are denied.
 
     \b
     dovetail chat --model ollama:qwen3
@@ -67,9 +74,9 @@ def command(
         language_model = load_model(model)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from None
-    host = create_host(files, policy, journal, servers, consent=create_consent(keyboard), model=language_model)
+    host = create_host(files, policy, audit_log, servers, consent=create_consent(keyboard), model=language_model)
     report_failures(host)
-    agent = Agent(host, language_model, system_prompt=system, max_turns=max_turns, budget_tokens=budget_tokens)
+    agent = Agent(host, language_model, system_prompt=system_prompt, max_turns=max_turns, budget_tokens=budget_tokens)
 
     async def run() -> int:
         with keyboard:
@@ -83,17 +90,17 @@ def command(
 
 
 def _read_prompt(prompt: str | None) -> str | None:
-    """The one prompt there is to answer; None for a conversation at the terminal."""
+    """Return the prompt to answer, or None to start a conversation at the terminal."""
     if prompt is None and output.is_interactive():
         return None
     content = sys.stdin.read() if prompt is None else prompt
     if not content.strip():
-        raise click.UsageError("there is no prompt: give --prompt, write it to standard input, or sit at a terminal")
+        raise click.UsageError("no prompt. Pass --prompt, write the prompt to stdin, or run this at a terminal")
     return content
 
 
 async def _run_conversation(agent: Agent, keyboard: LineReader, as_json: bool) -> int:
-    output.print_note("/help tells what else there is than talking")
+    output.print_note("type /help for a list of commands")
     while line := await keyboard.read_line("> "):
         message = line.strip()
         if message in ("/quit", "/exit"):
@@ -103,7 +110,7 @@ async def _run_conversation(agent: Agent, keyboard: LineReader, as_json: bool) -
         elif message:
             try:
                 await _run_prompt(agent, message, as_json)
-            except MCPError as exc:  # the next prompt may fare better
+            except MCPError as exc:  # the conversation goes on
                 output.print_error(str(exc))
     return error_report.EXIT_OK
 
@@ -129,7 +136,7 @@ def _print_event(event: AgentEvent) -> None:
         case ToolCallEvent():
             output.print_note(f"→ {event.tool} {_shorten(json.dumps(to_plain(event.arguments), ensure_ascii=False))}")
         case ToolResultEvent():
-            prefix = "refused: " if event.denied_reason else "failed: " if event.result.is_error else ""
+            prefix = "denied: " if event.denied_reason else "failed: " if event.result.is_error else ""
             summary = event.denied_reason or " ".join(_iter_texts(event.result.content))
             output.print_note(f"← {prefix}{_shorten(summary)}")
         case _:

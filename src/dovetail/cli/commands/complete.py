@@ -1,4 +1,4 @@
-"""`dovetail complete`: suggestions for an argument."""
+"""`dovetail complete`: complete an argument of a prompt or template."""
 
 from typing import Any
 
@@ -10,10 +10,12 @@ from dovetail.terminal import output
 
 
 @click.command("complete")
-@target_options("PROMPT-OR-TEMPLATE", "ARGUMENT=TYPED")
+@target_options("REF", "NAME=PREFIX")
 @click.pass_context
 def command(ctx: click.Context, **params: Any) -> int:
-    """Ask for suggestions for an argument.
+    """Complete an argument of a prompt or template.
+
+    REF is the name of a prompt, or a URI template.
 
     \b
     dovetail complete server.py packing city=Os
@@ -22,7 +24,7 @@ def command(ctx: click.Context, **params: Any) -> int:
 
     async def execute(command_run: CommandRun) -> None:
         if len(command_run.args) != 2 or "=" not in command_run.args[1]:
-            raise click.UsageError("give a prompt or a template, and ARGUMENT=TYPED")
+            raise click.UsageError("missing arguments: REF NAME=PREFIX")
         reference, (name, _, prefix) = command_run.args[0], command_run.args[1].partition("=")
         reference_options: dict[str, Any] = {"template": reference} if "://" in reference else {"prompt": reference}
         completion = await command_run.client.complete(name, prefix, **reference_options)

@@ -1,4 +1,4 @@
-"""`dovetail conformance`: the official suite against a server, where Node is there."""
+"""`dovetail conformance`: run the official conformance suite, which needs Node."""
 
 import json
 import re
@@ -23,15 +23,15 @@ _RESULT_FOLDER_PATTERN = re.compile(r"server-(?P<scenario>.+)-\d{4}-\d\d-\d\dT[\
 
 @click.command("conformance")
 @target_options(session=("json", "protocol_version"))
-@click.option("--scenario", help="One scenario; else all that apply.")
-@click.option("--suite", type=click.Path(exists=True, dir_okay=False), help="The suite's dist/index.js.")
+@click.option("--scenario", help="Run a single scenario.")
+@click.option("--suite", type=click.Path(exists=True, dir_okay=False), help="Path of the suite's dist/index.js.")
 @click.pass_context
 def command(ctx: click.Context, scenario: str | None, suite: str | None, **params: Any) -> int:
-    """Run the official conformance suite against a server; exits with 6 if a check fails.
+    """Run the official conformance suite.
 
-    The suite expects tools and resources of certain names, as its documentation lists them; what a server does not have
-    fails. It is taken from node_modules of this folder or one above, or else fetched by npx. A target that is not at a
-    URL is served at one meanwhile.
+    Exits with 6 if a check fails. The suite expects tools and resources with certain names, which its documentation
+    lists. It is loaded from node_modules of this directory or a parent, or else with npx. A target without a URL is
+    served over HTTP while the suite runs.
 
     \b
     dovetail conformance server.py
@@ -51,7 +51,7 @@ def command(ctx: click.Context, scenario: str | None, suite: str | None, **param
         )
         results = dict(sorted(_read_results(Path(folder))))
     if not results:
-        output.print_error(f"the suite left no result:\n{(process.stdout + process.stderr)[-2000:]}")
+        output.print_error(f"the suite wrote no results:\n{(process.stdout + process.stderr)[-2000:]}")
         return error_report.EXIT_TOOL_ERROR
     rows = {name: _count_statuses(checks) for name, checks in results.items()}
     if options.json:
@@ -73,7 +73,7 @@ def _find_node() -> str | None:
 def _find_suite_command(suite_option: str | None) -> list[str]:
     node = _find_node()
     if node is None:
-        raise click.UsageError("the suite needs Node, which is not on PATH")
+        raise click.UsageError("the suite needs Node.js, which is not on PATH")
     current_folder = Path.cwd()
     candidates = (
         [Path(suite_option)]
@@ -85,7 +85,7 @@ def _find_suite_command(suite_option: str | None) -> list[str]:
         return [node, str(suite_path)]
     npx = shutil.which("npx")
     if npx is None:
-        raise click.UsageError("the suite is not here: npm install @modelcontextprotocol/conformance")
+        raise click.UsageError("the suite is not installed. Run `npm install @modelcontextprotocol/conformance`")
     return [npx, "--yes", "@modelcontextprotocol/conformance"]
 
 

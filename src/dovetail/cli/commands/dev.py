@@ -1,4 +1,4 @@
-"""`dovetail dev`: serve a server while it is being written."""
+"""`dovetail dev`: run a server and restart it when files change."""
 
 import contextlib
 import json
@@ -27,24 +27,22 @@ from dovetail.terminal import output
 @click.command("dev")
 @target_options(connection=PROCESS_OPTIONS, session=())
 @click.option("--http", is_flag=True, help="Serve over HTTP.")
-@click.option("--port", type=int, default=8000, show_default=True, help="0 takes a free one.")
+@click.option("--port", type=int, default=8000, show_default=True, help="Port to listen on. 0 picks a free port.")
 @click.option(
-    "--watch", "watched_paths", multiple=True, type=click.Path(exists=True), help="What to look at; else its folder."
+    "--reload-dir", "reload_dirs", multiple=True, type=click.Path(exists=True), help="Directory to watch. Repeatable."
 )
-@click.option("-q", "--quiet", is_flag=True, help="Do not show what travels over stdio.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not print messages.")
 @click.pass_context
-def command(
-    ctx: click.Context, http: bool, port: int, watched_paths: tuple[str, ...], quiet: bool, **params: Any
-) -> int:
-    """Serve a server while you write it: it starts anew when a file changes, and its client stays connected.
+def command(ctx: click.Context, http: bool, port: int, reload_dirs: tuple[str, ...], quiet: bool, **params: Any) -> int:
+    """Run a server and restart it when files change.
 
-    Over stdio the client is told that the lists have changed, what it listened to it still hears, and every message is
-    shown on stderr. Let a host start this in place of the server, or speak to it yourself.
+    The client stays connected. Over stdio, the client gets a notification that the lists have changed, keeps its
+    subscriptions, and every message is printed on stderr. Configure this command in a host instead of the server.
 
     \b
     dovetail dev server.py
     dovetail dev server.py --http --port 8000
-    dovetail dev --watch src -- node server.js
+    dovetail dev --reload-dir src -- node server.js
     """
     from dovetail.server.reloader import SourceFiles, relay_stdio, supervise
     from dovetail.transports.stdio_server import isolate_streams
@@ -52,13 +50,13 @@ def command(
     options = read_target_options(ctx, **params)
     program, source_folder = _get_process_spec(options)
     argv, process_options = program.command, {"env": program.env, "cwd": program.cwd}
-    files = SourceFiles([Path(path) for path in watched_paths] or [source_folder])
-    output.print_note(f"watching {len(files)} files")
+    files = SourceFiles([Path(path) for path in reload_dirs] or [source_folder])
+    output.print_note(f"watching {len(files)} {'file' if len(files) == 1 else 'files'}")
     if http:
         from dovetail.transports.http_server.uvicorn_server import bind_socket
 
         if argv[: len(DOVETAIL_COMMAND)] != [*DOVETAIL_COMMAND]:
-            raise click.UsageError("over HTTP only a file or a module can be served like that")
+            raise click.UsageError("--http requires a file or a module")
         try:
             listener = bind_socket("127.0.0.1", port)
         except OSError as exc:
@@ -82,7 +80,7 @@ def _get_process_spec(options: TargetOptions) -> tuple[ProcessSpec, Path]:
     if extra_args:
         raise click.UsageError(f"{extra_args[0]!r} is too much")
     if isinstance(target, dict) or get_target_url(target) is not None:
-        raise click.UsageError("a server is developed from a file, a module or a command")
+        raise click.UsageError("dev requires a file, a module or a command")
     process_spec = locate_target(options, target)
     assert isinstance(process_spec, ProcessSpec)
     if options.command or options.module:

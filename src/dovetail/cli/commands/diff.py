@@ -1,4 +1,4 @@
-"""`dovetail diff`: two servers, or two recordings, or one of each: what the second offers differently."""
+"""`dovetail diff`: compare two servers or recordings."""
 
 from typing import Any
 
@@ -25,10 +25,12 @@ _KEY_FIELDS = {"tools": "name", "resources": "uri", "templates": "uriTemplate", 
 
 @click.command("diff")
 @target_options("[TARGET]")
-@click.option("--strict", is_flag=True, help="Exit with 6 at any difference.")
+@click.option("--strict", is_flag=True, help="Fail on any difference.")
 @click.pass_context
 def command(ctx: click.Context, strict: bool, **params: Any) -> int:
-    """Compare what two targets offer; exits with 6 if something breaks those who rely on the first.
+    """Compare two servers or recordings.
+
+    Exits with 6 if a change from the first to the second breaks clients.
 
     \b
     dovetail diff server.jsonl server.py
@@ -57,7 +59,7 @@ def command(ctx: click.Context, strict: bool, **params: Any) -> int:
 
 
 def _split_targets(options: TargetOptions) -> tuple[TargetOptions, TargetOptions]:
-    """Both targets, to be spoken to in one revision: that of a recording, where one is compared."""
+    """Return the options of both targets, with the protocol version of the recording if there is one."""
     args = options.args
     recording = next((arg for arg in args if arg.endswith(".jsonl")), None)
     if recording is not None and options.protocol_version is None:
@@ -66,7 +68,7 @@ def _split_targets(options: TargetOptions) -> tuple[TargetOptions, TargetOptions
         return replace(options, args=args, command=(), module=None), replace(options, args=())
     if len(args) == 2 and not (options.command or options.module):
         return replace(options, args=args[:1]), replace(options, args=args[1:])
-    raise click.UsageError("give two targets")
+    raise click.UsageError("diff requires two targets")
 
 
 async def _fetch_items(options: TargetOptions) -> dict[str, dict[str, Any]]:
@@ -84,7 +86,7 @@ _KIND_STYLES = {"removed": ("-", "red"), "added": ("+", "green"), "changed": ("~
 
 def _format_differences(differences_found: list[Difference]) -> str:
     if not differences_found:
-        return "no difference"
+        return "no differences"
     return "\n".join(map(_format_difference, differences_found))
 
 

@@ -1,4 +1,4 @@
-"""`dovetail doctor`: a server looked at step by step, each failure with what to do about it."""
+"""`dovetail doctor`: diagnose a server step by step, with a fix for each failure."""
 
 import shutil
 import statistics
@@ -45,7 +45,10 @@ class CheckResult(Struct, frozen=True, omit_defaults=True):
 @target_options()
 @click.pass_context
 def command(ctx: click.Context, **params: Any) -> int:
-    """Look at a server step by step: command, variables, start, handshake, lists, schemas, cost, speed.
+    """Diagnose a server step by step.
+
+    Checks the command, its variables, the start, the protocol version, the lists, the schemas, the tokens and the
+    speed.
 
     \b
     dovetail doctor server.py

@@ -1,4 +1,4 @@
-"""`dovetail gateway`: all servers of a configuration as one, over stdio or HTTP."""
+"""`dovetail gateway`: serve all configured servers as one."""
 
 import click
 
@@ -17,19 +17,17 @@ from dovetail.terminal import output
 
 @click.command("gateway")
 @host_options
-@click.option(
-    "--watch", is_flag=True, help="Follow the files: start what is written into them, stop what is taken out."
-)
-@click.option("--search", is_flag=True, help="Offer three tools that find, describe and call all others.")
+@click.option("--watch", is_flag=True, help="Reload when a configuration file changes.")
+@click.option("--search", is_flag=True, help="Offer search tools instead of all tools.")
 @click.option("--http", is_flag=True, help="Serve over HTTP.")
-@click.option("--host", "address", default="127.0.0.1", show_default=True)
-@click.option("--port", type=int, default=8484, show_default=True, help="0 takes a free one.")
-@click.option("--path", default="/mcp", show_default=True, help="Where on the host.")
-@click.option("--anonymous", is_flag=True, help="Serve everyone who reaches the host.")
+@click.option("--host", "address", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=int, default=8484, show_default=True, help="Port to listen on. 0 picks a free port.")
+@click.option("--path", default="/mcp", show_default=True, help="URL path of the endpoint.")
+@click.option("--allow-anonymous", is_flag=True, help="Accept clients without authentication.")
 def command(
     files: tuple[str, ...],
     policy: str | None,
-    journal: str | None,
+    audit_log: str | None,
     servers: tuple[str, ...],
     watch: bool,
     search: bool,
@@ -37,28 +35,31 @@ def command(
     address: str,
     port: int,
     path: str,
-    anonymous: bool,
+    allow_anonymous: bool,
 ) -> int:
-    """Serve all servers of some configuration files, or of all that are found, as one: over stdio, or with --http.
+    """Serve all configured servers as one.
 
-    Where the policy asks, the user of whoever calls is asked, by elicitation; who cannot be asked is refused. Over
-    HTTP, /mcp has all servers, /search/mcp the tools that search, /servers/NAME/mcp one server.
+    Serves the servers of these configuration files, or of all files found, over stdio or HTTP. If the policy says
+    "ask", the client's user is asked by elicitation. A client that does not support elicitation is denied. Over HTTP,
+    all servers are at /mcp, the search tools at /search/mcp, and a single server at /s/NAME/mcp.
 
     \b
     dovetail gateway mcp.json
     dovetail gateway mcp.json --http --port 8484 --policy policy.toml
     """
-    host = create_host(files, policy, journal, servers, watch=watch)
+    host = create_host(files, policy, audit_log, servers, watch=watch)
     _disable_gateways(host, files)
     report_failures(host)
     mode: GatewayMode = "search" if search else "merged"
     try:
         if http:
-            host.serve("http", mode, host=address, port=port, path=path, allow_anonymous=anonymous)
+            host.serve("http", mode, host=address, port=port, path=path, allow_anonymous=allow_anonymous)
         else:
             host.run("stdio", mode)
     except (ValueError, OSError) as exc:
-        raise click.UsageError(str(exc).replace("give it auth=, or pass anonymous=True", "pass --anonymous")) from None
+        if "anonymous=True" in str(exc):
+            raise click.UsageError(f"other machines can reach {address}. Pass --allow-anonymous") from None
+        raise click.UsageError(str(exc)) from None
     return 0
 
 
@@ -68,7 +69,7 @@ def _disable_gateways(host: Host, files: tuple[str, ...]) -> None:
             entry.name for entry in read_config_entries(files) if is_gateway(entry) and entry.name in names
         }
         for name in sorted(gateway_names):
-            output.print_note(f"{name} is left out: it is a gateway itself")
+            output.print_note(f"skipped {name}: it is a gateway")
         return gateway_names
 
     disable_servers(host, find_gateways)

@@ -1,4 +1,4 @@
-"""`dovetail info`: who a server is, what it speaks, what it can do."""
+"""`dovetail info`: show name, version and capabilities of a server."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from dovetail.wire.codec import to_plain
 @target_options()
 @click.pass_context
 def command(ctx: click.Context, **params: Any) -> int:
-    """Show who a server is, what it speaks and what it can do.
+    """Show name, version and capabilities of a server.
 
     \b
     dovetail info https://example.com/mcp

@@ -1,4 +1,4 @@
-"""`dovetail lint`: what hosts and models may stumble over in what a server offers, and what it costs them."""
+"""`dovetail lint`: check tool schemas and descriptions, and count their tokens."""
 
 from typing import Any
 
@@ -18,22 +18,27 @@ from dovetail.wire.tools import Tool
 @click.command("lint")
 @target_options()
 @click.option(
-    "--rules", multiple=True, type=click.Choice([*PROVIDER_RULES]), help="Whose rules; else those of all makers."
+    "--profile",
+    "profiles",
+    multiple=True,
+    type=click.Choice([*PROVIDER_RULES]),
+    help="Schema profile to check. Defaults to all.",
 )
-@click.option("--strict", is_flag=True, help="Missing words count as well.")
+@click.option("--strict", is_flag=True, help="Also fail on missing descriptions.")
 @click.pass_context
-def command(ctx: click.Context, rules: tuple[str, ...], strict: bool, **params: Any) -> int:
-    """Look for schemas that makers of models refuse, missing words, hidden characters, and what the tools cost.
+def command(ctx: click.Context, profiles: tuple[str, ...], strict: bool, **params: Any) -> int:
+    """Check tool schemas and descriptions.
 
-    Exits with 6 if something would be refused; with --strict, if there is anything to say at all.
+    Finds schemas that model providers reject, hidden characters and missing descriptions, and counts the tokens of each
+    tool. Exits with 6 if a schema would be rejected, or with --strict, if there is any issue.
 
     \b
     dovetail lint server.py
-    dovetail lint https://example.com/mcp --rules openai-strict
+    dovetail lint https://example.com/mcp --profile openai-strict
     """
 
     async def execute(command_run: CommandRun) -> int:
-        reports = lint_tools(await list_items(command_run.client, "tools"), rules)
+        reports = lint_tools(await list_items(command_run.client, "tools"), profiles)
         token_count, skipped = sum(lint_report.tokens for lint_report in reports), command_run.client.skipped_items
         summary = {"tokens": token_count, "tools": reports, "left_out": skipped}
         command_run.print_result(summary, lambda: _format_reports(reports, token_count, skipped))
@@ -49,10 +54,12 @@ def command(ctx: click.Context, rules: tuple[str, ...], strict: bool, **params: 
     return run_command(read_target_options(ctx, **params), execute)
 
 
-def lint_tools(tools: list[Tool], rules: tuple[str, ...] = ()) -> list[LintReport]:
-    """What there is to say about each tool."""
+def lint_tools(tools: list[Tool], profiles: tuple[str, ...] = ()) -> list[LintReport]:
+    """Return a report for each tool."""
     names = [tool.name for tool in tools]
-    return [_add_protocol_issues(lint_declaration(tool, rules or UNMODIFIED_RULE_SETS), tool, names) for tool in tools]
+    return [
+        _add_protocol_issues(lint_declaration(tool, profiles or UNMODIFIED_RULE_SETS), tool, names) for tool in tools
+    ]
 
 
 def _add_protocol_issues(report: LintReport, tool: Tool, names: list[str]) -> LintReport:

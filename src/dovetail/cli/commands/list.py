@@ -1,4 +1,4 @@
-"""`dovetail list`: what a server offers, or which servers are configured."""
+"""`dovetail list`: list what a server offers, or the configured servers."""
 
 from typing import Any
 
@@ -18,9 +18,9 @@ ITEM_KINDS = ("tools", "resources", "templates", "prompts")
 @target_options("[tools|resources|templates|prompts]...")
 @click.pass_context
 def command(ctx: click.Context, **params: Any) -> int:
-    """List what a server offers: everything, or the kinds named.
+    """List tools, resources and prompts of a server.
 
-    Without a target: the servers in the configurations of the known hosts.
+    Name one or more kinds to list only these. Without a target, lists the servers configured in the known hosts.
 
     \b
     dovetail list
@@ -34,7 +34,7 @@ def command(ctx: click.Context, **params: Any) -> int:
     async def execute(command_run: CommandRun) -> None:
         for kind_arg in command_run.args:
             if kind_arg not in ITEM_KINDS:
-                raise click.UsageError(f"{kind_arg!r} is no kind of thing.{suggest_names(kind_arg, ITEM_KINDS)}")
+                raise click.UsageError(f"unknown kind {kind_arg!r}.{suggest_names(kind_arg, ITEM_KINDS)}")
         items_by_kind = {kind: await list_items(command_run.client, kind) for kind in command_run.args or ITEM_KINDS}
         command_run.print_result(items_by_kind, lambda: _format_items(items_by_kind))
         if command_run.is_stderr_hidden and not any(items_by_kind.values()):

@@ -1,4 +1,4 @@
-"""`dovetail listen`: changes as they happen."""
+"""`dovetail listen`: print change notifications as they arrive."""
 
 from typing import Any
 
@@ -11,10 +11,12 @@ from dovetail.terminal import output
 
 @click.command("listen")
 @target_options("[URI]...")
-@click.option("-n", "--count", type=click.IntRange(1), help="Stop after this many.")
+@click.option("-n", "--count", type=click.IntRange(1), help="Stop after this many notifications.")
 @click.pass_context
 def command(ctx: click.Context, count: int | None, **params: Any) -> int:
-    """Show changes as they happen: of the lists, and of the resources named; with --json one object a line.
+    """Print change notifications as they arrive.
+
+    Reports changes of the lists, and of the resources with these URIs. With --json, prints one object per line.
 
     \b
     dovetail listen server.py notes://today
@@ -23,7 +25,7 @@ def command(ctx: click.Context, count: int | None, **params: Any) -> int:
     async def execute(command_run: CommandRun) -> None:
         remaining = count
         async with command_run.client.listen(uris=command_run.args) as changes:
-            output.print_note("listening; interrupt to stop")
+            output.print_note("listening; press Ctrl-C to stop")
             async for change in changes:
                 event = {"kind": change.kind, "uri": change.uri, "missed": change.maybe_missed}
                 click.echo(

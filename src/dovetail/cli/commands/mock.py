@@ -1,4 +1,4 @@
-"""`dovetail mock`: a recording served as if it were the server."""
+"""`dovetail mock`: serve a recording as a mock server."""
 
 from typing import Any
 
@@ -9,21 +9,21 @@ from dovetail.cli.target_argument import read_recording
 
 @click.command("mock")
 @click.argument("recording", type=click.Path(exists=True, dir_okay=False))
-@click.option("--loose", is_flag=True, help="Answer the same tool with other arguments too.")
+@click.option("--any-arguments", is_flag=True, help="Match calls by tool name only.")
 @click.option("--http", is_flag=True, help="Serve over HTTP.")
-@click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", type=int, default=8000, show_default=True, help="0 takes a free one.")
-def command(recording: str, loose: bool, http: bool, host: str, port: int) -> int:
-    """Serve a recording as if it were the server, to clients of every revision.
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=int, default=8000, show_default=True, help="Port to listen on. 0 picks a free port.")
+def command(recording: str, any_arguments: bool, http: bool, host: str, port: int) -> int:
+    """Serve a recording as a mock server.
 
-    What was asked then is answered as it was then; several answers to the same question come in their order. Wherever a
-    TARGET is asked for, the name of a recording stands for this.
+    Answers each recorded request with its recorded response, to clients of any protocol version. Repeated requests get
+    their responses in order. You can also use a recording as the TARGET of other commands.
 
     \b
     dovetail mock server.jsonl
     dovetail call server.jsonl forecast city=Oslo
     """
-    app = create_mock_server(read_recording(recording), recording, any_arguments=loose)
+    app = create_mock_server(read_recording(recording), recording, any_arguments=any_arguments)
     try:
         if http:
             app.run("http", host=host, port=port)
@@ -35,8 +35,8 @@ def command(recording: str, loose: bool, http: bool, host: str, port: int) -> in
 
 
 def create_mock_server(frames: list[Any], name: str, *, any_arguments: bool = False) -> Any:
-    """A server made of a recording."""
-    from dovetail.client.targets import Client
+    """Create a server that answers from a recording."""
+    from dovetail.client.targets import Client, ResolvedTarget
     from dovetail.recording.playback import Playback
     from dovetail.server.runners import Server
 

@@ -1,4 +1,4 @@
-"""`dovetail new`: a new server, with a test, ready to run."""
+"""`dovetail new`: create a server and a test for it."""
 
 import keyword
 import sys
@@ -10,22 +10,22 @@ _SERVER_TEMPLATE = '''"""{name}: an MCP server. Run it with `dovetail run {file}
 
 from dovetail import Server
 
-app = Server("{name}", instructions="Say here what this server is for.")
+app = Server("{name}", instructions="Describe here what this server is for.")
 
 
 @app.tool
 def greet(name: str) -> str:
-    """Greet someone.
+    """Greet a person.
 
     Args:
-        name: Whom to greet.
+        name: The name of the person.
     """
     return f"Hello, {{name}}!"
 
 
 @app.resource("greetings://latest")
 def latest() -> str:
-    """The latest greeting."""
+    """Return the latest greeting."""
     return "Hello, world!"
 
 
@@ -33,7 +33,7 @@ if __name__ == "__main__":
     app.run()
 '''
 
-_TEST_TEMPLATE = '''"""The server, called as a host would call it."""
+_TEST_TEMPLATE = '''"""Call the server as a host would."""
 
 from dovetail import SyncClient
 from {module} import app
@@ -47,22 +47,22 @@ def test_greet():
 
 @click.command("new")
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Write over files that are there.")
+@click.option("--force", is_flag=True, help="Overwrite existing files.")
 def command(name: str, force: bool) -> int:
-    """Write a new server, with a test: NAME.py and test_NAME.py.
+    """Create a server and a test for it.
+
+    Writes NAME.py and test_NAME.py.
 
     \b
     dovetail new weather
     """
     module = Path(name).stem.replace("-", "_")
     if not module.isidentifier():
-        raise click.UsageError(f"{name!r} is no name for a Python file")
+        raise click.UsageError(f"{name!r} is not a valid name for a Python module")
     if keyword.iskeyword(module):
-        raise click.UsageError(f"{module!r} is a word of Python's own, and no module can have it as its name")
+        raise click.UsageError(f"{module!r} is a Python keyword; choose another name")
     if module in sys.stdlib_module_names or module == "dovetail":
-        raise click.UsageError(
-            f"{module!r} is a module that is needed: yours would stand in its place; take another name"
-        )
+        raise click.UsageError(f"{module!r} would shadow an existing module; choose another name")
     folder = Path(name).parent
     files = {
         folder / f"{module}.py": _SERVER_TEMPLATE.format(name=module, file=f"{module}.py"),
@@ -70,7 +70,7 @@ def command(name: str, force: bool) -> int:
     }
     for path in files:
         if path.exists() and not force:
-            raise click.UsageError(f"{path} is there already; --force writes over it")
+            raise click.UsageError(f"{path} already exists; use --force to overwrite it")
     folder.mkdir(parents=True, exist_ok=True)
     for path, content in files.items():
         path.write_text(content, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`dovetail ping`: a sign of life, and how long it took."""
+"""`dovetail ping`: measure the response time of a server."""
 
 import time
 from typing import Any
@@ -12,10 +12,10 @@ from dovetail.terminal import output
 
 @click.command("ping")
 @target_options()
-@click.option("-n", "--count", type=int, default=3, show_default=True, help="How often.")
+@click.option("-n", "--count", type=int, default=3, show_default=True, help="Number of pings.")
 @click.pass_context
 def command(ctx: click.Context, count: int, **params: Any) -> int:
-    """Ask a server for a sign of life.
+    """Measure the response time of a server.
 
     \b
     dovetail ping server.py
@@ -31,7 +31,7 @@ def command(ctx: click.Context, count: int, **params: Any) -> int:
         summary = ", ".join(f"{duration_ms:.1f} ms" for duration_ms in durations_ms)
         command_run.print_result(
             {"protocol_version": client.protocol_version, "milliseconds": durations_ms},
-            lambda: f"{output.escape_line(client.name)} is alive ({client.protocol_version}): {summary}",
+            lambda: f"{output.escape_line(client.name)} ({client.protocol_version}): {summary}",
         )
 
     return run_command(read_target_options(ctx, **params), execute)

@@ -17,7 +17,7 @@ from dovetail.terminal import output
 from dovetail.terminal.line_reader import LineReader
 
 _NO_SERVER_MESSAGE = "no server could be checked"
-_JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+_JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group("pins")
@@ -46,9 +46,9 @@ def list_pins(as_json: bool) -> int:
 
 @command.command("check")
 @host_options
-@click.option("--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for all of them.")
+@click.option("--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for all servers.")
 @_JSON_OPTION
-def check_pins(files: tuple[str, ...], policy: str | None, journal: str | None, **params: Any) -> int:
+def check_pins(files: tuple[str, ...], policy: str | None, audit_log: str | None, **params: Any) -> int:
     """Compare current definitions with the pins.
 
     Exits with 6 if a definition has changed.
@@ -75,14 +75,14 @@ def check_pins(files: tuple[str, ...], policy: str | None, journal: str | None, 
             else error_report.EXIT_OK
         )
 
-    return _run_with_servers(files, policy, journal, report_changes, **params)
+    return _run_with_servers(files, policy, audit_log, report_changes, **params)
 
 
 @command.command("accept")
 @host_options
-@click.option("--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for all of them.")
+@click.option("--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for all servers.")
 @_JSON_OPTION
-def accept_definitions(files: tuple[str, ...], policy: str | None, journal: str | None, **params: Any) -> int:
+def accept_definitions(files: tuple[str, ...], policy: str | None, audit_log: str | None, **params: Any) -> int:
     """Pin the current definitions.
 
     \b
@@ -97,7 +97,7 @@ def accept_definitions(files: tuple[str, ...], policy: str | None, journal: str 
         click.echo(output.format_json(counts) if as_json else "\n".join(rows) or _NO_SERVER_MESSAGE)
         return error_report.EXIT_OK
 
-    return _run_with_servers(files, policy, journal, accept, **params)
+    return _run_with_servers(files, policy, audit_log, accept, **params)
 
 
 @command.command("remove")
@@ -113,7 +113,7 @@ def remove_pins(server: str, tool: str | None) -> int:
 def _run_with_servers(
     files: tuple[str, ...],
     policy: str | None,
-    journal: str | None,
+    audit_log: str | None,
     action: Callable[[Host, dict[str, ManagedServer], bool], int],
     *,
     servers: tuple[str, ...],
@@ -127,7 +127,7 @@ def _run_with_servers(
         "ready_timeout": timeout,
         "defaults": ServerSettings(start_timeout=timeout),
     }
-    host = create_host(files, policy, journal, servers, **options)
+    host = create_host(files, policy, audit_log, servers, **options)
 
     async def run() -> int:
         with keyboard:

@@ -1,4 +1,4 @@
-"""`dovetail policy`: what a policy says, and why."""
+"""`dovetail policy`: inspect a policy."""
 
 import click
 
@@ -17,44 +17,45 @@ _FILE_TYPE = click.Path(exists=True, dir_okay=False)
 
 @click.group("policy")
 def command() -> None:
-    """Ask a policy what it says, and why."""
+    """Inspect a policy."""
 
 
 @command.command("explain")
 @click.argument("file", type=_FILE_TYPE)
 @click.argument("args", nargs=-1, metavar="[SERVER.TOOL] [NAME=VALUE]...")
-@click.option("--kind", default="tool.call", show_default=True, help="What is to happen.")
-@click.option("--trust", is_flag=True, help="The server is trusted.")
-@click.option("--foreign", is_flag=True, help="The server comes from a project.")
-@click.option("--read-only", is_flag=True, help="The tool says it changes nothing.")
-@click.option("--destructive/--harmless", default=None, help="What the tool says it may do.")
-@click.option("--admin", type=_FILE_TYPE, help="The policy above it.")
-@click.option("--project", type=_FILE_TYPE, help="The policy below it, which may only tighten.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--kind", default="tool.call", show_default=True, help="Kind of request, such as tool.call.")
+@click.option("--trusted", is_flag=True, help="Treat the server as trusted.")
+@click.option("--from-project", is_flag=True, help="Treat the server as part of a project file.")
+@click.option("--read-only", is_flag=True, help="Treat the tool as read-only.")
+@click.option("--destructive/--non-destructive", default=None, help="Treat the tool as destructive or not.")
+@click.option("--admin-policy", type=_FILE_TYPE, help="Policy file of the administrator.")
+@click.option("--project-policy", type=_FILE_TYPE, help="Policy file of the project.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(
     file: str,
     args: tuple[str, ...],
     kind: str,
-    trust: bool,
-    foreign: bool,
+    trusted: bool,
+    from_project: bool,
     read_only: bool,
     destructive: bool | None,
-    admin: str | None,
-    project: str | None,
+    admin_policy: str | None,
+    project_policy: str | None,
     as_json: bool,
 ) -> int:
-    """Show the rules of a policy in the order they count; or what it says of a call, and what each rule made of it.
+    """Explain the decision for a call.
 
-    Exits with 0 if the call is allowed, with 8 if it is asked about, with 7 if it is refused.
+    Without a call, shows the rules in the order they are evaluated. Exits with 0 if the call is allowed, with 8 if the
+    user is asked, and with 7 if it is denied.
 
     \b
     dovetail policy explain policy.toml
     dovetail policy explain policy.toml github.create_issue repo=octo/app
     """
     try:
-        loaded_policy = _load_policy(file, admin, project)
-        request = _create_request(args, kind, trust, read_only, destructive)
-        request = None if request is None else replace(request, from_project=foreign)
+        loaded_policy = _load_policy(file, admin_policy, project_policy)
+        request = _create_request(args, kind, trusted, read_only, destructive)
+        request = None if request is None else replace(request, from_project=from_project)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from None
     if request is None:
@@ -90,13 +91,13 @@ def _load_policy(file: str, admin: str | None, project: str | None) -> Policy:
 
 
 def _create_request(
-    args: tuple[str, ...], kind: str, trust: bool, read_only: bool, destructive: bool | None
+    args: tuple[str, ...], kind: str, trusted: bool, read_only: bool, destructive: bool | None
 ) -> PolicyRequest | None:
     if not args:
         return None
     check_consent_kind(kind)
     if "." not in args[0] and kind in _ITEM_CONSENT_KINDS:
-        raise ValueError(f"{kind} is about something of a server: write SERVER.TOOL, not {args[0]!r}")
+        raise ValueError(f"{kind} requires SERVER.TOOL, not {args[0]!r}")
     server, tool = split_full_name(args[0]) if "." in args[0] else (args[0], "")
     tool_annotations = ToolAnnotations(read_only_hint=read_only or None, destructive_hint=destructive)
     return PolicyRequest(
@@ -105,5 +106,5 @@ def _create_request(
         kind=kind,
         arguments=read_arguments(args[1:], {}) if kind == "tool.call" or len(args) > 1 else None,
         annotations=tool_annotations if read_only or destructive is not None else None,
-        trusted=trust,
+        trusted=trusted,
     )

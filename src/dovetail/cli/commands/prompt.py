@@ -1,4 +1,4 @@
-"""`dovetail prompt`: fill in a prompt."""
+"""`dovetail prompt`: get a prompt."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from dovetail.terminal import output
 @target_options("PROMPT", "[NAME=VALUE]...")
 @click.pass_context
 def command(ctx: click.Context, **params: Any) -> int:
-    """Fill in a prompt.
+    """Get a prompt.
 
     \b
     dovetail prompt server.py packing city=Oslo
@@ -23,7 +23,7 @@ def command(ctx: click.Context, **params: Any) -> int:
 
     async def execute(command_run: CommandRun) -> None:
         if not command_run.args:
-            raise click.UsageError("which prompt?")
+            raise click.UsageError("missing argument: PROMPT")
         name, *args = command_run.args
         prompts = {prompt.name: prompt for prompt in await command_run.client.list_prompts()}
         if name not in prompts:
@@ -33,7 +33,7 @@ def command(ctx: click.Context, **params: Any) -> int:
         command_run.print_result(
             result,
             lambda: "\n".join(
-                f"{one.role}: {output.escape_text(format_block(one.content))}" for one in result.messages
+                f"{message.role}: {output.escape_text(format_block(message.content))}" for message in result.messages
             ),
         )
 

@@ -15,7 +15,9 @@ from dovetail.terminal import output
 @target_options("URI")
 @click.pass_context
 def command(ctx: click.Context, **params: Any) -> int:
-    """Read a resource. Its text and bytes go to stdout as they are when it is no terminal.
+    """Read a resource.
+
+    Writes text and bytes to stdout unchanged, unless stdout is a terminal.
 
     \b
     dovetail read server.py notes://today
@@ -23,7 +25,7 @@ def command(ctx: click.Context, **params: Any) -> int:
 
     async def execute(command_run: CommandRun) -> None:
         if len(command_run.args) != 1:
-            raise click.UsageError("which resource? Give its URI.")
+            raise click.UsageError("missing argument: URI")
         result = await command_run.client.read_resource(command_run.args[0])
         if command_run.json:
             click.echo(output.format_json(result))

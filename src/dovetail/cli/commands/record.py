@@ -1,4 +1,4 @@
-"""`dovetail record`: what a server offers, and how it answers, kept in a file."""
+"""`dovetail record`: record a session with a server."""
 
 import shlex
 from collections.abc import Awaitable, Callable
@@ -17,21 +17,29 @@ from dovetail.testing.traffic import Traffic, get_recorder
 
 @click.command("record")
 @target_options()
-@click.option("-o", "--output", type=click.Path(dir_okay=False), required=True, help="The file.")
-@click.option("--force", is_flag=True, help="Write over a file that is there.")
-@click.option("-d", "--do", "steps", multiple=True, metavar="STEP", help='"call TOOL a=1", "read URI", "prompt NAME".')
-@click.option("--steps", "steps_file", type=click.File(), help="A file of steps, one a line; - for stdin.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), required=True, help="Recording file.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+@click.option(
+    "-s",
+    "--step",
+    "steps",
+    multiple=True,
+    metavar="STEP",
+    help='Request to record: "call TOOL a=1", "read URI".',
+)
+@click.option("--steps-file", type=click.File(), help="File with one request per line. - for stdin.")
 @click.pass_context
 def command(
     ctx: click.Context, output: str, force: bool, steps: tuple[str, ...], steps_file: Any, **params: Any
 ) -> int:
-    """Record what a server offers, and how it answers to some steps; secrets are masked.
+    """Record a session with a server.
 
-    A step that fails ends it; what was said until then is in the file.
+    Records the lists and the steps you pass, with secrets masked. A step is "call TOOL a=1", "read URI" or "prompt NAME
+    a=1". If a step fails, the file contains everything up to then.
 
     \b
     dovetail record server.py -o server.jsonl
-    dovetail record server.py -o server.jsonl --do "call forecast city=Oslo" --do "read city://oslo"
+    dovetail record server.py -o server.jsonl --step "call forecast city=Oslo" --step "read city://oslo"
     """
     text.refuse_overwriting(output, force)
     traffic = Traffic(ctx.params["args"][0] if ctx.params["args"] else "")
@@ -45,7 +53,7 @@ def command(
             for verb, args in parsed_steps:
                 await _STEP_FUNCTIONS[verb](command_run, *args)
         finally:
-            traffic.save(output)  # also what there was before a step failed
+            traffic.save(output)  # also if a step failed
         command_run.print_result(
             {"file": output, "frames": len(traffic.frames)}, lambda: f"{len(traffic.frames)} messages in {output}"
         )
@@ -77,10 +85,10 @@ def _parse_step(step_text: str) -> tuple[str, list[str]]:
     try:
         parts = shlex.split(step_text)
     except ValueError as exc:
-        raise click.UsageError(f"the step {step_text.strip()!r} cannot be read: {exc}") from None
+        raise click.UsageError(f"invalid step {step_text.strip()!r}: {exc}") from None
     verb, args = "".join(parts[:1]), parts[1:]
     if verb not in _STEP_FUNCTIONS or not args:
-        raise click.UsageError(f"a step is call, read or prompt and what of it, not {step_text.strip()!r}")
+        raise click.UsageError(f"invalid step {step_text.strip()!r}: must be 'call TOOL', 'read URI' or 'prompt NAME'")
     if verb == "read" and len(args) > 1:
-        raise click.UsageError(f"a step reads one resource, not {step_text.strip()!r}")
+        raise click.UsageError(f"invalid step {step_text.strip()!r}: read takes one URI")
     return verb, args

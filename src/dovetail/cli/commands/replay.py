@@ -1,4 +1,4 @@
-"""`dovetail replay`: a recording asked again of a server, and the answers compared."""
+"""`dovetail replay`: replay a recording and compare the responses."""
 
 import difflib
 import json
@@ -32,12 +32,12 @@ _VOLATILE_MEMBERS = frozenset({"_meta", "resultType", "ttlMs", "cacheScope", "re
 
 @click.command("replay")
 @target_options("RECORDING")
-@click.option("--ignore", multiple=True, metavar="MEMBER", help="A member whose value may differ.")
+@click.option("--ignore", multiple=True, metavar="FIELD", help="Field to ignore when comparing. Repeatable.")
 @click.pass_context
 def command(ctx: click.Context, ignore: tuple[str, ...], **params: Any) -> int:
-    """Ask a server again what a recording asked, and compare the answers; exits with 6 if one differs.
+    """Replay a recording and compare the responses.
 
-    The revision is the one spoken then, unless another is asked for.
+    Exits with 6 if a response differs. Uses the protocol version of the recording, unless you pass another.
 
     \b
     dovetail replay server.py server.jsonl
@@ -45,7 +45,7 @@ def command(ctx: click.Context, ignore: tuple[str, ...], **params: Any) -> int:
     """
     options = read_target_options(ctx, **params)
     if len(options.args) != (1 if options.command or options.module else 2):
-        raise click.UsageError("give a target and a recording")
+        raise click.UsageError("missing arguments: TARGET RECORDING")
     frames = read_recording(options.args[-1])
     exchanges = [
         exchange
@@ -53,7 +53,7 @@ def command(ctx: click.Context, ignore: tuple[str, ...], **params: Any) -> int:
         if exchange.response is not None and exchange.method not in (*OPENING_METHODS, *IGNORED_METHODS)
     ]
     if not exchanges:
-        raise click.UsageError(f"{options.args[-1]}: nothing was asked there")
+        raise click.UsageError(f"{options.args[-1]}: the recording has no requests")
     recorded_answers = iter(read_client_results(frames, "elicitation/create"))
 
     def answer(_: ElicitRequestParams) -> Any:
@@ -71,9 +71,7 @@ def command(ctx: click.Context, ignore: tuple[str, ...], **params: Any) -> int:
         summary = {"asked": len(exchanges), "different": differences, "masked": masked_requests}
         command_run.print_result(summary, lambda: _format_differences(len(exchanges), differences))
         for masked_request in () if command_run.json else masked_requests:
-            output.print_note(
-                f"asked with a secret masked, as it was recorded, so the answer may be another: {masked_request}"
-            )
+            output.print_note(f"sent with a masked secret, so the response may differ: {masked_request}")
         return error_report.EXIT_VALIDATION if differences else error_report.EXIT_OK
 
     protocol_version = options.protocol_version or find_revision(read_exchanges(frames))
@@ -113,8 +111,8 @@ def _drop_ignored(value: Any, ignored: frozenset[str]) -> Any:
 
 def _format_differences(request_count: int, differences: list[dict[str, Any]]) -> str:
     if not differences:
-        return f"all {request_count} answers are as recorded"
-    parts = [f"{len(differences)} of {request_count} answers differ"]
+        return f"all {request_count} responses match the recording"
+    parts = [f"{len(differences)} of {request_count} responses differ"]
     for difference in differences:
         parts.append(
             output.style(output.escape_line(f"{difference['method']} {_dump_json(difference['params'])}"), bold=True)

@@ -1,4 +1,4 @@
-"""`dovetail run`: serve a server, one's own or another that is to be reached in another way."""
+"""`dovetail run`: serve a server object, or any target over another transport."""
 
 import contextlib
 import os
@@ -10,7 +10,6 @@ import click
 from click.core import ParameterSource
 
 from dovetail.cli import error_report
-from dovetail.cli.error_report import translate_options
 from dovetail.cli.server_loader import find_server, has_object_name, is_plain_program, load_server, report_user_errors
 from dovetail.cli.target_argument import (
     TargetOptions,
@@ -25,37 +24,33 @@ from dovetail.wire.base import replace
 
 @click.command("run")
 @target_options(session=())
-@click.option("-v", "--verbose", is_flag=True, help="Show the server's stderr, and tracebacks of internal errors.")
+@click.option("-v", "--verbose", is_flag=True, help="Show log messages and stderr of the server.")
 @click.option("--http", is_flag=True, help="Serve over HTTP.")
-@click.option("--sse", is_flag=True, help="Serve over HTTP, and tell where clients of 2024 find it.")
-@click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", type=int, default=8000, show_default=True, help="0 takes a free one.")
-@click.option("--path", default="/mcp", show_default=True, help="Where on the host.")
-@click.option("--public-url", help="The address clients use, if a proxy stands in front.")
-@click.option("--workers", type=int, default=1, show_default=True, help="Processes; more than one has no sessions.")
-@click.option("--anonymous", is_flag=True, help="Serve everyone who reaches the host.")
-@click.option("--reload", is_flag=True, help="Start anew when a file changes.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=int, default=8000, show_default=True, help="Port to listen on. 0 picks a free port.")
+@click.option("--path", default="/mcp", show_default=True, help="URL path of the endpoint.")
+@click.option("--public-url", help="URL that clients use, if behind a proxy.")
+@click.option("--workers", type=int, default=1, show_default=True, help="Number of worker processes.")
+@click.option("--allow-anonymous", is_flag=True, help="Accept clients without authentication.")
+@click.option("--reload", is_flag=True, help="Restart when a source file changes.")
 @click.pass_context
 def command(
     ctx: click.Context,
     http: bool,
-    sse: bool,
     host: str,
     port: int,
     path: str,
     public_url: str | None,
     workers: int,
-    anonymous: bool,
+    allow_anonymous: bool,
     reload: bool,
     **params: Any,
 ) -> int:
-    """Serve a server: over stdio, or with --http.
+    """Run a server over stdio or HTTP.
 
-    A file or a module is served as it is, any other target is reached as a client and offered here: a URL on stdio, a
-    command over HTTP, an old server to new clients. A file without a Server in it is run as a program, and so, at
-    once, is one that neither imports dovetail nor asks for its __name__. Options that the
-    file itself gives to app.run are not read: how it is served is said here; for those without an option here, run the
-    file with Python.
+    Serves the Server object of a file or a module. A file without a Server runs as a program. For any other target,
+    connects as a client and serves what the target offers: a URL over stdio, a command over HTTP, or an old server to
+    new clients. The options that the file passes to app.run are ignored. To use them, run the file with Python.
 
     \b
     dovetail run server.py
@@ -65,48 +60,49 @@ def command(
     dovetail run --http -- uvx mcp-server-time
     """
     options = read_target_options(ctx, **params)
-    if not (http or sse):
+    if not http:
         _reject_http_options(ctx)
-    is_http, is_file = http or sse, bool(options.args and options.args[0].endswith(".py") and not options.command)
+    is_file = bool(options.args and options.args[0].endswith(".py") and not options.command)
     is_plain = is_file and is_plain_program(options.args[0])
-    if not (is_plain and is_http):
+    if not (is_plain and http):
         options = _apply_process_options(options, reload)
     app = None
     if not is_plain and not options.command:
         with contextlib.redirect_stdout(sys.stderr):  # what a program prints while it is read is not for the client
             app = _load_own_server(options.args, options.module)
-    if app is None and is_file and not is_http:
+    if app is None and is_file and not http:
         app = _run_as_program(options.args[0], is_plain)
         if app is None:
             return 0
     app = app or create_proxy_server(options)
     try:
-        if not is_http:
+        if not http:
             app.run(reload=reload)
             return 0
         http_options: dict[str, Any] = {} if workers == 1 else {"workers": workers, "sessions": False}
         if public_url is not None:
             http_options["public_url"] = public_url
-        if sse and workers > 1:
-            raise click.UsageError("clients of 2024 need sessions, which several workers do not share")
-        if sse:
-            click.echo("clients of 2024 find it at /sse of the same host", err=True)
-        app.run("http", host=host, port=port, path=path, allow_anonymous=anonymous, reload=reload, **http_options)
+        http_options |= {"host": host, "port": port, "path": path, "allow_anonymous": allow_anonymous}
+        app.run("http", reload=reload, **http_options)
     except Exception as exc:
         from dovetail.server.lifespan import print_failure
 
         if print_failure(exc):
             raise click.exceptions.Exit(error_report.EXIT_CONNECT) from None
+        if isinstance(exc, ValueError) and "anonymous=True" in str(exc):
+            raise click.UsageError(
+                f"other machines can reach {host}. Add auth= to the server, or pass --allow-anonymous"
+            ) from None
         if isinstance(exc, ValueError | OSError):
-            raise click.UsageError(translate_options(str(exc))) from None
+            raise click.UsageError(str(exc)) from None
         raise
     return 0
 
 
 def _reject_http_options(ctx: click.Context) -> None:
-    for name in ("host", "port", "path", "public_url", "workers", "anonymous"):
+    for name in ("host", "port", "path", "public_url", "workers", "allow_anonymous"):
         if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{name.replace('_', '-')} is only for --http or --sse")
+            raise click.UsageError(f"--{name.replace('_', '-')} requires --http")
 
 
 def _apply_process_options(options: TargetOptions, reload: bool) -> TargetOptions:

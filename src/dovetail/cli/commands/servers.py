@@ -20,14 +20,14 @@ _TIMEOUT_REASON = "not ready in time"
 
 @click.command("servers")
 @host_options
-@click.option("--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for all of them.")
-@click.option("--no-start", is_flag=True, help="Start nothing, show what is configured.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("-v", "--verbose", is_flag=True, help="Show what is logged.")
+@click.option("--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for all servers.")
+@click.option("--no-start", is_flag=True, help="Show the configuration without starting servers.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("-v", "--verbose", is_flag=True, help="Show log messages.")
 def command(
     files: tuple[str, ...],
     policy: str | None,
-    journal: str | None,
+    audit_log: str | None,
     servers: tuple[str, ...],
     timeout: float,
     no_start: bool,
@@ -49,14 +49,14 @@ def command(
         "ready_timeout": timeout,
         "defaults": ServerSettings(start_timeout=timeout),
     }
-    host = create_host(files, policy, journal, servers, should_prompt=not no_start, **options)
+    host = create_host(files, policy, audit_log, servers, should_prompt=not no_start, **options)
 
     async def run() -> int:
         with keyboard:
             async with host:
                 if not no_start:
                     await host.catalog()
-                    await asyncio.sleep(0)  # whoever failed last has its state by now
+                    await asyncio.sleep(0)  # the last failure updates its state
                 rows = [row for row in _build_rows(host) if not servers or row["name"] in servers]
                 policy_error = next(
                     (

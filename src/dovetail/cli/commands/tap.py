@@ -1,4 +1,4 @@
-"""`dovetail tap`: sit between a real host and a server, and record what they say."""
+"""`dovetail tap`: record traffic between a host and a server."""
 
 import asyncio
 import contextlib
@@ -22,20 +22,20 @@ from dovetail.terminal import output as text
 
 @click.command("tap")
 @target_options(session=())
-@click.option("-o", "--output", type=click.Path(dir_okay=False), required=True, help="The file; it is added to.")
 @click.option(
-    "--port", type=int, default=0, show_default=True, help="Where to stand before a URL; 0 takes a free port."
+    "-o", "--output", type=click.Path(dir_okay=False), required=True, help="Recording file. Appends if it exists."
 )
+@click.option("--port", type=int, default=0, show_default=True, help="Port to listen on. 0 picks a free port.")
 @click.pass_context
 def command(ctx: click.Context, output: str, port: int, **params: Any) -> int:
-    """Sit between a host and a server and record every message, with its time; secrets are masked.
+    """Record traffic between a host and a server.
 
-    Put it into the host's configuration in place of the server: before a command it speaks over stdio and passes every
-    byte on; before a URL it listens on this machine.
+    Configure this command in the host instead of the server. It forwards every message and records it, with secrets
+    masked. A command is served over stdio, a URL on a local port.
 
     \b
     dovetail tap -o time.jsonl -- uvx mcp-server-time
-    dovetail tap https://example.com/mcp -o far.jsonl --port 8100
+    dovetail tap https://example.com/mcp -o remote.jsonl --port 8100
     """
     from dovetail.recording.trace import RecordingWriter
 
