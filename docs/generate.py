@@ -121,8 +121,8 @@ def commands() -> dict[Path, str]:
         f"**{title}**: " + " · ".join(f"[`{name}`]({name}.md)" for name in group)
         for title, group in COMMAND_GROUPS.items()
     ]
-    meanings = [[str(code), told] for code, told in EXIT_CODE_DESCRIPTIONS.items()]
-    first = _replaced(_replaced(first, "commands", "\n\n".join(groups)), "exits", _table(["status", ""], meanings))
+    meanings = [[str(code), description] for code, description in EXIT_CODE_DESCRIPTIONS.items()]
+    first = _replaced(_replaced(first, "commands", "\n\n".join(groups)), "exits", _table(["code", "meaning"], meanings))
     made = {folder / "README.md": first}
     for name in COMMAND_SUMMARIES:
         page = folder / f"{name}.md"

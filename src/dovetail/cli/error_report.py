@@ -35,16 +35,16 @@ EXIT_INPUT_NEEDED: Final = 8
 EXIT_INTERRUPTED: Final = 130
 
 EXIT_CODE_DESCRIPTIONS: Final = {
-    EXIT_OK: "all is well",
-    EXIT_INTERNAL_ERROR: "dovetail itself is at fault; -v shows where",
-    EXIT_USAGE: "the command line is wrong, or what it names does not exist",
-    EXIT_CONNECT: "the server could not be started or reached, or was lost",
-    EXIT_AUTH: "a login is needed, or came to nothing",
-    EXIT_TOOL_ERROR: "the tool, or the server, answered with an error",
-    EXIT_VALIDATION: "a promise is not kept: by a result, a schema, a recording, the protocol",
-    EXIT_DENIED: "the server, the policy, or the user, said no",
-    EXIT_INPUT_NEEDED: "an answer is needed, and there is nobody to ask",
-    EXIT_INTERRUPTED: "interrupted from the keyboard",
+    EXIT_OK: "success",
+    EXIT_INTERNAL_ERROR: "internal error: a bug in dovetail",
+    EXIT_USAGE: "usage error, or something not found",
+    EXIT_CONNECT: "connection failed or lost",
+    EXIT_AUTH: "login required or failed",
+    EXIT_TOOL_ERROR: "the tool or the server returned an error",
+    EXIT_VALIDATION: "validation failed (result, schema, recording or protocol)",
+    EXIT_DENIED: "denied by the server, the policy or the user",
+    EXIT_INPUT_NEEDED: "input required, but no user to ask",
+    EXIT_INTERRUPTED: "interrupted",
 }
 
 
