@@ -268,7 +268,7 @@ def test_the_report() -> None:
     for name in ("colour", "sizes", "spot", "more", "n"):
         assert any(mentions(finding.message, name) for finding in first.issues)
     assert len(first.issues) == 5
-    assert [finding.rule for finding in second.issues] == ["openai", "anthropic", "words"]
+    assert [finding.rule for finding in second.issues] == ["openai", "anthropic", "description"]
     for finding in second.issues[:2]:
         assert "[A-Za-z0-9_-]{1,64}" in finding.message
     assert any(finding.rule == "gemini-openapi" for finding in app.lint("gemini-openapi")[0].issues)

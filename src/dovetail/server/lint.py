@@ -22,7 +22,7 @@ _BYTES_PER_TOKEN: Final = 4  # a rule of thumb for English and JSON; each maker 
 
 
 class LintIssue(Struct, frozen=True):
-    """One thing somebody may stumble over: `about` is a rule set, or "words" for what a model is not told."""
+    """A problem with a tool. `rule` is a schema profile, "protocol", or "description" for a missing description."""
 
     rule: str
     message: str
@@ -71,15 +71,15 @@ def lint_declaration(declaration: tools.Tool, profiles: Sequence[str]) -> LintRe
 
 def _check_descriptions(declaration: tools.Tool) -> Iterator[LintIssue]:
     if not declaration.description:
-        yield LintIssue("words", "the tool has no description")
+        yield LintIssue("description", "the tool has no description")
     for name, raw_schema in get_mapping(declaration.input_schema).items():
         schema = as_object(raw_schema)
         if not schema.get("description") and "$ref" not in schema:
-            yield LintIssue("words", f"`{name}` has no description")
+            yield LintIssue("description", f"`{name}` has no description")
 
 
 def _check_docstring(tool: Tool) -> Iterator[LintIssue]:
     properties = tool.declaration.input_schema.get("properties", {})
     for name in docstrings.parse(inspect.getdoc(tool.runner.function)).parameters:
         if name not in properties and name not in inspect.signature(tool.runner.function).parameters:
-            yield LintIssue("words", f"the docstring describes `{name}`, which is no parameter")
+            yield LintIssue("description", f"the docstring describes `{name}`, which is not a parameter")

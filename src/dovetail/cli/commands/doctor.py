@@ -191,8 +191,8 @@ async def _check_items(client: Client, add_result: Any) -> int:
             )
         )
     reports = lint_tools(items_by_kind["tools"])
-    schema_issues = [issue for report in reports for issue in report.issues if issue.rule != "words"]
-    undescribed_count = sum(any(issue.rule == "words" for issue in report.issues) for report in reports)
+    schema_issues = [issue for report in reports for issue in report.issues if issue.rule != "description"]
+    undescribed_count = sum(any(issue.rule == "description" for issue in report.issues) for report in reports)
     if schema_issues:
         providers = ", ".join(sorted({issue.rule for issue in schema_issues}))
         add_result(

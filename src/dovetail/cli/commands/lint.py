@@ -47,7 +47,7 @@ def command(ctx: click.Context, profiles: tuple[str, ...], strict: bool, **param
         issues = [issue for lint_report in reports for issue in lint_report.issues]
         return (
             error_report.EXIT_VALIDATION
-            if any(strict or issue.rule != "words" for issue in issues)
+            if any(strict or issue.rule != "description" for issue in issues)
             else error_report.EXIT_OK
         )
 
