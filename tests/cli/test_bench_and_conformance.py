@@ -32,4 +32,4 @@ def test_conformance(run: RunCommand) -> None:
     assert good.json["scenarios"]["tools-call-simple-text"]["passed"]
     bad = run("conformance", SAMPLE_SERVER, *words, cwd=ROOT)
     assert bad.code == 6
-    assert bad.json["findings"][0]["scenario"] == "tools-call-simple-text"
+    assert bad.json["issues"][0]["scenario"] == "tools-call-simple-text"

@@ -34,18 +34,18 @@ def good(tmp_path: Path) -> Path:
 
 def test_a_healthy_server(run: RunCommand, good: Path) -> None:
     said = run("doctor", good).check_success().out
-    steps = ["command", "start", "server", "revision", "lists", "schemas", "cost", "speed"]
+    steps = ["command", "start", "server", "protocol", "lists", "schemas", "cost", "speed"]
     assert [line.split()[1].rstrip(":") for line in said.splitlines()] == steps
     report = run("doctor", good, "--json").check_success().json
-    assert report["healthy"] is True
-    assert [step["name"] for step in report["steps"]] == steps
+    assert report["is_healthy"] is True
+    assert [step["name"] for step in report["checks"]] == steps
     assert not failed(report)
     assert run("lint", good, "--strict").check_success()
 
 
 def failed(report: Any) -> list[str]:
     """The steps that failed, by name."""
-    return [step["name"] for step in report["steps"] if step["verdict"] == "bad"]
+    return [step["name"] for step in report["checks"] if step["status"] == "fail"]
 
 
 def test_what_is_wrong_is_named(run: RunCommand) -> None:
@@ -58,7 +58,7 @@ def test_what_is_wrong_is_named(run: RunCommand) -> None:
     assert re.search(r"^hostile: .*\\x1b]52", found.out, re.MULTILINE)
     report = run("lint", SAMPLE_SERVER, "--profile", "openai-strict", "--json")
     assert report.code == 6
-    assert "openai-strict" in {one["about"] for tool in report.json["tools"] for one in tool["findings"]}
+    assert "openai-strict" in {issue["rule"] for tool in report.json["tools"] for issue in tool["issues"]}
     assert report.json["tokens"] == sum(tool["tokens"] for tool in report.json["tools"])
 
 
@@ -83,7 +83,7 @@ def test_noise_on_stdout(run: RunCommand, tmp_path: Path) -> None:
     (tmp_path / "noisy.py").write_text(NOISY, encoding="utf-8")
     said = run("doctor", tmp_path / "noisy.py", "--json")
     assert said.code == 6
-    assert failed(said.json) == ["noise"]
+    assert failed(said.json) == ["stdout"]
     assert "stdout" in run("doctor", tmp_path / "noisy.py").out
 
 
@@ -91,18 +91,18 @@ def test_noise_on_stdout(run: RunCommand, tmp_path: Path) -> None:
 def test_a_server_of_others(run: RunCommand, clock: list[str]) -> None:
     said = run("doctor", "--json", "--", *clock).check_success().json
     assert not failed(said)
-    assert "mcp-time" in str([step for step in said["steps"] if step["name"] == "server"])
+    assert "mcp-time" in str([step for step in said["checks"] if step["name"] == "server"])
 
 
 def test_no_name_of_a_server_looks_like_a_step(run: RunCommand, tmp_path: Path) -> None:
     path = tmp_path / "forged.py"
     path.write_text(
-        "from dovetail import Server\napp = Server('a\\nok schemas: fine', version='1\\nok x: y')\n", "utf-8"
+        "from dovetail import Server\napp = Server('a\\nok  schemas: fine', version='1\\nok  x: y')\n", "utf-8"
     )
     for command in ("doctor", "info"):
         said = run(command, path).out
-        assert "a\\nok schemas: fine" in said
-        assert not any(line.startswith(("ok schemas: fine", "ok x")) for line in said.splitlines())
+        assert "a\\nok  schemas: fine" in said
+        assert not any(line.startswith(("ok  schemas: fine", "ok  x")) for line in said.splitlines())
 
 
 def test_an_entry_without_command_and_address(run: RunCommand, tmp_path: Path) -> None:

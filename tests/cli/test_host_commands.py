@@ -202,8 +202,8 @@ def test_what_a_policy_says(run: RunCommand, policy: Path, words: list[str], cod
     assert said.out.startswith(start)
     assert "applies" in said.out or code == 8
     facts = run("policy", "explain", policy, *words, "--json").json
-    assert facts["verdict"] == start.split()[0]
-    assert facts["unattended"] == ("allow" if code == 0 else "deny")
+    assert facts["action"] == start.split()[0]
+    assert facts["non_interactive"] == ("allow" if code == 0 else "deny")
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,7 @@ def test_what_was_masked_may_be_anything(run: RunCommand, tmp_path: Path) -> Non
     assert other.code == 6
     assert "Eve" in other.out
     assert "hunter22" not in other.out + other.err
-    assert len(run("replay", server, path, "--json").json["masked"]) == 1
+    assert len(run("replay", server, path, "--json").json["masked_requests"]) == 1
 
 
 def test_diff_takes_two(run: RunCommand, recording: Path) -> None:

@@ -52,7 +52,7 @@ def test_what_a_file_prints_does_not_reach_the_client(run: RunCommand, tmp_path:
     text = "from dovetail import Server\nprint('hello')\napp = Server('loud')\n"
     (tmp_path / "loud.py").write_text(text, encoding="utf-8")
     said = run("doctor", tmp_path / "loud.py", "-v").check_success()
-    assert "noise" not in said.out
+    assert "stdout:" not in said.out
     assert "hello" in said.err
 
 

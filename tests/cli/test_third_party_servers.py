@@ -69,8 +69,8 @@ def test_questions_are_answered_by_the_command_line(run: RunCommand, far: str) -
 
 
 def test_examining(run: RunCommand, far: str) -> None:
-    steps = {step["name"]: step for step in run("doctor", far, "--json").json["steps"]}
-    assert "2025-11-25" in steps["revision"]["said"]
+    steps = {step["name"]: step for step in run("doctor", far, "--json").json["checks"]}
+    assert "2025-11-25" in steps["protocol"]["message"]
     assert run("lint", far, "--json").json["tokens"] > 0
     assert (
         run("bench", far, "get-sum", "a=1", "b=2", "-n", "20", "-c", "2", "--json").check_success().json["requests"]

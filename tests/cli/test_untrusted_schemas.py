@@ -116,15 +116,15 @@ def test_malformed_schemas_are_named_not_stumbled_over(run: RunCommand, odd: lis
     found = run("lint", "--json", *odd)
     assert found.code == 6
     for tool in found.json["tools"]:
-        assert any(one["about"] == "protocol" for one in tool["findings"]), tool
-    assert len(found.json["left_out"]) == 1
-    assert re.search(r"\b7\b.*\btools\b", found.json["left_out"][0])
-    assert found.json["left_out"][0] in run("lint", *odd).out
+        assert any(issue["rule"] == "protocol" for issue in tool["issues"]), tool
+    assert len(found.json["skipped_items"]) == 1
+    assert re.search(r"\b7\b.*\btools\b", found.json["skipped_items"][0])
+    assert found.json["skipped_items"][0] in run("lint", *odd).out
     said = run("doctor", "--json", *odd)
     assert said.code == 6
-    steps = {step["name"]: step for step in said.json["steps"]}
-    assert [name for name, step in steps.items() if step["verdict"] == "bad"] == ["items", "schemas"]
-    assert re.search(r"\b7\b", steps["items"]["said"])
+    steps = {step["name"]: step for step in said.json["checks"]}
+    assert [name for name, step in steps.items() if step["status"] == "fail"] == ["items", "schemas"]
+    assert re.search(r"\b7\b", steps["items"]["message"])
 
 
 @given(st.lists(schemas, min_size=30, max_size=30))

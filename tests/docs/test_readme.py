@@ -108,8 +108,8 @@ def test_the_blocks_are_found() -> None:
 def test_doctor_has_no_warning_about_the_first_server(folder: Path, environment: dict[str, str]) -> None:
     (folder / "hello.py").write_text(BLOCKS[0].text, encoding="utf-8")
     report = json.loads(_run(["dovetail", "doctor", "hello.py", "--json"], folder, environment))
-    assert report["healthy"]
-    assert {step["verdict"] for step in report["steps"]} == {"good"}
+    assert report["is_healthy"]
+    assert {check["status"] for check in report["checks"]} == {"ok"}
 
 
 def test_the_first_screen_names_the_two_commands() -> None:

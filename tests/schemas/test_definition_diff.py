@@ -39,8 +39,8 @@ EITHER = {"anyOf": [TEXT, NUMBER]}
         (tool({"a": NUMBER}), tool({"a": {"type": "number"}}), "changed", ["integer", "number"], False),
         (tool({"a": {"type": "number"}}), tool({"a": NUMBER}), "changed", ["number", "integer"], True),
         (tool({"a": TEXT}), tool({"a": TEXT | {"maxLength": 3}}), "changed", ["`a`"], True),
-        (tool({"a": TEXT}), tool({"a": TEXT | {"description": "d"}}), "words", ["`a`"], False),
-        (tool(description="a"), tool(description="b"), "words", ["description"], False),
+        (tool({"a": TEXT}), tool({"a": TEXT | {"description": "d"}}), "description", ["`a`"], False),
+        (tool(description="a"), tool(description="b"), "description", ["description"], False),
         (tool(annotations={"readOnlyHint": True}), tool(annotations={}), "changed", ["annotations"], False),
         (tool(outputSchema={"properties": {"a": TEXT}}), tool(), "removed", [], True),
         (tool(), tool(outputSchema={"properties": {"a": TEXT}}), "added", [], False),
@@ -69,9 +69,9 @@ EITHER = {"anyOf": [TEXT, NUMBER]}
 )
 def test_differences(old: Any, new: Any, kind: str, values: list[str], breaks: bool) -> None:
     (found,) = diff_definitions("tool", old, new)
-    assert (found.kind, found.what, found.breaks) == (kind, f"tool {next(iter(old or new))}", breaks)
-    assert found.text
-    assert not [value for value in values if value not in found.text]
+    assert (found.kind, found.item, found.is_breaking) == (kind, f"tool {next(iter(old or new))}", breaks)
+    assert found.message
+    assert not [value for value in values if value not in found.message]
 
 
 MANY = {"type": "array", "items": TEXT}
@@ -87,19 +87,19 @@ MANY = {"type": "array", "items": TEXT}
 )
 def test_a_wider_type_does_not_hide_narrower_rules(old: Any, new: Any) -> None:
     wider, narrower = diff_definitions("tool", tool({"a": old}), tool({"a": new}))
-    assert not wider.breaks
-    assert narrower.breaks
+    assert not wider.is_breaking
+    assert narrower.is_breaking
 
 
 def test_a_wider_type_alone_breaks_nobody() -> None:
     (found,) = diff_definitions("tool", tool({"a": TEXT | {"maxLength": 3}}), tool({"a": EITHER | {"maxLength": 3}}))
-    assert not found.breaks
+    assert not found.is_breaking
 
 
 def test_what_is_gone_is_told_in_order() -> None:
     names = ["e", "d", "c", "b", "a"]
     found = diff_definitions("tool", tool(dict.fromkeys(names, TEXT)), tool())
-    assert [re.findall("`(.)`", one.text) for one in found] == [[name] for name in sorted(names)]
+    assert [re.findall("`(.)`", one.message) for one in found] == [[name] for name in sorted(names)]
 
 
 def test_what_is_the_same_is_not_named() -> None:

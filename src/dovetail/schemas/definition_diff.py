@@ -1,8 +1,8 @@
-"""Drift: what is different between two states of what a server offers, and what of it breaks those who rely on it.
+"""Differences between two versions of what a server offers, and which of them break clients.
 
-A caller is broken by what it can no longer say: a tool that is gone, an argument that is gone or has become required, a
-value that is no longer taken. A reader is broken by what it is no longer told. Words that changed break nobody, but a
-user who agreed to a tool may want to look at it again.
+A change breaks callers if a call that was valid is no longer valid: a tool or an argument was removed, an argument
+became required, or a value is no longer accepted. A change breaks readers if a result lacks a field. A changed
+description breaks no client, but a user who agreed to a tool may want to read it again.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,27 +11,27 @@ from typing import Any, Literal
 from dovetail.schemas.reader import NEVER_SCHEMA, as_object, get_list, get_mapping, get_required, get_types
 from dovetail.wire.base import Struct
 
-Kind = Literal["removed", "added", "changed", "words"]
+Kind = Literal["removed", "added", "changed", "description"]
 Definitions = Mapping[str, Mapping[str, Any]]  # by name or URI, as it is published
 
 
 class Difference(Struct, frozen=True):
-    """One thing that is not as it was."""
+    """A difference between two definitions."""
 
     kind: Kind
-    what: str  # "tool forecast"
-    text: str
-    breaks: bool = False
+    item: str  # "tool forecast"
+    message: str
+    is_breaking: bool = False
 
 
 def diff_definitions(kind: str, old: Definitions, new: Definitions) -> Iterator[Difference]:
-    """What is different between two lists of things of one kind."""
+    """Return the differences between two lists of items of one kind."""
     for name in old:
         if name not in new:
-            yield Difference("removed", f"{kind} {name}", "is gone", True)
+            yield Difference("removed", f"{kind} {name}", "removed", True)
     for name in new:
         if name not in old:
-            yield Difference("added", f"{kind} {name}", "is new")
+            yield Difference("added", f"{kind} {name}", "added")
     for name, definition in old.items():
         if name in new and new[name] != definition:
             yield from _diff_definition(f"{kind} {name}", definition, new[name])
@@ -50,9 +50,9 @@ def _diff_definition(label: str, old: Mapping[str, Any], new: Mapping[str, Any])
             case "arguments":
                 yield from _diff_arguments(label, before or [], after or [])
             case "description" | "title" | "icons" | "_meta":
-                yield Difference("words", label, f"its {member.strip('_')} is another")
+                yield Difference("description", label, f"{member.strip('_')} changed")
             case _:
-                yield Difference("changed", label, f"its {member} is another", member == "mimeType")
+                yield Difference("changed", label, f"{member} changed", member == "mimeType")
 
 
 def _diff_arguments(label: str, old: Sequence[Any], new: Sequence[Any]) -> Iterator[Difference]:
@@ -69,9 +69,9 @@ def _diff_arguments(label: str, old: Sequence[Any], new: Sequence[Any]) -> Itera
 
 def _diff_output_schema(label: str, old: Any, new: Any) -> Iterator[Difference]:
     if old is None:
-        yield Difference("added", label, "it now says what it returns")
+        yield Difference("added", label, "output schema added")
     elif new is None:
-        yield Difference("removed", label, "it no longer says what it returns", True)
+        yield Difference("removed", label, "output schema removed", True)
     else:
         yield from _diff_schema(label, as_object(old), as_object(new), "", is_input=False)
 
@@ -79,30 +79,26 @@ def _diff_output_schema(label: str, old: Any, new: Any) -> Iterator[Difference]:
 def _diff_schema(
     label: str, old: Mapping[str, Any], new: Mapping[str, Any], path_prefix: str, *, is_input: bool
 ) -> Iterator[Difference]:
-    """`given`: whether it describes what callers give; else what they get."""
+    """`is_input`: whether the schema describes arguments instead of a result."""
     before, after = get_mapping(old), get_mapping(new)
-    side = "argument" if is_input else "result's"
+    side = "argument" if is_input else "result field"
     for name in sorted(before.keys() - after.keys()):
-        yield Difference("removed", label, f"the {side} `{path_prefix}{name}` is gone", True)
+        yield Difference("removed", label, f"{side} `{path_prefix}{name}` removed", True)
     needed_before, needed_after = set(get_required(old)), set(get_required(new))
     for name in after:
         path = f"{path_prefix}{name}"
         if name not in before:
             is_required = is_input and name in needed_after
-            yield Difference(
-                "added", label, f"the {side} `{path}` is new{', and required' if is_required else ''}", is_required
-            )
+            yield Difference("added", label, f"{'required ' if is_required else ''}{side} `{path}` added", is_required)
             continue
         if is_input and name in needed_after - needed_before:
-            yield Difference("changed", label, f"the {side} `{path}` is now required", True)
+            yield Difference("changed", label, f"{side} `{path}` is now required", True)
         if not is_input and name in needed_before - needed_after:
-            yield Difference("changed", label, f"the {side} `{path}` may now be missing", True)
+            yield Difference("changed", label, f"{side} `{path}` is now optional", True)
         yield from _diff_property(label, as_object(before[name]), as_object(after[name]), path, is_input=is_input)
     handled_keywords = ("properties", "required", "description", "title")
     if _drop_keywords(old, handled_keywords) != _drop_keywords(new, handled_keywords):
-        yield Difference(
-            "changed", label, f"the schema{f' of `{path_prefix[:-1]}`' if path_prefix else ''} is another", True
-        )
+        yield Difference("changed", label, f"schema{f' of `{path_prefix[:-1]}`' if path_prefix else ''} changed", True)
 
 
 def _diff_property(
@@ -117,7 +113,10 @@ def _diff_property(
     if before != after:
         is_breaking = not _includes(after, before) if is_input else not _includes(before, after)
         yield Difference(
-            "changed", label, f"`{path}` was {_format_types(before)} and is {_format_types(after)}", is_breaking
+            "changed",
+            label,
+            f"type of `{path}` changed from {_format_types(before)} to {_format_types(after)}",
+            is_breaking,
         )
     if old.get("enum") != new.get("enum"):
         yield from _diff_choices(label, old.get("enum"), new.get("enum"), path, is_input=is_input)
@@ -131,9 +130,9 @@ def _diff_property(
     )
     if old_rules != new_rules:
         breaks = _is_narrower(old_rules, new_rules) if is_input else _is_narrower(new_rules, old_rules)
-        yield Difference("changed", label, f"the rules for `{path}` are others", breaks or before == after)
+        yield Difference("changed", label, f"constraints of `{path}` changed", breaks or before == after)
     elif before == after and old.get("enum") == new.get("enum"):
-        yield Difference("words", label, f"`{path}` is described otherwise")
+        yield Difference("description", label, f"description of `{path}` changed")
 
 
 _ANNOTATION_KEYWORDS = ("description", "title", "examples", "default")
@@ -149,9 +148,10 @@ def _diff_choices(label: str, old: Any, new: Any, path: str, *, is_input: bool) 
     removed = [choice for choice in before if new is not None and choice not in after]
     added = [choice for choice in after if old is not None and choice not in before]
     is_narrower = bool(removed) or old is None
-    description = ", ".join([*(f"without {choice!r}" for choice in removed), *(f"with {one!r}" for one in added)])
-    breaks = is_narrower if is_input else bool(added) or new is None
-    yield Difference("changed", label, f"the choices of `{path}` are others: {description or 'a list of them'}", breaks)
+    changes = [*(f"{choice!r} removed" for choice in removed), *(f"{choice!r} added" for choice in added)]
+    details = f": {', '.join(changes)}" if changes else ""
+    is_breaking = is_narrower if is_input else bool(added) or new is None
+    yield Difference("changed", label, f"choices of `{path}` changed{details}", is_breaking)
 
 
 _ALL_TYPES = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))

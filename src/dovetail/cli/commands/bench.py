@@ -130,14 +130,14 @@ class LoadTest:
         return {
             "requests": len(durations),
             "errors": self._errors,
-            "seconds": self._elapsed_s,
+            "duration": self._elapsed_s,
             "per_second": len(durations) / self._elapsed_s if self._elapsed_s else 0.0,
             "milliseconds": percentiles | ({"max": 1000 * durations[-1]} if durations else {}),
         }
 
 
 def _format_figures(figures: dict[str, Any]) -> str:
-    lines = [f"{figures['requests']} calls in {figures['seconds']:.2f} s: {figures['per_second']:.0f} per second"]
+    lines = [f"{figures['requests']} calls in {figures['duration']:.2f} s: {figures['per_second']:.0f} per second"]
     lines += [", ".join(f"{name} {value:.2f} ms" for name, value in figures["milliseconds"].items())]
     lines += [f"{count} failed: {output.escape_line(reason)}" for reason, count in figures["errors"].items()]
     return "\n".join(lines)

@@ -55,7 +55,7 @@ def command(ctx: click.Context, scenario: str | None, suite: str | None, **param
         return error_report.EXIT_TOOL_ERROR
     rows = {name: _count_statuses(checks) for name, checks in results.items()}
     if options.json:
-        click.echo(output.format_json({"scenarios": rows, "findings": [*_iter_failures(results)]}))
+        click.echo(output.format_json({"scenarios": rows, "issues": [*_iter_failures(results)]}))
     else:
         click.echo(_format_results(rows, [*_iter_failures(results)]))
     return error_report.EXIT_VALIDATION if any(row["failed"] for row in rows.values()) else error_report.EXIT_OK
@@ -107,14 +107,14 @@ def _iter_failures(results: dict[str, list[dict[str, Any]]]) -> Iterator[dict[st
         for check in checks:
             if check.get("status") not in ("SUCCESS", "INFO"):
                 message = str(check.get("errorMessage") or check.get("description") or "")
-                yield {"scenario": scenario, "check": str(check.get("id")), "text": message}
+                yield {"scenario": scenario, "check": str(check.get("id")), "message": message}
 
 
 def _format_results(rows: dict[str, dict[str, int]], failures: list[dict[str, str]]) -> str:
     cells = [(name, *(str(count or "") for count in row.values())) for name, row in rows.items()]
     parts = [output.format_table(cells, ("scenario", "passed", "failed", "other"))]
     parts += [
-        f"{failure['scenario']} [{failure['check']}]: {output.escape_line(failure['text'])}" for failure in failures
+        f"{failure['scenario']} [{failure['check']}]: {output.escape_line(failure['message'])}" for failure in failures
     ]
     passed, failed = (sum(row[status] for row in rows.values()) for status in ("passed", "failed"))
     return "\n".join([*parts, f"{passed} checks passed, {failed} failed, in {len(rows)} scenarios"])

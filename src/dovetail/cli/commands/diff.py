@@ -50,7 +50,7 @@ def command(ctx: click.Context, strict: bool, **params: Any) -> int:
         click.echo(output.format_json(differences_found) if options.json else _format_differences(differences_found))
         return (
             error_report.EXIT_VALIDATION
-            if any(strict or difference.breaks for difference in differences_found)
+            if any(strict or difference.is_breaking for difference in differences_found)
             else error_report.EXIT_OK
         )
 
@@ -81,7 +81,12 @@ async def _fetch_items(options: TargetOptions) -> dict[str, dict[str, Any]]:
         return items_by_kind
 
 
-_KIND_STYLES = {"removed": ("-", "red"), "added": ("+", "green"), "changed": ("~", "yellow"), "args": ("~", None)}
+_KIND_STYLES = {
+    "removed": ("-", "red"),
+    "added": ("+", "green"),
+    "changed": ("~", "yellow"),
+    "description": ("~", None),
+}
 
 
 def _format_differences(differences_found: list[Difference]) -> str:
@@ -92,6 +97,6 @@ def _format_differences(differences_found: list[Difference]) -> str:
 
 def _format_difference(difference: Difference) -> str:
     mark, colour = _KIND_STYLES[difference.kind]
-    what, change = output.escape_line(difference.what), output.escape_line(difference.text)
-    description = f"{mark} {what}: {change}{' (breaks callers)' if difference.breaks else ''}"
+    item, change = output.escape_line(difference.item), output.escape_line(difference.message)
+    description = f"{mark} {item}: {change}{' (breaking)' if difference.is_breaking else ''}"
     return output.style(description, fg=colour)

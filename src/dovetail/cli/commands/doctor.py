@@ -3,9 +3,9 @@
 import shutil
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -23,6 +23,7 @@ from dovetail.cli.target_argument import (
 )
 from dovetail.client.targets import Client
 from dovetail.errors import MCPError
+from dovetail.server.lint import LintIssue
 from dovetail.terminal import output
 from dovetail.wire.base import Struct
 from dovetail.wire.revisions import NEWEST_REVISION
@@ -33,12 +34,12 @@ _MAX_RECOMMENDED_START_S = 5.0
 
 
 class CheckResult(Struct, frozen=True, omit_defaults=True):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
-    verdict: str  # "good", "doubtful" or "bad"
-    said: str
-    fix: str | None = None
+    status: Literal["ok", "warn", "fail"]
+    message: str
+    hint: str | None = None
 
 
 @click.command("doctor")
@@ -68,26 +69,29 @@ def command(ctx: click.Context, **params: Any) -> int:
     with LogPrinter(options.verbose):
         code = run_to_exit_code(run, options.json)
     if options.json:
-        click.echo(output.format_json({"healthy": code == error_report.EXIT_OK, "steps": results}))
+        click.echo(output.format_json({"is_healthy": code == error_report.EXIT_OK, "checks": results}))
     return code
 
 
+_STATUS_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
 def _format_result(result: CheckResult) -> str:
-    mark, colour = {"good": ("ok", "green"), "doubtful": ("??", "yellow"), "bad": ("XX", "red")}[result.verdict]
-    summary = f"{output.style(mark, fg=colour)} {result.name}: {_indent(result.said)}"
-    return summary + (f"\n   try: {_indent(result.fix)}" if result.fix else "")
+    status = output.style(result.status, fg=_STATUS_COLOURS[result.status])
+    hint = f"\n      try: {_indent(result.hint)}" if result.hint else ""
+    return f"{status}  {result.name}: {_indent(result.message)}{hint}"
 
 
 def _indent(message: str) -> str:
-    """Several lines so that none of them looks like a step."""
+    """Indent continuation lines, so that none of them looks like a check."""
     return output.escape_text(message).replace("\n", "\n      ")
 
 
-async def _run_checks(options: TargetOptions, add_result: Any) -> int:
+async def _run_checks(options: TargetOptions, add_result: Callable[[CheckResult], None]) -> int:
     target, _ = options.split_target()
     for result in _check_target(target):
         add_result(result)
-        if result.verdict == "bad":
+        if result.status == "fail":
             return error_report.EXIT_CONNECT
     client = create_client(target, build_client_options(options, target))
     started_at = time.perf_counter()
@@ -102,7 +106,7 @@ async def _run_checks(options: TargetOptions, add_result: Any) -> int:
             add_result(result)
         return await _check_items(client, add_result)
     except MCPError as exc:
-        add_result(_create_failure("talk", exc))
+        add_result(_create_failure("session", exc))
         return error_report.get_exit_code(exc)
     finally:
         await client.close()
@@ -110,132 +114,105 @@ async def _run_checks(options: TargetOptions, add_result: Any) -> int:
 
 def _create_failure(name: str, exc: MCPError) -> CheckResult:
     translate_error(exc)
-    suggestion, exc.hint = exc.hint, None  # told once, in its own line
-    return CheckResult(name, "bad", str(exc), suggestion or _SUGGESTIONS.get(type(exc).__name__))
+    hint, exc.hint = exc.hint, None  # printed on its own line
+    return CheckResult(name, "fail", str(exc), hint or _HINTS.get(type(exc).__name__))
 
 
-_SUGGESTIONS = {
-    "ProcessStartError": "run the command by hand: it must wait for input and print nothing of its own on stdout",
-    "ConnectError": "is it running, and is the port right? `dovetail run` serves a file over HTTP",
-    "Unauthorized": "dovetail auth login, with the same target; or --auth TOKEN",
-    "NotMCPServer": "most servers are at /mcp or /sse; is the path right?",
-    "VersionNegotiationError": "a newer version of the server, or of dovetail",
-    "RequestTimeout": "does it write its answers to stdout, one a line, and flush them? --timeout waits longer",
+_HINTS = {
+    "ProcessStartError": "run the command in a terminal. It must wait for input and print only messages on stdout",
+    "ConnectError": "check that the server is running and that the port is correct",
+    "Unauthorized": "run `dovetail auth login` with the same target, or pass --auth TOKEN",
+    "NotMCPServer": "check the path of the URL. Most servers are at /mcp or /sse",
+    "VersionNegotiationError": "update the server or dovetail",
+    "RequestTimeout": "check that the server writes one message per line to stdout and flushes it, or pass --timeout",
 }
 
 
 def _check_target(target: Any) -> Iterator[CheckResult]:
-    """What can be seen without the server."""
+    """Check what is possible without starting the server."""
     url = get_target_url(target)
     if url is not None:
-        yield CheckResult("address", "good", url)
+        yield CheckResult("address", "ok", url)
         return
     if isinstance(target, dict):
         if not target.get("command"):
-            suggestion = "give it a command, or a url that begins with http:// or https://"
-            yield CheckResult("entry", "bad", "the configuration names no command and no address", suggestion)
+            hint = "add a command, or a url that starts with http:// or https://"
+            yield CheckResult("entry", "fail", "the configuration has no command and no url", hint)
             return
         argv = [str(target["command"]), *(target.get("args") or ())]
         if target.get("env"):
-            yield CheckResult("variables", "good", f"{', '.join(target['env'])} set by the configuration")
+            yield CheckResult("variables", "ok", f"the configuration sets {', '.join(target['env'])}")
     else:
         argv = [target] if isinstance(target, str) else [*target]
     if argv[0].startswith(("unix:", "tcp:")) or (isinstance(target, str) and Path(target).suffix):
-        yield CheckResult("target", "good", argv[0])
+        yield CheckResult("target", "ok", argv[0])
         return
     program_path = shutil.which(argv[0])
     if program_path is None:
-        yield CheckResult("command", "bad", f"{argv[0]} is not on PATH", "install it, or give its whole path")
+        yield CheckResult("command", "fail", f"{argv[0]} is not on PATH", "install it, or pass its full path")
     else:
-        yield CheckResult("command", "good", program_path)
+        yield CheckResult("command", "ok", program_path)
 
 
 def _check_start_time(seconds: float) -> CheckResult:
-    message = f"answered after {seconds * 1000:.0f} ms"
+    message = f"ready after {seconds * 1000:.0f} ms"
     if seconds > _MAX_RECOMMENDED_START_S:
-        return CheckResult("start", "doubtful", message, "hosts give up after a while: do less before serving")
-    return CheckResult("start", "good", message)
+        return CheckResult("start", "warn", message, "some hosts give up. Do less work before the server starts")
+    return CheckResult("start", "ok", message)
 
 
 def _check_server_info(client: Client) -> Iterator[CheckResult]:
     server = client.server_info
-    display_name = (
-        f"{output.escape_line(server.name)} {output.escape_line(server.version)}" if server else "no name given"
-    )
-    yield CheckResult("server", "good" if server else "doubtful", display_name)
-    if client.protocol_version == NEWEST_REVISION:
-        yield CheckResult("revision", "good", f"{client.protocol_version}, the newest")
+    if server is None:
+        yield CheckResult("server", "warn", "no name and version")
     else:
-        yield CheckResult("revision", "good", f"{client.protocol_version}, by a handshake")
+        yield CheckResult("server", "ok", f"{output.escape_line(server.name)} {output.escape_line(server.version)}")
+    suffix = "newest" if client.protocol_version == NEWEST_REVISION else "handshake"
+    yield CheckResult("protocol", "ok", f"{client.protocol_version} ({suffix})")
     if client.instructions is None:
-        yield CheckResult(
-            "instructions", "doubtful", "none", "say in a sentence what the server is for; models read it"
-        )
+        message = "not set. Add `instructions=` to tell models what this server is for"
+        yield CheckResult("instructions", "warn", message)
 
 
-async def _check_items(client: Client, add_result: Any) -> int:
+async def _check_items(client: Client, add_result: Callable[[CheckResult], None]) -> int:
     started_at = time.perf_counter()
     items_by_kind = {kind: await list_items(client, kind) for kind in ITEM_KINDS}
-    counts = ", ".join(_format_count(len(items), kind) for kind, items in items_by_kind.items() if items) or "nothing"
+    counts = ", ".join(_format_count(len(items), kind) for kind, items in items_by_kind.items() if items)
     duration_ms = (time.perf_counter() - started_at) * 1000
-    add_result(
-        CheckResult(
-            "lists", "good" if any(items_by_kind.values()) else "doubtful", f"{counts}, in {duration_ms:.0f} ms"
-        )
-    )
+    add_result(CheckResult("lists", "ok" if counts else "warn", f"{counts or 'empty'}, in {duration_ms:.0f} ms"))
     skipped = client.skipped_items
     if skipped:
-        add_result(
-            CheckResult(
-                "items", "bad", "left out, since malformed: " + "; ".join(skipped[:5]), "dovetail lint names all"
-            )
-        )
+        message = f"skipped because they are malformed: {'; '.join(skipped[:5])}"
+        add_result(CheckResult("items", "fail", message, _LINT_HINT))
     reports = lint_tools(items_by_kind["tools"])
     schema_issues = [issue for report in reports for issue in report.issues if issue.rule != "description"]
+    if reports:
+        add_result(_check_schemas(schema_issues))
     undescribed_count = sum(any(issue.rule == "description" for issue in report.issues) for report in reports)
-    if schema_issues:
-        providers = ", ".join(sorted({issue.rule for issue in schema_issues}))
-        add_result(
-            CheckResult(
-                "schemas", "bad", f"findings about {providers}: {len(schema_issues)}", "dovetail lint names them"
-            )
-        )
-    else:
-        message = "taken by every maker of models that is known here" if reports else "there are none"
-        add_result(CheckResult("schemas", "good", message))
     if undescribed_count:
-        message, pronoun = (
-            ("says too little of itself", "it") if undescribed_count == 1 else ("say too little of themselves", "them")
-        )
-        add_result(
-            CheckResult(
-                "words",
-                "doubtful",
-                f"{_format_count(undescribed_count, 'tools')} {message}",
-                f"dovetail lint names {pronoun}",
-            )
-        )
+        message = f"missing on {_format_count(undescribed_count, 'tools')} ({_LINT_HINT})"
+        add_result(CheckResult("descriptions", "warn", message))
     tokens = sum(report.tokens for report in reports)
-    suggestion = "fewer tools, or shorter descriptions" if tokens > _MAX_RECOMMENDED_TOKENS else None
-    add_result(
-        CheckResult(
-            "cost", "doubtful" if suggestion else "good", f"about {tokens} tokens of every conversation", suggestion
-        )
-    )
-    add_result(
-        CheckResult(
-            "speed",
-            "good",
-            f"a request takes {await _measure_latency_ms(client):.1f} ms, in the median of {_PING_COUNT}",
-        )
-    )
+    hint = "offer fewer tools, or shorten their descriptions" if tokens > _MAX_RECOMMENDED_TOKENS else None
+    add_result(CheckResult("cost", "warn" if hint else "ok", f"about {tokens} tokens per conversation", hint))
+    latency = f"{await _measure_latency_ms(client):.1f} ms per request (median of {_PING_COUNT})"
+    add_result(CheckResult("speed", "ok", latency))
     if client.invalid_message_count:
-        message = f"written to stdout, and no message: {_format_count(client.invalid_message_count, 'lines')}"
-        add_result(
-            CheckResult("noise", "bad", message, "print to stderr: on stdout some hosts give up at the first such line")
-        )
+        message = f"{_format_count(client.invalid_message_count, 'invalid lines')}"
+        hint = "print to stderr. Some hosts disconnect at the first such line"
+        add_result(CheckResult("stdout", "fail", message, hint))
         return error_report.EXIT_VALIDATION
     return error_report.EXIT_VALIDATION if schema_issues or skipped else error_report.EXIT_OK
+
+
+_LINT_HINT = "run `dovetail lint` for details"
+
+
+def _check_schemas(issues: Sequence[LintIssue]) -> CheckResult:
+    if not issues:
+        return CheckResult("schemas", "ok", "accepted by OpenAI, Anthropic and Gemini")
+    rules = ", ".join(sorted({issue.rule for issue in issues}))
+    return CheckResult("schemas", "fail", f"{_format_count(len(issues), 'issues')} ({rules})", _LINT_HINT)
 
 
 def _format_count(count: int, plural: str) -> str:

@@ -40,7 +40,7 @@ def command(ctx: click.Context, profiles: tuple[str, ...], strict: bool, **param
     async def execute(command_run: CommandRun) -> int:
         reports = lint_tools(await list_items(command_run.client, "tools"), profiles)
         token_count, skipped = sum(lint_report.tokens for lint_report in reports), command_run.client.skipped_items
-        summary = {"tokens": token_count, "tools": reports, "left_out": skipped}
+        summary = {"tokens": token_count, "tools": reports, "skipped_items": skipped}
         command_run.print_result(summary, lambda: _format_reports(reports, token_count, skipped))
         if skipped:
             return error_report.EXIT_VALIDATION
@@ -68,7 +68,7 @@ def _add_protocol_issues(report: LintReport, tool: Tool, names: list[str]) -> Li
         issues.append(LintIssue("protocol", "another tool has the same name"))
     for field, value in (("name", tool.name), ("description", tool.description or ""), ("title", tool.title or "")):
         if output.escape_text(value) != value.replace("\r\n", "\n"):
-            issues.append(LintIssue("protocol", f"the {field} hides characters: {output.escape_line(value)}"))
+            issues.append(LintIssue("protocol", f"the {field} contains hidden characters: {output.escape_line(value)}"))
     for field, schema in (("input", tool.input_schema), ("output", tool.output_schema)):
         if schema is not None and (problem := _find_schema_error(schema)):
             issues.append(LintIssue("protocol", f"the {field} schema: {problem}"))
@@ -76,7 +76,7 @@ def _add_protocol_issues(report: LintReport, tool: Tool, names: list[str]) -> Li
 
 
 def _find_schema_error(schema: Any) -> str | None:
-    """Why a schema is none; one that is only too much, or asks for what is elsewhere, is not judged."""
+    """Return why a schema is invalid. Schemas that are too large or refer to other documents are not checked."""
     try:
         compile_schema(schema)
     except UnusableSchema as exc:
@@ -86,18 +86,18 @@ def _find_schema_error(schema: Any) -> str | None:
 
 def _format_reports(reports: list[LintReport], token_count: int, skipped: list[str]) -> str:
     rows = [(lint_report.name, str(lint_report.tokens), str(len(lint_report.issues) or "")) for lint_report in reports]
-    parts = [output.format_table(rows, ("tool", "tokens", "findings")) or "no tools"]
+    parts = [output.format_table(rows, ("tool", "tokens", "issues")) or "no tools"]
     for lint_report in reports:
         parts += [
             f"{output.escape_line(lint_report.name)}: {output.escape_line(issue.message)} ({issue.rule})"
             for issue in _merge_issues(lint_report.issues)
         ]
     parts += [f"{output.escape_line(item)} (protocol)" for item in skipped]
-    return "\n".join([*parts, f"about {token_count} tokens in all"])
+    return "\n".join([*parts, f"about {token_count} tokens in total"])
 
 
 def _merge_issues(issues: list[LintIssue]) -> list[LintIssue]:
-    """Each thing once, with all who mind it."""
+    """Merge issues with the same message, and join their rules."""
     by_text: dict[str, list[str]] = {}
     for issue in issues:
         by_text.setdefault(issue.message, []).append(issue.rule)

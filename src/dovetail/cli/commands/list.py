@@ -115,8 +115,8 @@ def _print_configured_servers(options: TargetOptions) -> int:
         {
             "name": entry.name,
             "source": entry.source,
-            "target": entry.display_target,
-            "file": str(entry.path),
+            "target": entry.spelled(),
+            "path": str(entry.path),
             "enabled": entry.enabled,
         }
         for entry in entries

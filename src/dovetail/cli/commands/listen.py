@@ -27,7 +27,7 @@ def command(ctx: click.Context, count: int | None, **params: Any) -> int:
         async with command_run.client.listen(uris=command_run.args) as changes:
             output.print_note("listening; press Ctrl-C to stop")
             async for change in changes:
-                event = {"kind": change.kind, "uri": change.uri, "missed": change.maybe_missed}
+                event = {"kind": change.kind, "uri": change.uri, "maybe_missed": change.maybe_missed}
                 click.echo(
                     output.format_json_line(event)
                     if command_run.json

@@ -60,18 +60,18 @@ def explain(
         raise click.UsageError(str(exc)) from None
     if request is None:
         click.echo(
-            output.format_json({"explained": loaded_policy.explain()})
+            output.format_json({"explanation": loaded_policy.explain()})
             if as_json
             else output.escape_text(loaded_policy.explain())
         )
         return error_report.EXIT_OK
     decision = loaded_policy.decide(request)
     result = {
-        "verdict": decision.action,
+        "action": decision.action,
         "reason": decision.reason,
-        "tier": decision.level,
-        "unattended": apply_non_interactive(loaded_policy, decision).action,
-        "explained": loaded_policy.explain(request),
+        "level": decision.level,
+        "non_interactive": loaded_policy.unattended(decision).action,
+        "explanation": loaded_policy.explain(request),
     }
     click.echo(output.format_json(result) if as_json else output.escape_text(loaded_policy.explain(request)))
     return {"allow": error_report.EXIT_OK, "ask": error_report.EXIT_INPUT_NEEDED}.get(

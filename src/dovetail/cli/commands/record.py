@@ -55,7 +55,7 @@ def command(
         finally:
             traffic.save(output)  # also if a step failed
         command_run.print_result(
-            {"file": output, "frames": len(traffic.frames)}, lambda: f"{len(traffic.frames)} messages in {output}"
+            {"path": output, "frames": len(traffic.frames)}, lambda: f"{len(traffic.frames)} messages in {output}"
         )
 
     return run_command(read_target_options(ctx, **params), execute, recorders=[get_recorder(traffic)], cache=False)

@@ -68,7 +68,7 @@ def command(ctx: click.Context, ignore: tuple[str, ...], **params: Any) -> int:
             async for difference in _iter_differences(command_run, exchanges, frozenset(ignore) | _VOLATILE_MEMBERS)
         ]
         masked_requests = [_format_request(exchange) for exchange in exchanges if has_mask(exchange.params)]
-        summary = {"asked": len(exchanges), "different": differences, "masked": masked_requests}
+        summary = {"requests": len(exchanges), "differences": differences, "masked_requests": masked_requests}
         command_run.print_result(summary, lambda: _format_differences(len(exchanges), differences))
         for masked_request in () if command_run.json else masked_requests:
             output.print_note(f"sent with a masked secret, so the response may differ: {masked_request}")
@@ -93,7 +93,7 @@ async def _iter_differences(
             current = {"error": {"code": exc.code, "message": exc.message}}
         recorded, current = _get_recorded_outcome(exchange, ignored), mask_secrets(current)
         if not matches_recording(recorded, current):
-            yield {"method": exchange.method, "params": exchange.params, "recorded": recorded, "now": current}
+            yield {"method": exchange.method, "params": exchange.params, "recorded": recorded, "actual": current}
 
 
 def _get_recorded_outcome(exchange: RecordedExchange, ignored: frozenset[str]) -> Any:
@@ -117,7 +117,7 @@ def _format_differences(request_count: int, differences: list[dict[str, Any]]) -
         parts.append(
             output.style(output.escape_line(f"{difference['method']} {_dump_json(difference['params'])}"), bold=True)
         )
-        parts += _diff_lines(difference["recorded"], difference["now"])
+        parts += _diff_lines(difference["recorded"], difference["actual"])
     return "\n".join(parts)
 
 
@@ -135,5 +135,5 @@ def _diff_lines(recorded: Any, current: Any) -> Iterator[str]:
         for outcome in (recorded, current)
     )
     colours = {"-": "red", "+": "green"}
-    for line in difflib.unified_diff(recorded_lines, current_lines, "recorded", "now", lineterm="", n=2):
+    for line in difflib.unified_diff(recorded_lines, current_lines, "recorded", "actual", lineterm="", n=2):
         yield output.style(output.escape_line(line), fg=colours.get(line[0]))
