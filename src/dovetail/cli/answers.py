@@ -1,6 +1,6 @@
-"""Questions of a server, answered at the terminal or by what the command line says; never waited for where nobody is.
+"""Answers to elicitations, from --answer or from the user at the terminal.
 
-What the server says is shown escaped; a page is named in full and opened by nobody but the user.
+Text of the server is escaped. A URL is printed in full, and only the user opens it.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,17 +17,17 @@ from dovetail.wire.elicitation import ElicitRequestParams
 
 
 class AnswerProvider:
-    """Who answers, and what could not be answered."""
+    """Answers elicitations, and remembers those without an answer."""
 
     def __init__(self, answers: Mapping[str, str], clear_output: Callable[[], None]) -> None:
-        self.unanswered: list[str] = []  # questions nobody answered
-        self.has_declined = False  # whether the user said no
-        self.usage_error: click.UsageError | None = None  # an answer of the command line that does not fit
+        self.unanswered: list[str] = []  # questions without an answer
+        self.has_declined = False  # whether the user declined
+        self.usage_error: click.UsageError | None = None  # an invalid --answer
         self._answers = answers
-        self._clear_output = clear_output  # makes room on the terminal
+        self._clear_output = clear_output  # clears the progress bar
 
     def fill_form(self, request: ElicitRequestParams) -> dict[str, Any]:
-        """The fields of a form."""
+        """Return the values of a form."""
         try:
             return self._collect_fields(request)
         except (ElicitationDeclined, ElicitationCancelled):
@@ -66,13 +66,13 @@ class AnswerProvider:
             raise InputRequestError(self.usage_error.message) from None
 
     def confirm_url(self, request: ElicitRequestParams) -> bool:
-        """Whether the user has been at a page."""
+        """Return whether the user has opened a URL and finished there."""
         if not output.is_interactive():
             raise self._record_unanswered(request, {})
         self._clear_output()
         _print_stderr(output.style(output.escape_text(request.message), err=True, bold=True))
         _print_stderr(f"  {output.escape_full_line(request.url or '')}")
-        self.has_declined = True  # unless they say otherwise
+        self.has_declined = True  # unless the user confirms
         self.has_declined = not _confirm("Did you finish there?", default=False)
         return not self.has_declined
 
@@ -83,7 +83,7 @@ class AnswerProvider:
             f"--answer {output.escape_line(name)}={_format_choices(property_schema)}"
             for name, property_schema in fields.items()
         )
-        return add_context(InputRequestError(f"the server asks: {message}"), hint=options or "run it at a terminal")
+        return add_context(InputRequestError(f"the server asks: {message}"), hint=options or "run the command at a terminal")
 
 
 def _print_stderr(message: str) -> None:

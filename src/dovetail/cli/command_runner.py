@@ -1,4 +1,4 @@
-"""Running a command against a server: one loop, one client, errors as an exit status and a few words."""
+"""Run a command with a connected client, and turn errors into messages and exit codes."""
 
 import asyncio
 import logging
@@ -28,31 +28,29 @@ from dovetail.terminal import output
 from dovetail.terminal.output import ProgressBar
 from dovetail.wire.logs import LoggingMessageNotificationParams
 
-_LOCAL_URL_REGEX: Final = (
-    r"https?://(?:127\.|localhost\b|0\.0\.0\.0\b|\[::)[^\s'\"]*"  # a page elsewhere is only mentioned
-)
+_LOCAL_URL_REGEX: Final = r"https?://(?:127\.|localhost\b|0\.0\.0\.0\b|\[::)[^\s'\"]*"  # other URLs are only mentioned
 _URL_ANNOUNCEMENT_PATTERN: Final = re.compile(
     rf"(?:running on|listening on|listening at|is at)\W+({_LOCAL_URL_REGEX})", re.IGNORECASE
 )
 _ERROR_LINE_PATTERN: Final = re.compile(r"^error: (.+)", re.MULTILINE)
 _MAX_KEPT_LINES: Final = 5  # lines
-_HTTP_ONLY_TIMEOUT_S: Final = 3.0  # for a program that serves HTTP, and stdin and stdout besides
+_HTTP_ONLY_TIMEOUT_S: Final = 3.0  # a program may serve HTTP and stdio
 
 
 class CommandClient(Client):
-    """A client that listens to what a program says while it starts."""
+    """A client that reads the stderr of a program while it starts."""
 
     def __init__(self, target: Any, **options: Any) -> None:
         self.is_program = _is_program(target)
         self._runs_dovetail = isinstance(target, list) and tuple(target[: len(DOVETAIL_COMMAND)]) == DOVETAIL_COMMAND
-        self._has_user_timeout = "timeout" in options  # the user says how long to wait
+        self._has_user_timeout = "timeout" in options  # the user passed --timeout
         self._stderr_monitor = _StderrMonitor(options.pop("stderr", None))
         if self.is_program:
             target = as_command_target(target, stderr=self._stderr_monitor)
         super().__init__(target, **options)
 
     async def connect(self) -> None:
-        """Open the conversation; UsageError if it is the target that is wrong."""
+        """Connect. Raise UsageError if the target is invalid."""
         try:
             await (self._connect_monitored() if self.is_program and not self._has_user_timeout else super().connect())
         except ProcessStartError as exc:
@@ -67,12 +65,12 @@ class CommandClient(Client):
 
     @property
     def last_stderr_lines(self) -> list[str]:
-        """What it said last on stderr."""
+        """The last lines on stderr."""
         return [*self._stderr_monitor.last_lines]
 
     async def _connect_monitored(self) -> None:
         loop = asyncio.get_running_loop()
-        deadline = asyncio.timeout(None)  # until it says that it is on the web
+        deadline = asyncio.timeout(None)  # set when the program announces a URL
         self._stderr_monitor.on_url = lambda: deadline.reschedule(loop.time() + _HTTP_ONLY_TIMEOUT_S)
         try:
             async with deadline:
@@ -83,21 +81,17 @@ class CommandClient(Client):
         finally:
             self._stderr_monitor.on_url = _do_nothing
         await self.close()
-        raise add_context(
-            ProcessStartError("the program serves HTTP, and says nothing on stdout"),
-            server=self.name,
-            hint=f"let it run, and use its URL as the target: {self._stderr_monitor.url}, often with /mcp; "
-            "if it speaks on "
-            "stdout too, --timeout SECONDS waits for it",
-        )
+        raise add_context(ProcessStartError("the program serves HTTP and writes nothing to stdout"), server=self.name,
+            hint=f"run the program yourself and use its URL as the target: {self._stderr_monitor.url}, or with /mcp. "
+            "If it also serves stdio, pass --timeout SECONDS to wait longer")
 
 
 class _StderrMonitor:
-    """What a program says on stderr, passed on to who wants it."""
+    """Forwards the stderr of a program, and finds an announced URL in it."""
 
     def __init__(self, sink: Callable[[str], object] | None) -> None:
-        self.on_url: Callable[[], None] = _do_nothing  # called when it says where it is on the web,
-        self.url = ""  # namely here
+        self.on_url: Callable[[], None] = _do_nothing  # called when the program announces a URL
+        self.url = ""
         self.last_lines: deque[str] = deque(maxlen=_MAX_KEPT_LINES)
         self._sink = sink
 
@@ -111,7 +105,7 @@ class _StderrMonitor:
 
 
 def _do_nothing() -> None:
-    """Nobody waits."""
+    """Do nothing."""
 
 
 def _is_program(target: Any) -> bool:
@@ -124,7 +118,7 @@ CommandAction = Callable[["CommandRun"], Awaitable[int | None]]
 
 
 class CommandRun:
-    """An open client, the words left for the command, and what the user sees meanwhile."""
+    """A connected client, the remaining arguments, and the output of a command."""
 
     def __init__(
         self, client: CommandClient, args: list[str], options: TargetOptions, progress_bar: ProgressBar
@@ -132,11 +126,11 @@ class CommandRun:
         self.client = client
         self.args = args
         self.json = options.json
-        self.is_stderr_hidden = not options.verbose and client.is_program  # whether its stderr is kept back
+        self.is_stderr_hidden = not options.verbose and client.is_program  # whether stderr of the server is hidden
         self.progress_bar = progress_bar
 
     def print_result(self, value: Any, format_value: Callable[[], str]) -> None:
-        """One JSON document, or what people are shown."""
+        """Print a value as JSON or as text."""
         self.progress_bar.clear()
         click.echo(output.format_json(value) if self.json else format_value())
 
@@ -144,7 +138,7 @@ class CommandRun:
 def run_command(
     target_options: TargetOptions, action: CommandAction, recorders: Sequence[Recorder] = (), **extra_options: Any
 ) -> int:
-    """Open a client to the target, do the work, and say how it ended; `taps` are told of every message."""
+    """Connect to the target, run the action and return the exit code. `recorders` receive every message."""
     target, args = target_options.split_target()
     progress_bar = ProgressBar()
     answers = AnswerProvider(parse_pairs(target_options.answers, "=", "--answer"), progress_bar.clear)
@@ -166,7 +160,7 @@ def run_command(
         return error_report.EXIT_DENIED
     if answers.unanswered and code == error_report.EXIT_TOOL_ERROR:
         report_error(
-            add_context(InputRequestError(f"it wanted an answer: {answers.unanswered[0]}"), hint="--answer NAME=VALUE"),
+            add_context(InputRequestError(f"input required: {answers.unanswered[0]}"), hint="pass --answer NAME=VALUE"),
             target_options.json,
         )
         return error_report.EXIT_INPUT_NEEDED
@@ -176,7 +170,7 @@ def run_command(
 def run_to_exit_code(
     run: Callable[[], Awaitable[int | None]], as_json: bool, progress_bar: ProgressBar | None = None
 ) -> int:
-    """The exit status of some work; what it raises is told."""
+    """Run a coroutine and return the exit code. Report the error if it raises one."""
 
     async def main() -> int | None:
         return await run()
@@ -191,9 +185,9 @@ def run_to_exit_code(
 
 
 def create_client(target: Any, options: dict[str, Any], answers: AnswerProvider | None = None) -> CommandClient:
-    """A client that is not open yet; UsageError if the options do not go with the target.
+    """Create a client. Raise UsageError if the options do not fit the target.
 
-    It can always be asked, since servers offer other things to clients that cannot.
+    The client always has elicitation handlers, because some servers offer fewer tools without them.
     """
     answer_provider = answers or AnswerProvider({}, lambda: None)
     handlers: dict[str, Any] = {
@@ -207,7 +201,7 @@ def create_client(target: Any, options: dict[str, Any], answers: AnswerProvider 
 
 
 def _translate_option(message: str) -> str:
-    """An option of the client that is named first, as the one of the command line that sets it."""
+    """Replace the Python option at the start of a message by the option of the command line."""
     name, separator, rest = message.partition("= ")
     option_names = {
         "headers": "--header",
@@ -219,7 +213,7 @@ def _translate_option(message: str) -> str:
 
 
 def report_error(exc: MCPError, as_json: bool) -> None:
-    """An error, on stderr: for people, or as one JSON document."""
+    """Print an error on stderr, as text or as JSON."""
     translate_error(exc)
     if not as_json:
         output.print_error(str(exc))
@@ -235,19 +229,19 @@ _ERROR_FIELDS = ("server", "step", "protocol_version", "status_code", "exit_code
 
 
 def print_log_message(params: LoggingMessageNotificationParams) -> None:
-    """A log message of the server."""
+    """Print a log message of the server."""
     output.print_note(f"[{params.level}] {params.data}")
 
 
 class LogPrinter(logging.Handler):
-    """While it lasts, what dovetail logs is shown escaped, instead of as the logging module would."""
+    """Prints log messages of dovetail, escaped, while it is open."""
 
     def __init__(self, verbose: bool) -> None:
         super().__init__(logging.DEBUG if verbose else logging.CRITICAL)
         self._logger = logging.getLogger("dovetail")
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show one."""
+        """Print one message."""
         output.print_note(record.getMessage())
 
     def __enter__(self) -> None:

@@ -1,4 +1,4 @@
-"""A host for a command: whose files it reads, what it may do, and where it keeps what the user agreed to."""
+"""Create the host of a command from configuration files and options."""
 
 import getpass
 import os
@@ -24,7 +24,7 @@ from dovetail.terminal.line_reader import LineReader
 
 
 def prompt_for_inputs(entries: Iterable[ServerConfig]) -> dict[str, str]:
-    """The inputs these servers need, by their ids; none after the end of the input."""
+    """Ask the user for the inputs of these servers and return them by id. Stop at the end of the input."""
     inputs: dict[str, str] = {}
     for entry in entries:
         for definition in entry.required_inputs:
@@ -37,7 +37,7 @@ def prompt_for_inputs(entries: Iterable[ServerConfig]) -> dict[str, str]:
 
 
 def _prompt_for_input(entry: ServerConfig, definition: Mapping[str, Any]) -> str:
-    output.print_note(output.escape_line(f"{entry.name} of {entry.path} needs"))
+    output.print_note(output.escape_line(f"{entry.name} in {entry.path} needs an input:"))
     label = str(definition.get("description") or definition["id"])
     if definition.get("password"):
         return getpass.getpass(f"{output.escape_line(label)} (not shown): ", sys.stderr)
@@ -46,7 +46,7 @@ def _prompt_for_input(entry: ServerConfig, definition: Mapping[str, Any]) -> str
 
 
 def _list_options(definition: Mapping[str, Any]) -> list[str]:
-    """What there is to choose from: words, or labels with a value each."""
+    """Return the choices, which are strings or objects with a label and a value."""
     listed_options = definition.get("options")
     choices = listed_options if isinstance(listed_options, list) else []
     return [
@@ -56,7 +56,7 @@ def _list_options(definition: Mapping[str, Any]) -> list[str]:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Each option every command that has a host has.
+# Options of every command that creates a host.
 _HOST_OPTIONS: Sequence[Callable[[Any], Any]] = (
     click.option(
         "--policy",
@@ -70,7 +70,7 @@ _HOST_OPTIONS: Sequence[Callable[[Any], Any]] = (
 
 
 def host_options(function: F) -> F:
-    """The files of a host, and its options."""
+    """Add the FILE argument and the options of a host."""
     for option in reversed(_HOST_OPTIONS):
         function = option(function)
     return click.argument("files", nargs=-1, metavar="[FILE]...")(function)
@@ -92,9 +92,9 @@ def create_host(
     should_prompt: bool = True,
     **options: Any,
 ) -> Host:
-    """The host of some files, or of all configurations that are found; what is wrong in them is told.
+    """Create a host from these files, or from all configurations found. Print the problems in them.
 
-    servers: the only ones of them that are used. asks: whether the user is asked for what they need.
+    servers: use only these servers. should_prompt: ask the user for missing inputs.
     """
     _check_files(files)
     entries = read_config_entries(files)
@@ -120,7 +120,7 @@ def create_host(
 
 
 def read_config_entries(files: Sequence[str]) -> list[ServerConfig]:
-    """The servers of some files, or of all that are found."""
+    """Return the servers of these files, or of all configurations found."""
     return (
         [entry for file in files for entry in load_config(Path(file), level="user")[0]]
         if files
@@ -129,10 +129,10 @@ def read_config_entries(files: Sequence[str]) -> list[ServerConfig]:
 
 
 def _check_files(files: Sequence[str]) -> None:
-    """UsageError if a file that is named is of no use."""
+    """Raise UsageError if a file is missing or has only errors."""
     for file in files:
         if not Path(file).is_file():
-            raise click.UsageError(f"there is no file {file!r}")
+            raise click.UsageError(f"file not found: {file!r}")
         entries, problems = load_config(Path(file), level="user")
         errors = [problem.message for problem in problems if problem.is_error]
         if errors and not entries:
@@ -140,22 +140,22 @@ def _check_files(files: Sequence[str]) -> None:
 
 
 def create_consent(keyboard: LineReader) -> ConsentHandler:
-    """Who is asked: the person at the terminal, or nobody."""
+    """Return a handler that asks at the terminal, or denies everything without one."""
     return TerminalConsent(input=keyboard.read_line_threadsafe) if output.is_interactive() else DenyAll()
 
 
 def _select_servers(host: Host, names: Sequence[str]) -> None:
-    """Leave out all servers but some; UsageError if one is not there. What comes later is left out, too."""
+    """Disable all other servers, including servers added later. Raise UsageError for an unknown name."""
     server_names = {managed_server.name for managed_server in host.servers}
     for name in names:
         if name not in server_names:
-            raise click.UsageError(f"there is no server {name!r}.{suggest_names(name, server_names)}")
+            raise click.UsageError(f"unknown server {name!r}.{suggest_names(name, server_names)}")
     if names:
         disable_servers(host, lambda known: known - {*names})
 
 
 def disable_servers(host: Host, select_names: Callable[[set[str]], set[str]]) -> None:
-    """Never start those of some names that are not wanted, neither what is there nor what comes later."""
+    """Disable the selected servers, including servers added later."""
 
     def disable_idle(_: HostEvent | None = None) -> None:
         idle_servers = {
@@ -169,7 +169,7 @@ def disable_servers(host: Host, select_names: Callable[[set[str]], set[str]]) ->
 
 
 def report_failures(host: Host) -> None:
-    """Tell of servers that cannot be used, as it comes to pass, and of each reason once."""
+    """Print each reason why a server cannot be used, once."""
     reported: set[tuple[str, str | None]] = set()
 
     def report(event: HostEvent) -> None:
@@ -182,13 +182,13 @@ def report_failures(host: Host) -> None:
 
 
 def print_start_hint(reason: object) -> None:
-    """What to do where a server was not started because nobody was there to be asked."""
+    """Print how to start a server that needs consent, if there is no terminal."""
     if isinstance(reason, PolicyError) and not output.is_interactive():
-        output.print_note("try: name the file, since one you name is yours; or allow server.start in a --policy")
+        output.print_note("try: pass the file as an argument, or allow server.start in a --policy")
 
 
 def is_gateway(entry: ServerConfig) -> bool:
-    """Whether an entry is one of these gateways, which would start itself without end."""
+    """Return whether an entry starts a gateway, which would start itself again and again."""
     argv = [entry.command or "", *entry.args]
     is_dovetail = any(Path(arg).name.split(".")[0] == "dovetail" for arg in argv)
     return is_dovetail and "gateway" in argv

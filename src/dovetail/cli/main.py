@@ -1,4 +1,4 @@
-"""`dovetail`: the commands by name, each loaded only when it is run, so that asking for help costs nothing."""
+"""The `dovetail` command. Each subcommand is imported only when it runs, so `--help` is fast."""
 
 import contextlib
 import errno
@@ -117,17 +117,17 @@ def cli() -> None:
 
 
 def _split_target_command(args: list[str]) -> tuple[list[str], list[str]]:
-    """What stands before and after the first `--`, which begins a command of the user's own."""
+    """Split the arguments at the first `--`, which starts the command of a target."""
     if "--" not in args:
         return args, []
     separator_index = args.index("--")
     if separator_index == len(args) - 1:
-        raise click.UsageError("after -- there is no command")
+        raise click.UsageError("missing command after --")
     return args[:separator_index], args[separator_index + 1 :]
 
 
 def main() -> None:
-    """What the installed command calls."""
+    """Run the command line."""
     _restore_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         reconfigure: Any = getattr(stream, "reconfigure", None)
@@ -142,7 +142,7 @@ def main() -> None:
 
 
 def _restore_closed_streams() -> None:
-    """Standard streams that were closed must not be taken by the next file that is opened; to write fails as it did."""
+    """Reopen closed standard streams, so that no other file gets their descriptors. Writing still fails."""
     for stream_fd, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             opened_fd = os.open(os.devnull, os.O_RDONLY if stream_fd < 2 else os.O_WRONLY)
@@ -180,18 +180,18 @@ def _run(args: list[str]) -> int:
 
 
 def _report_internal_error(exc: Exception, args: list[str]) -> int:
-    """What nobody thought of; a server may say anything, and a traceback tells its user nothing."""
+    """Print an unexpected exception, with its traceback only with -v."""
     from dovetail.cli import error_report
     from dovetail.terminal import output
 
     own_args = args[: args.index("--") if "--" in args else None]
-    output.print_error(f"dovetail itself is at fault: {type(exc).__name__}: {exc}")
+    output.print_error(f"internal error: {type(exc).__name__}: {exc}")
     if {"-v", "--verbose"} & {*own_args}:
         import traceback
 
         output.print_note("".join(traceback.format_exception(exc)))
     else:
-        output.print_note("-v shows where")
+        output.print_note("This is a bug in dovetail; run with -v for the traceback.")
     return error_report.EXIT_INTERNAL_ERROR
 
 
@@ -208,23 +208,23 @@ def _print_usage_error(exc: click.ClickException, as_json: bool) -> None:
         click.echo(ctx.get_usage(), err=True)
     output.print_error(exc.format_message())
     if ctx is not None and is_option_error:
-        output.print_note(f"more: {ctx.command_path} --help")
+        output.print_note(f"run `{ctx.command_path} --help` for help")
 
 
 _WRITE_ERRNOS = (errno.ENOSPC, errno.EBADF, errno.EIO, errno.EFBIG, errno.EDQUOT, errno.EROFS)
 
 
 def _report_os_error(exc: OSError) -> int:
-    """A file, or stdout itself, that the system refuses."""
+    """Print an error of the operating system, for a file or for stdout."""
     from dovetail.terminal import output
 
     message = exc.strerror or str(exc)
     if exc.filename:
         message = f"{exc.filename}: {message}"
     elif exc.errno in _WRITE_ERRNOS:
-        message = f"the output cannot be written: {message}"
+        message = f"cannot write the output: {message}"
     elif isinstance(exc, FileNotFoundError):
-        message = "the folder this was started in is gone"
+        message = "the current directory does not exist"
     output.print_error(message)
     with contextlib.suppress(OSError):
         _discard_stdout()
@@ -232,6 +232,6 @@ def _report_os_error(exc: OSError) -> int:
 
 
 def _discard_stdout() -> None:
-    """Whoever read has gone; nothing is left to be said, not even at the end of the process."""
+    """Redirect stdout to the null device, because its reader has gone."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""The Server object in a file or a module of the user's."""
+"""Load the Server object of a file or a module."""
 
 import ast
 import contextlib
@@ -20,15 +20,15 @@ _DEFAULT_SERVER_NAMES = ("app", "server", "mcp")
 
 
 def has_object_name(target_arg: str) -> bool:
-    """Whether a word is `file.py:object`."""
+    """Return whether a target is `file.py:object`."""
     path, colon, object_name = target_arg.rpartition(":")
     return bool(colon) and path.endswith(".py") and object_name.isidentifier()
 
 
 def is_plain_program(path: str) -> bool:
-    """Whether a file may begin to speak as soon as it is read.
+    """Return whether a file may start to serve as soon as it is imported.
 
-    It neither says what to do only when it is run, nor names dovetail, whose servers mind who reads them.
+    Such a file neither checks `__name__` nor imports dovetail.
     """
     try:
         tree = ast.parse(Path(path).read_bytes())
@@ -45,13 +45,13 @@ def is_plain_program(path: str) -> bool:
 
 
 def load_server(target_arg: str | None, module: str | None) -> Any:
-    """The server a file or a module holds, by its name or the only one there is; None if there is none."""
+    """Return the server of a file or a module, or None if it has none."""
     namespace, object_name = _load_namespace(target_arg, module)
     return find_server(namespace, object_name, target_arg or module)
 
 
 def find_server(namespace: Mapping[str, Any], object_name: str | None, source: str | None) -> Any:
-    """The server among the names of a module."""
+    """Return the server in the namespace of a module, or None."""
     from dovetail.server.runners import Server
 
     servers = {name: value for name, value in namespace.items() if isinstance(value, Server)}
@@ -63,7 +63,7 @@ def find_server(namespace: Mapping[str, Any], object_name: str | None, source: s
         if not isinstance(candidate, Server):
             available = ", ".join(sorted(servers))
             raise click.UsageError(
-                f"{source!r} holds no Server called {object_name!r}{f'; there are: {available}' if available else ''}"
+                f"no Server named {object_name!r} in {source!r}{f'. Available: {available}' if available else ''}"
             )
         return candidate
     for name in _DEFAULT_SERVER_NAMES:
@@ -71,7 +71,7 @@ def find_server(namespace: Mapping[str, Any], object_name: str | None, source: s
             return servers[name]
     if len({id(server) for server in servers.values()}) > 1:
         choice = ", ".join(f"{source}:{name}" for name in sorted(servers))
-        raise click.UsageError(f"{source!r} holds several servers; name one: {choice}")
+        raise click.UsageError(f"several servers in {source!r}. Choose one: {choice}")
     return next(iter(servers.values()), None)
 
 
@@ -85,14 +85,14 @@ def _load_namespace(target_arg: str | None, module: str | None) -> tuple[Mapping
     file, _, name = target_arg.rpartition(":") if has_object_name(target_arg) else (target_arg, "", "")
     path = Path(file).resolve()
     if not path.is_file():
-        raise click.UsageError(f"there is no file {file!r}")
+        raise click.UsageError(f"file not found: {file!r}")
     sys.path.insert(0, str(path.parent))
     stem = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else "served"
     spec = importlib.util.spec_from_file_location(stem, path)
     if spec is None or spec.loader is None:
-        raise click.UsageError(f"{file!r} is no Python file")
+        raise click.UsageError(f"{file!r} is not a Python file")
     loaded_module = importlib.util.module_from_spec(spec)
-    sys.modules[stem] = loaded_module  # annotations written as text are looked up there
+    sys.modules[stem] = loaded_module  # needed to resolve string annotations
     with report_user_errors():
         spec.loader.exec_module(loaded_module)
     return vars(loaded_module), name or None
@@ -100,14 +100,14 @@ def _load_namespace(target_arg: str | None, module: str | None) -> tuple[Mapping
 
 @contextlib.contextmanager
 def report_user_errors(module: str | None = None) -> Generator[None]:
-    """While it lasts, code of the user's is read: what it raises is shown as Python would, without our part in it."""
+    """Print exceptions of user code with a traceback that has no frames of dovetail, and exit."""
     try:
         yield
     except click.ClickException:
         raise
     except Exception as exc:
         if module is not None and isinstance(exc, ModuleNotFoundError) and _is_parent_module(exc.name, module):
-            raise click.UsageError(f"there is no module {module!r}") from None
+            raise click.UsageError(f"module not found: {module!r}") from None
         traceback.print_exception(exc.with_traceback(_skip_own_frames(exc.__traceback__)))
         raise click.exceptions.Exit(error_report.EXIT_CONNECT) from None
 
@@ -117,7 +117,7 @@ def _is_parent_module(name: str | None, module: str) -> bool:
 
 
 def _skip_own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback from where our part of it ends, and that of the machinery of imports."""
+    """Skip the frames of dovetail and of the import system at the start of a traceback."""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if not (

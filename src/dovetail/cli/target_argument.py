@@ -1,4 +1,4 @@
-"""What the word TARGET may be, and how a client reaches it."""
+"""The TARGET argument and its options."""
 
 import math
 import os
@@ -28,7 +28,7 @@ _SCRIPT_RUNNERS = {".js": ("node",), ".mjs": ("node",), ".ts": ("npx", "tsx")}
 
 
 class PositiveNumber(click.FloatRange):
-    """Some time, or a rate: more than nothing, and an end to it."""
+    """A finite number greater than 0."""
 
     name = "float range"
 
@@ -36,7 +36,7 @@ class PositiveNumber(click.FloatRange):
         super().__init__(0, min_open=True)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number; a usage error if it is none."""
+        """Convert the value, or fail with a usage error."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is not in the range x>0.", param, ctx)
@@ -44,10 +44,10 @@ class PositiveNumber(click.FloatRange):
 
 
 class TargetOptions(Struct, frozen=True, kw_only=True):
-    """What a command line says about the server and how to speak to it."""
+    """The target of a command and the options for the client."""
 
     args: Sequence[str] = ()  # the arguments, the target among them
-    command: Sequence[str] = ()  # what stands after --
+    command: Sequence[str] = ()  # the command after --
     module: str | None = None
     json: bool = False
     protocol_version: str | None = None  # a version, "handshake" or "stateless"
@@ -60,7 +60,7 @@ class TargetOptions(Struct, frozen=True, kw_only=True):
     verbose: bool = False
 
     def split_target(self) -> tuple[Any, list[str]]:
-        """The target, and the words left for the command itself."""
+        """Return the target and the remaining arguments."""
         for arg in self.args[0 if self.command or self.module is not None else 1 :]:
             if any("\ud800" <= char <= "\udfff" for char in arg):
                 raise click.UsageError(f"{arg!r} is not UTF-8")
@@ -69,11 +69,13 @@ class TargetOptions(Struct, frozen=True, kw_only=True):
         if self.module is not None:
             return [*DOVETAIL_COMMAND, "run", "-m", self.module], list(self.args)
         if not self.args:
-            raise click.UsageError("which server? Give a file, a URL, a name, or -- and a command.")
+            raise click.UsageError(
+                "missing argument: TARGET. Pass a file, a URL, the name of a configured server, or -- COMMAND"
+            )
         return resolve_target(self.args[0], as_absolute=self.cwd is not None), list(self.args[1:])
 
 
-# How a server is reached, and how it is spoken to.
+# Options for the connection, and options for the requests.
 _CONNECTION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "module": click.option("-m", "--module", help="Python module that contains the server."),
     "headers": click.option(
@@ -108,16 +110,16 @@ _SESSION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
 
 
 _TARGET_METAVAR = "[TARGET]"
-PROCESS_OPTIONS = ("module", "env", "cwd")  # what is said of a server that is started,
-CONFIG_OPTIONS = ("module", "headers", "env", "cwd")  # and of one that is written down: a login is nobody's to write
+PROCESS_OPTIONS = ("module", "env", "cwd")  # for a server that is started
+CONFIG_OPTIONS = ("module", "headers", "env", "cwd")  # for an entry of a configuration, which has no login
 
 
 def target_options(
     *metavars: str, connection: Collection[str] | None = None, session: Collection[str] | None = None
 ) -> Callable[[F], F]:
-    """The arguments of a command, and its options about the server.
+    """Add the TARGET argument and its options to a command.
 
-    `reach` names those about how it is reached, `talk` those about how it is spoken to; without them, all.
+    `connection` and `session` select options by name. The default is all options.
     """
     tables = ((_CONNECTION_OPTIONS, connection), (_SESSION_OPTIONS, session))
     selected = [option for table, names in tables for name, option in table.items() if names is None or name in names]
@@ -131,19 +133,19 @@ def target_options(
 
 
 def read_target_options(ctx: click.Context, **params: Any) -> TargetOptions:
-    """The options of a command line as one value."""
+    """Return the parameters of a command as TargetOptions."""
     options = TargetOptions(command=ctx.obj or (), **params)
     accepts_target_only = any(
         param.metavar == _TARGET_METAVAR for param in ctx.command.params if isinstance(param, click.Argument)
     )
     extra_args = options.args[0 if options.command or options.module is not None else 1 :]
     if accepts_target_only and extra_args:
-        raise click.UsageError(f"{extra_args[0]!r} is too much")
+        raise click.UsageError(f"unexpected argument: {extra_args[0]}")
     return options
 
 
 def resolve_target(target_arg: str, *, as_absolute: bool = False) -> Any:
-    """A target as the client takes it. `elsewhere`: it is started in another folder than this one."""
+    """Return the target for a client. `as_absolute`: use absolute paths, because the target has another cwd."""
     if target_arg.startswith(_URL_PREFIXES):
         return target_arg
     prefix, _, name = target_arg.rpartition(":")
@@ -168,14 +170,14 @@ def resolve_target(target_arg: str, *, as_absolute: bool = False) -> Any:
 
 
 def make_absolute(target_arg: str) -> str:
-    """A file, or an object in one, wherever it is looked at from; UsageError if there is no such file."""
+    """Return the absolute path of a file or `file.py:object`. Raise UsageError if it does not exist."""
     file_name, _, object_name = target_arg.rpartition(":") if has_object_name(target_arg) else (target_arg, "", "")
     return f"{_require_file(Path(file_name)).resolve()}{f':{object_name}' if object_name else ''}"
 
 
 def _require_file(path: Path) -> Path:
     if not path.is_file():
-        raise click.UsageError(f"there is no file {str(path)!r}")
+        raise click.UsageError(f"file not found: {str(path)!r}")
     return path
 
 
@@ -190,12 +192,12 @@ def _read_config_target(path: Path, name: str | None) -> Any:
         output.print_note(f"{problem.path}: {problem.message}")
     names = ", ".join(entry.name for entry in entries)
     raise click.UsageError(
-        f"{path} holds {'no such server' if name else 'several servers'}; name one as FILE:NAME: {names}"
+        f"{f'no server {name!r}' if name else 'several servers'} in {path}. Choose one with FILE:NAME: {names}"
     )
 
 
 def find_config_entry(target_arg: str) -> Any:
-    """The entry of a known configuration that goes by this name; UsageError if there is none, or several."""
+    """Return the configured server with this name. Raise UsageError if there is none, or several."""
     from dovetail.host.config.config_files import discover_configs
 
     entries, problems = discover_configs()
@@ -205,10 +207,10 @@ def find_config_entry(target_arg: str) -> Any:
         for problem in problems:
             output.print_note(f"{problem.path}: {problem.message}")
         hint = suggest_names(name, [entry.name for entry in entries])
-        raise click.UsageError(f"{target_arg!r} is no file, no URL and no server of a known configuration.{hint}")
+        raise click.UsageError(f"unknown target {target_arg!r}: not a file, a URL or a configured server.{hint}")
     if len({entry.source for entry in matches}) > 1:
         names = ", ".join(sorted({f"{entry.source}:{entry.name}" for entry in matches}))
-        raise click.UsageError(f"{target_arg!r} stands in several configurations; name one: {names}")
+        raise click.UsageError(f"{target_arg!r} is in several configurations. Choose one: {names}")
     return matches[0]
 
 
@@ -220,7 +222,7 @@ def _build_target(entry: Any) -> Any:
 
 
 class ProcessSpec(Struct, frozen=True, kw_only=True):
-    """A target that is started: what, and with what."""
+    """A target that is started as a process."""
 
     command: list[str]
     env: dict[str, str]
@@ -239,14 +241,16 @@ def locate_target(options: TargetOptions, target: Any) -> ProcessSpec | Endpoint
     entry: Mapping[str, Any] = target if isinstance(target, Mapping) else {}
     if (url := get_target_url(target)) is not None:
         if options.env or options.cwd is not None:
-            raise click.UsageError("--env and --cwd are for a command, not for a URL")
+            raise click.UsageError("--env and --cwd require a command, not a URL")
         return EndpointSpec(url=url, headers={**(entry.get("headers") or {}), **_build_headers(options)})
     if options.headers or options.auth is not None:
-        raise click.UsageError("--header and --auth are for a URL, not for a command")
+        raise click.UsageError("--header and --auth require a URL, not a command")
     if isinstance(target, str) and (runner := _SCRIPT_RUNNERS.get(Path(target).suffix)):
         command = [*runner, str(Path(target).resolve())]
     elif isinstance(target, str) or (entry and "command" not in entry):
-        raise click.UsageError(f"{target if isinstance(target, str) else 'this entry'!r} is no command and no http URL")
+        raise click.UsageError(
+            f"{target if isinstance(target, str) else 'the entry'!r} is not a command or an HTTP URL"
+        )
     else:
         command = [str(entry["command"]), *(entry.get("args") or ())] if entry else [*target]
     env = {**(entry.get("env") or {}), **parse_env(options.env)}
@@ -258,20 +262,20 @@ def _build_headers(options: TargetOptions) -> dict[str, str]:
     if options.auth is None:
         return headers
     if options.auth == "oauth":
-        raise click.UsageError("here --auth is a token: who stands between two others does not log in")
+        raise click.UsageError("--auth must be a bearer token here; `tap` cannot log in for you")
     from dovetail.cli.logins import create_auth
 
     return headers | {"Authorization": f"Bearer {create_auth(options.auth, '').token}"}
 
 
 def get_target_url(target: Any) -> str | None:
-    """Where a target is on the web, if it is there."""
+    """Return the HTTP URL of a target, or None."""
     url = target.get("url") if isinstance(target, Mapping) else target
     return url if isinstance(url, str) and url.startswith(("http://", "https://")) else None
 
 
 def build_client_options(options: TargetOptions, target: Any) -> dict[str, Any]:
-    """The options of the client that a command line asks for."""
+    """Return the options of the client."""
     from dovetail.protocol.limits import Timeouts
 
     client_kwargs: dict[str, Any] = _build_version_options(options.protocol_version)
@@ -303,7 +307,7 @@ def _build_version_options(protocol_version: str | None) -> dict[str, Any]:
 def _build_auth(options: TargetOptions, target: Any) -> Any:
     url = get_target_url(target)
     has_auth_header = any(header.lower().startswith("authorization:") for header in options.headers)
-    if options.auth is None and (url is None or has_auth_header):  # who says who they are is not logged in as another
+    if options.auth is None and (url is None or has_auth_header):  # the header replaces a saved login
         return None
     from dovetail.cli.logins import create_auth
 
@@ -311,23 +315,23 @@ def _build_auth(options: TargetOptions, target: Any) -> Any:
 
 
 def parse_env(assignments: Iterable[str]) -> dict[str, str]:
-    """The variables of `--env`, each with a value."""
+    """Return the variables of --env with their values."""
     env: dict[str, str] = {}
     for assignment in assignments:
         name, separator, value = assignment.partition("=")
         if not separator and name not in os.environ:
-            raise click.UsageError(f"--env {name}: the variable is not set here; give it as {name}=VALUE")
+            raise click.UsageError(f"--env {name}: the variable is not set. Pass {name}=VALUE")
         env[name] = value if separator else os.environ[name]
     return env
 
 
 def parse_pairs(values: Iterable[str], separator: str, option: str) -> dict[str, str]:
-    """Names and values, as options give them."""
+    """Parse NAME=VALUE or NAME:VALUE options."""
     result: dict[str, str] = {}
     for item in values:
         name, actual_separator, value = item.partition(separator)
         if not actual_separator or not name:
-            raise click.UsageError(f"{option} takes NAME{separator}VALUE, not {item!r}")
+            raise click.UsageError(f"{option} must be NAME{separator}VALUE, not {item!r}")
         result[name.strip()] = value.strip() if separator == ":" else value
     return result
 
@@ -336,7 +340,7 @@ _NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 
 def create_config_entry(options: TargetOptions, name: str | None, host: str) -> ServerConfig:
-    """The entry, as this host can use it."""
+    """Create the configuration entry of a target for a host."""
     if options.command:
         entry = _create_entry(
             name or _suggest_name(options.command),
@@ -349,15 +353,17 @@ def create_config_entry(options: TargetOptions, name: str | None, host: str) -> 
         folder = options.cwd or os.getcwd()
         entry = _create_entry(name or options.module, options, command=sys.executable, args=args, cwd=folder)
     elif not options.args:
-        raise click.UsageError("which server? Give a file, a URL, a name, or -- and a command.")
+        raise click.UsageError(
+            "missing argument: TARGET. Pass a file, a URL, the name of a configured server, or -- COMMAND"
+        )
     else:
         entry = _create_entry_for_target(options.args[0], name, options)
     if options.headers and entry.url is None:
-        raise click.UsageError("--header is for a URL, not for a command")
+        raise click.UsageError("--header requires a URL, not a command")
     if (options.env or options.cwd is not None) and entry.url is not None:
-        raise click.UsageError("--env and --cwd are for a command, not for a URL")
+        raise click.UsageError("--env and --cwd require a command, not a URL")
     if not _NAME_PATTERN.fullmatch(entry.name):
-        raise click.UsageError(f"{entry.name!r} is no name a host would take; give another with --name")
+        raise click.UsageError(f"invalid server name {entry.name!r}. Pass another with --name")
     return _adapt_to_host(entry, host)
 
 
@@ -383,7 +389,7 @@ def _create_entry_for_target(target_arg: str, name: str | None, options: TargetO
 
 
 def _get_overrides(options: TargetOptions, entry: ServerConfig) -> dict[str, Any]:
-    """What the command line says besides."""
+    """Return the fields that options override."""
     overrides: dict[str, Any] = {
         "env": entry.env | dict(_parse_variable(variable) for variable in options.env),
         "headers": entry.headers | parse_pairs(options.headers, ":", "--header"),
@@ -402,12 +408,12 @@ def _parse_variable(option: str) -> tuple[str, str]:
 
 
 def _adapt_to_host(entry: ServerConfig, host: str) -> ServerConfig:
-    """The entry, with what this host does not know told in another way."""
+    """Replace what the host does not support: URLs by a command, references by its own syntax."""
     host_format = HOST_FORMATS[host]
     changes: dict[str, Any] = {}
     if entry.url is not None and host_format.url_key is None:
         if entry.headers:
-            raise click.UsageError(f"{host_format.title} starts commands only, and a header does not belong into one")
+            raise click.UsageError(f"{host_format.title} only starts commands, which cannot have a header")
         changes = {"url": None, "command": sys.executable, "args": ["-m", "dovetail", "run", entry.url]}
     env = {
         name: _convert_reference(value, host_format.reference_format, host_format.title)
@@ -421,17 +427,17 @@ def _convert_reference(value: str, reference: str | None, title: str) -> str:
     if match is None:
         return value
     if reference is None:
-        raise click.UsageError(f"{title} takes no variables of its user's: give --env {match[1]}=VALUE")
+        raise click.UsageError(f"{title} does not support references to variables. Pass --env {match[1]}=VALUE")
     return reference % match[1]
 
 
 def _find_program(program: str) -> str:
-    """Where a program is, since a host may look elsewhere; as it is if it is not here."""
+    """Return the full path of a program, or its name if it is not on PATH."""
     return shutil.which(program) or program
 
 
 def _suggest_name(command: Any) -> str:
-    """What a command is called: the package that a runner is given, else the program."""
+    """Return a name for a command: the package of a runner such as npx, or the program."""
     program = Path(command[0]).stem
     if program in ("uvx", "npx", "bunx", "pipx", "node", "python", "python3", "docker"):
         candidates = [arg for arg in command[1:] if not arg.startswith("-") and arg != "run"]
@@ -440,7 +446,7 @@ def _suggest_name(command: Any) -> str:
 
 
 def read_recording(path: str) -> list[Any]:
-    """The parts of a recording; UsageError if it is none."""
+    """Read the frames of a recording. Raise UsageError if it is invalid."""
     try:
         return [*read_frames(Path(path).read_bytes().splitlines())]
     except (OSError, ValueError) as exc:

@@ -1,4 +1,4 @@
-"""A target that is not at a URL, served at one for as long as a command needs it."""
+"""Serve a target over HTTP while a command needs a URL."""
 
 import contextlib
 import queue
@@ -12,20 +12,22 @@ import click
 
 from dovetail.cli.target_argument import DOVETAIL_COMMAND, TargetOptions, get_target_url
 
-_START_TIMEOUT_S = 60.0  # for a server to say where it is
+_START_TIMEOUT_S = 60.0  # until the server prints its URL
 _STOP_TIMEOUT_S = 10.0
-_MAX_STDERR_LINES = 100  # lines of its stderr, should it fail
+_MAX_STDERR_LINES = 100  # shown if the server fails
 
 
 @contextlib.contextmanager
 def serve_at_url(options: TargetOptions) -> Generator[str]:
-    """Where the target is, or is made to be, on the web."""
+    """Return the URL of the target, or serve the target at one."""
     target, _ = options.split_target()
     url = get_target_url(target)
     if url is not None:
         configured_headers = target.get("headers") if isinstance(target, Mapping) else None
         if options.headers or options.auth is not None or configured_headers:
-            raise click.UsageError("headers cannot be sent along from here: put `dovetail tap URL` in front, with them")
+            raise click.UsageError(
+                "the suite cannot send headers. Run `dovetail tap URL` with these headers, and use its URL"
+            )
         yield url
         return
     process = subprocess.Popen(
@@ -43,8 +45,8 @@ def serve_at_url(options: TargetOptions) -> Generator[str]:
 
 
 def _build_run_args(options: TargetOptions) -> list[str]:
-    """The command that serves it."""
-    option_pairs = [("--env", value) for value in options.env] + [("--header", one) for one in options.headers]
+    """Return the arguments of `dovetail run` that serve the target."""
+    option_pairs = [("--env", value) for value in options.env] + [("--header", value) for value in options.headers]
     option_pairs += [
         (name, value) for name, value in (("--auth", options.auth), ("--cwd", options.cwd)) if value is not None
     ]
@@ -59,7 +61,7 @@ def _wait_for_url(process: "subprocess.Popen[str]") -> str:
     urls: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def read_stderr() -> None:
-        """All it says, to the end: a full pipe would stop the server."""
+        """Read stderr until it ends, because a full pipe would block the server."""
         assert process.stderr is not None
         with process.stderr as stream:
             for stderr_line in stream:
@@ -73,7 +75,7 @@ def _wait_for_url(process: "subprocess.Popen[str]") -> str:
         url = urls.get(timeout=_START_TIMEOUT_S)
     except queue.Empty:
         raise click.UsageError(
-            f"the server did not say where it is in {_START_TIMEOUT_S:g} s:\n{''.join(stderr_lines)}"
+            f"the server did not print its URL within {_START_TIMEOUT_S:g} s:\n{''.join(stderr_lines)}"
         ) from None
     if url is None:
         raise click.UsageError(f"the server did not start:\n{''.join(stderr_lines)}")

@@ -1,4 +1,4 @@
-"""Arguments of a tool from words of a command line: `name=value` by the schema, `name:=json`, `name=@file`."""
+"""Parse tool arguments: `name=value`, converted by the schema, `name:=json`, and `name=@file`."""
 
 import difflib
 import sys
@@ -15,7 +15,7 @@ from dovetail.wire.codec import encode
 
 
 def read_arguments(args: Sequence[str], schema: Mapping[str, Any], input_json: str | None = None) -> dict[str, Any]:
-    """The arguments; UsageError says which word is wrong."""
+    """Return the arguments. Raise UsageError if one is invalid."""
     arguments = _read_input_object(input_json)
     root, schema = schema, resolve_schema(schema, schema)
     properties = get_mapping(schema)
@@ -23,31 +23,31 @@ def read_arguments(args: Sequence[str], schema: Mapping[str, Any], input_json: s
     for arg in args:
         name, value, is_json = _split_argument(arg)
         if name in seen_names:
-            raise click.UsageError(f"{name} is given twice; several values are one list: {name}=a,b or {name}:='[…]'")
+            raise click.UsageError(f"argument {name!r} passed twice. For a list, write {name}=a,b or {name}:='[…]'")
         seen_names.add(name)
         if name not in properties and properties and schema.get("additionalProperties") is not True:
-            raise click.UsageError(f"there is no argument {name!r}.{suggest_names(name, properties)}")
+            raise click.UsageError(f"unknown argument {name!r}.{suggest_names(name, properties)}")
         arguments[name] = parse_json(name, value) if is_json else coerce(name, value, properties.get(name, {}), root)
     try:
         encode(arguments)
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:
-        raise click.UsageError(f"the arguments cannot be sent as JSON: {exc}") from None
+        raise click.UsageError(f"cannot encode the arguments as JSON: {exc}") from None
     return arguments
 
 
 def suggest_names(name: str, candidates: Iterable[str]) -> str:
-    """What a misspelled name may have been meant to be."""
+    """Return a sentence with the closest name, or with the available names."""
     names = [*candidates]
     matches = difflib.get_close_matches(name, names, n=1)
     if matches:
         return f" Did you mean {output.escape_line(matches[0])!r}?"
-    return f" There are: {', '.join(output.escape_line(candidate) for candidate in names[:20])}." if names else ""
+    return f" Available: {', '.join(output.escape_line(candidate) for candidate in names[:20])}." if names else ""
 
 
 def _split_argument(arg: str) -> tuple[str, str, bool]:
     name, separator, value = arg.partition("=")
     if not separator or not name:
-        raise click.UsageError(f"an argument is name=value or name:=json, not {arg!r}")
+        raise click.UsageError(f"invalid argument {arg!r}: must be NAME=VALUE or NAME:=JSON")
     if value.startswith("@"):
         value = _read_text(value[1:])
     return name.removesuffix(":"), value, name.endswith(":")

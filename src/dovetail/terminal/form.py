@@ -21,11 +21,11 @@ def parse_json(name: str, value: str) -> Any:
     try:
         return json.loads(value, parse_constant=_reject_number, parse_float=_parse_number)
     except (ValueError, RecursionError) as exc:
-        raise click.UsageError(f"{name}: not JSON: {exc}") from None
+        raise click.UsageError(f"{name}: invalid JSON: {exc}") from None
 
 
 def _reject_number(literal: str) -> float:
-    raise ValueError(f"there is no number {literal}")
+    raise ValueError(f"invalid number {literal}")
 
 
 _INTEGER_PATTERN = re.compile(r"[+-]?\d+", re.ASCII)
@@ -127,7 +127,7 @@ def ask_field(name: str, schema: Mapping[str, Any], is_required: bool) -> Any:
         if default is not None
         else ""
         if is_required
-        else " (may be empty)"
+        else " (optional)"
     )
     while True:
         typed = read_line(f"{label}{suffix}: ")
@@ -136,7 +136,7 @@ def ask_field(name: str, schema: Mapping[str, Any], is_required: bool) -> Any:
         if not typed and not is_required:
             return None
         if not typed and "string" not in list_types(schema):
-            output.print_note("  an answer is needed")
+            output.print_note("  a value is required")
             continue
         try:
             return parse_answer(name, typed, schema)

@@ -116,9 +116,9 @@ def print_error(text: str) -> None:
 
 
 def refuse_overwriting(file: str, force: bool) -> None:
-    """UsageError if a file is there that nobody said may be written over; what is no plain file keeps nothing."""
+    """Raise UsageError if a regular file exists and --force is not set."""
     if os.path.isfile(file) and not force:
-        raise click.UsageError(f"{file} is there already; --force writes over it")
+        raise click.UsageError(f"{file} already exists; use --force to overwrite it")
 
 
 def get_stderr_target() -> Any:

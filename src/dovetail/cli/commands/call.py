@@ -19,7 +19,7 @@ from dovetail.wire.base import UNSET
 from dovetail.wire.content import EmbeddedResource, ResourceLink, TextContent
 from dovetail.wire.tools import CallToolResult, Tool
 
-_UNKNOWN_TOOL_CODES: Final = (-32601, -32602, -32003)  # what servers say of a tool they do not have
+_UNKNOWN_TOOL_CODES: Final = (-32601, -32602, -32003)  # error codes for an unknown tool
 _MASKED_ERROR_TEXT: Final = " has the details under "
 
 
@@ -46,14 +46,14 @@ def command(ctx: click.Context, input_json: str | None, output: str | None, forc
 
     async def execute(command_run: CommandRun) -> int:
         if not command_run.args:
-            raise click.UsageError("which tool?")
+            raise click.UsageError("missing argument: TOOL")
         name, *args = command_run.args
         tools = {tool.name: tool for tool in await command_run.client.list_tools()}
         arguments = read_arguments(args, tools[name].input_schema if name in tools else {}, input_json)
         try:
             result = await command_run.client.call_tool(name, arguments, progress_handler=command_run.progress_bar.draw)
         except RemoteError as exc:
-            # What a list leaves out may be there for a token with more scopes, so the server is asked.
+            # The list may omit tools that need more scopes, so the server decides.
             if name in tools or exc.code not in _UNKNOWN_TOOL_CODES:
                 raise
             raise _unknown_tool_error(name, tools) from None
@@ -64,10 +64,10 @@ def command(ctx: click.Context, input_json: str | None, output: str | None, forc
             click.echo(text.escape_text(format_result(result)), err=True)
         else:
             _print_result(format_result(result))
-        if result.is_error and name not in tools:  # some servers call a tool that is not there a failure of it
-            click.echo(f"The server lists no tool {name!r}.{suggest_names(name, tools)}", err=True)
+        if result.is_error and name not in tools:  # some servers report an unknown tool as a tool error
+            click.echo(f"unknown tool {name!r}.{suggest_names(name, tools)}", err=True)
         if result.is_error and command_run.is_stderr_hidden and _MASKED_ERROR_TEXT in format_result(result):
-            text.print_note("-v shows the server's log")
+            text.print_note("run with -v to see the log of the server")
         if output is not None and not result.is_error:
             _write_output(result, output, force)
         return error_report.EXIT_TOOL_ERROR if result.is_error else error_report.EXIT_OK
@@ -76,12 +76,12 @@ def command(ctx: click.Context, input_json: str | None, output: str | None, forc
 
 
 def _print_result(content: str) -> None:
-    """The text as it is; but what comes after it begins a line."""
+    """Print the text, and end it with a newline."""
     text.write_content(content if content.endswith("\n") or sys.stdout.isatty() else content + "\n")
 
 
 def _write_output(result: CallToolResult, output: str, force: bool) -> None:
-    """Each piece of bytes into a file, the second and further ones numbered; the text if there are none."""
+    """Write each binary block to a file, numbered from the second on, or the text if there is none."""
     pieces = [piece for block in result.content if (piece := _decode_block(block)) is not None]
     path = Path(output)
     for number, piece in enumerate(pieces or [format_result(result).encode()], 1):
@@ -96,11 +96,11 @@ def _decode_block(block: Any) -> bytes | None:
     try:
         return base64.b64decode(data, validate=True) if data is not None else None
     except ValueError:
-        raise InvalidResult("the result holds bytes that are not written as base64") from None
+        raise InvalidResult("the result contains invalid base64") from None
 
 
 async def find_tool(command_run: CommandRun, name: str) -> Tool:
-    """A tool by its name."""
+    """Return the tool with this name. Raise UsageError if there is none."""
     tools = {tool.name: tool for tool in await command_run.client.list_tools()}
     if name not in tools:
         raise _unknown_tool_error(name, tools)
@@ -108,11 +108,11 @@ async def find_tool(command_run: CommandRun, name: str) -> Tool:
 
 
 def _unknown_tool_error(name: str, tool_names: Iterable[str]) -> click.UsageError:
-    return click.UsageError(f"the server has no tool {name!r}.{suggest_names(name, tool_names)}")
+    return click.UsageError(f"unknown tool {name!r}.{suggest_names(name, tool_names)}")
 
 
 def format_result(result: CallToolResult) -> str:
-    """A result for people: its text, else its value; what is no text is told in a line."""
+    """Return the text of a result, or its structured content. Other blocks become one line each."""
     parts = [format_block(block) for block in result.content]
     if any(parts):
         return "\n".join(parts)
@@ -125,7 +125,7 @@ def format_result(result: CallToolResult) -> str:
 
 
 def format_block(block: Any) -> str:
-    """One piece of content for people."""
+    """Return a content block as text."""
     match block:
         case TextContent():
             return block.text

@@ -75,10 +75,10 @@ def command(ctx: click.Context, http: bool, port: int, reload_dirs: tuple[str, .
 
 
 def _get_process_spec(options: TargetOptions) -> tuple[ProcessSpec, Path]:
-    """What is started as the server, and the folder it is in."""
+    """Return the process of the server and the directory to watch."""
     target, extra_args = options.split_target()
     if extra_args:
-        raise click.UsageError(f"{extra_args[0]!r} is too much")
+        raise click.UsageError(f"unexpected argument: {extra_args[0]}")
     if isinstance(target, dict) or get_target_url(target) is not None:
         raise click.UsageError("dev requires a file, a module or a command")
     process_spec = locate_target(options, target)
@@ -90,13 +90,13 @@ def _get_process_spec(options: TargetOptions) -> tuple[ProcessSpec, Path]:
 
 
 class MessagePrinter:
-    """What travels, one line a message."""
+    """Prints messages, one per line."""
 
     def __init__(self) -> None:
         self._pending_requests: dict[Any, tuple[str, float]] = {}
 
     def print_message(self, receiver: str, data: bytes, _: Any = ()) -> None:
-        """Show one message."""
+        """Print one message."""
         message = _parse_message(data)
         if message is None:
             output.print_note(f"? {data.decode('utf-8', 'replace')}")
@@ -127,7 +127,7 @@ class MessagePrinter:
 
 
 def _parse_message(data: bytes) -> dict[str, Any] | None:
-    """A message; None if it is none."""
+    """Return the message, or None if the data is invalid."""
     try:
         message = json.loads(data)
     except (ValueError, RecursionError):

@@ -68,7 +68,7 @@ def command(
         options = _apply_process_options(options, reload)
     app = None
     if not is_plain and not options.command:
-        with contextlib.redirect_stdout(sys.stderr):  # what a program prints while it is read is not for the client
+        with contextlib.redirect_stdout(sys.stderr):  # stdout belongs to the client
             app = _load_own_server(options.args, options.module)
     if app is None and is_file and not http:
         app = _run_as_program(options.args[0], is_plain)
@@ -106,17 +106,17 @@ def _reject_http_options(ctx: click.Context) -> None:
 
 
 def _apply_process_options(options: TargetOptions, reload: bool) -> TargetOptions:
-    """The same, after what is said of a command was done to this process, which is to be the server."""
+    """Apply --env and --cwd to this process, if it becomes the server, and return the other options."""
     target_arg = options.args[0] if options.args and not options.module else ""
     if options.command or not (options.module or target_arg.endswith(".py") or has_object_name(target_arg)):
         return options
     if options.headers or options.auth is not None:
-        raise click.UsageError("--header and --auth are for a server that is reached, not for a file or a module")
+        raise click.UsageError("--header and --auth require a URL, not a file or a module")
     os.environ.update(parse_env(options.env))
     if options.cwd is None:
         return options
     if reload:
-        raise click.UsageError("--cwd does not go with --reload: start it there")
+        raise click.UsageError("--cwd cannot be combined with --reload. Run the command in that directory")
     args = [make_absolute(target_arg)] if target_arg else []
     os.chdir(options.cwd)
     return replace(options, args=[*args, *options.args[1:]], env=(), cwd=None)
@@ -126,7 +126,7 @@ def _load_own_server(args: Any, module: str | None) -> Any:
     if module is not None:
         server = load_server(None, module)
         if server is None:
-            raise click.UsageError(f"{module!r} holds no dovetail Server")
+            raise click.UsageError(f"no dovetail Server in module {module!r}")
         return server
     if args and (args[0].endswith(".py") or has_object_name(args[0])):
         return load_server(args[0], None)
@@ -134,7 +134,7 @@ def _load_own_server(args: Any, module: str | None) -> Any:
 
 
 def _run_as_program(file: str, is_plain: bool) -> Any:
-    """Run a file; a server that it leaves behind, if it is not known to have served one."""
+    """Run a file as a program. Return its Server if it may not have served it."""
     sys.argv = [file]
     if is_plain:
         sys.path.insert(0, os.path.dirname(os.path.abspath(file)))
@@ -144,15 +144,15 @@ def _run_as_program(file: str, is_plain: bool) -> Any:
 
 
 def create_proxy_server(options: Any) -> Any:
-    """A server that offers what another one does."""
+    """Create a server that offers what the target offers."""
     from dovetail.client.targets import Client
     from dovetail.server.runners import Server
 
     target, extra_args = options.split_target()
     if extra_args:
-        raise click.UsageError(f"{extra_args[0]!r} is too much")
+        raise click.UsageError(f"unexpected argument: {extra_args[0]}")
     try:
-        client = Client(target, **build_client_options(options, target))  # its questions go to whoever calls
+        client = Client(target, **build_client_options(options, target))  # elicitations go to the caller
     except (FileNotFoundError, TypeError, ValueError) as exc:
         raise click.UsageError(str(exc)) from None
     app = Server(client.name)

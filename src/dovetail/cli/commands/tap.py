@@ -42,7 +42,7 @@ def command(ctx: click.Context, output: str, port: int, **params: Any) -> int:
     options = read_target_options(ctx, **params)
     target, extra_args = options.split_target()
     if extra_args:
-        raise click.UsageError(f"{extra_args[0]!r} is too much")
+        raise click.UsageError(f"unexpected argument: {extra_args[0]}")
     location = locate_target(options, target)
     try:
         recording = RecordingWriter(
