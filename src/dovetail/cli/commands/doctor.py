@@ -170,7 +170,7 @@ def _check_server_info(client: Client) -> Iterator[CheckResult]:
     suffix = "newest" if client.protocol_version == NEWEST_REVISION else "handshake"
     yield CheckResult("protocol", "ok", f"{client.protocol_version} ({suffix})")
     if client.instructions is None:
-        message = "not set. Add `instructions=` to tell models what this server is for"
+        message = "not set. Add `instructions=` to tell models what this server is for."
         yield CheckResult("instructions", "warn", message)
 
 
