@@ -125,7 +125,7 @@ async def test_over_http_a_broken_server_refuses_at_once(program: Path, environm
 
 @pytest.mark.parametrize(
     ("words", "why"),
-    [(["http://127.0.0.1:1/mcp"], "file"), (["--http", "--", "true"], "HTTP")],
+    [(["http://127.0.0.1:1/mcp"], "file"), (["--http", "--", "true"], "--http")],
 )
 def test_what_cannot_be_developed(run: RunCommand, words: list[str], why: str) -> None:
     said = run("dev", *words)

@@ -28,11 +28,11 @@ ANY = "…"
 BIN = Path(sys.executable).parent
 POLICY = """
 [[rules]]
-verdict = "deny"
+action = "deny"
 tool = "*.delete_*"
 reason = "no deletions by agents"
 [[rules]]
-verdict = "allow"
+action = "allow"
 tool = "github.create_issue"
 """
 

@@ -83,7 +83,7 @@ _TRANSLATIONS: Final = tuple(
         (r"inherit_env=\['(\w+)'\]", r"--env \1"),
         (r"env=\{'(\w+)': \.\.\.\}", r"--env \1=VALUE"),
         (r"\bprotocol_version=['\"]([\w.-]+)['\"]", r"--protocol-version \1"),
-        (r"\b(?:era= and )?protocol_version=(?!\w)", "--protocol-version"),
+        (r"\bprotocol_version=(?!\w)", "--protocol-version"),
         (r"^protocol_version must", "--protocol-version must"),
         (r"pass auth=OAuth\(client_id=\.\.\.\)", "pass --client-id to `dovetail auth login`"),
         (r"\bauth=(?:\"oauth\"|BearerAuth\([^)]*\))?(?!\w)", "--auth"),

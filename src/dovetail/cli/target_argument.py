@@ -278,7 +278,7 @@ def build_client_options(options: TargetOptions, target: Any) -> dict[str, Any]:
     """Return the options of the client."""
     from dovetail.protocol.limits import Timeouts
 
-    client_kwargs: dict[str, Any] = _build_version_options(options.protocol_version)
+    client_kwargs: dict[str, Any] = {"protocol_version": options.protocol_version}
     if not options.command:
         client_kwargs["name"] = options.module or options.args[0]
     if options.timeout is not None:
@@ -297,11 +297,6 @@ def build_client_options(options: TargetOptions, target: Any) -> dict[str, Any]:
     if options.verbose and get_target_url(target) is None:
         client_kwargs["stderr"] = output.print_note
     return client_kwargs
-
-
-def _build_version_options(protocol_version: str | None) -> dict[str, Any]:
-    """Translate --protocol-version for a client that has a separate option for the era."""
-    return {"era" if protocol_version in ("handshake", "stateless") else "protocol_version": protocol_version}
 
 
 def _build_auth(options: TargetOptions, target: Any) -> Any:
