@@ -41,7 +41,7 @@ def command(
 
     Serves the servers of these configuration files, or of all files found, over stdio or HTTP. If the policy says
     "ask", the client's user is asked by elicitation. A client that does not support elicitation is denied. Over HTTP,
-    all servers are at /mcp, the search tools at /search/mcp, and a single server at /s/NAME/mcp.
+    all servers are at /mcp, the search tools at /search/mcp, and a single server at /servers/NAME/mcp.
 
     \b
     dovetail gateway mcp.json
@@ -53,7 +53,7 @@ def command(
     mode: GatewayMode = "search" if search else "merged"
     try:
         if http:
-            host.serve("http", mode, host=address, port=port, path=path, allow_anonymous=allow_anonymous)
+            host.run("http", mode, host=address, port=port, path=path, allow_anonymous=allow_anonymous)
         else:
             host.run("stdio", mode)
     except (ValueError, OSError) as exc:

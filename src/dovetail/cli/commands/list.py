@@ -115,7 +115,7 @@ def _print_configured_servers(options: TargetOptions) -> int:
         {
             "name": entry.name,
             "source": entry.source,
-            "target": entry.spelled(),
+            "target": entry.display_target,
             "path": str(entry.path),
             "enabled": entry.enabled,
         }

@@ -70,7 +70,7 @@ def explain(
         "action": decision.action,
         "reason": decision.reason,
         "level": decision.level,
-        "non_interactive": loaded_policy.unattended(decision).action,
+        "non_interactive": apply_non_interactive(loaded_policy, decision).action,
         "explanation": loaded_policy.explain(request),
     }
     click.echo(output.format_json(result) if as_json else output.escape_text(loaded_policy.explain(request)))
