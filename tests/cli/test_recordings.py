@@ -99,7 +99,7 @@ def test_mock_over_http(run: RunCommand, recording: Path, environment: dict[str,
     ("words", "why"),
     [
         (["mock", SAMPLE_SERVER], "line 1"),
-        (["replay", SAMPLE_SERVER], "recording"),
+        (["replay", SAMPLE_SERVER], "RECORDING"),
         (["diff", SAMPLE_SERVER], "two"),
         (["record", SAMPLE_SERVER, "-o", "x.jsonl", "--step", "jump up"], "'jump up'"),
         (["record", SAMPLE_SERVER, "-o", "x.jsonl", "--step", "read a b"], "'read a b'"),

@@ -89,8 +89,8 @@ _TRANSLATIONS: Final = tuple(
         (r"\bauth=(?:\"oauth\"|BearerAuth\([^)]*\))?(?!\w)", "--auth"),
         (r"pass paste(?:_redirect)?=", "log in with --paste"),
         (r"pass it with its issuer=", "log in with --client-id"),
-        (r"give the client a handler for it: sampl\w+=", "use `dovetail chat --model MODEL`"),
-        (r"give the client a handler for it: roots=", "write a program that passes roots= to Client"),
+        (r".*\bsampling_handler=.*", "use `dovetail chat --model MODEL`"),
+        (r".*\broots=.*", "write a program that passes roots= to Client"),
         (r"^raise ClientLimits\(.*", ""),  # no option of the command line sets limits
     )
 )
