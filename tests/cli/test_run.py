@@ -146,7 +146,7 @@ def test_a_file_that_fails_is_told_as_python_would(run: RunCommand, tmp_path: Pa
 
 def test_behind_a_proxy(tmp_path: Path, environment: dict[str, str]) -> None:
     text = (
-        "from dovetail import Principal, Server, StaticTokenVerifier\n"
+        "from dovetail import Server\nfrom dovetail.auth import Principal, StaticTokenVerifier\n"
         "app = Server('guarded', auth=StaticTokenVerifier({'t0ken-for-a-test': Principal('ada')}))\n"
     )
     (tmp_path / "guarded.py").write_text(text, encoding="utf-8")

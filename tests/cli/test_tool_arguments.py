@@ -56,7 +56,7 @@ def test_values_are_what_the_schema_asks_for(word: str, value: Any) -> None:
         ("loud=perhaps", "boolean"),
         ("more={", "JSON"),
         ("cty=Oslo", "'city'"),
-        ("city", "name=value"),
+        ("city", "NAME=VALUE"),
         ("city=@nowhere.txt", "nowhere.txt"),
     ],
 )
