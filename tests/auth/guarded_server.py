@@ -237,7 +237,7 @@ class User:
 
 
 def oauth_settings(user: User, **settings: Any) -> OAuth:
-    given: dict[str, Any] = {"open_browser": user.open, "store": "memory", "timeout": TIMEOUT_S} | settings
+    given: dict[str, Any] = {"open_browser": user.open, "token_store": "memory", "timeout": TIMEOUT_S} | settings
     return OAuth(**given)
 
 

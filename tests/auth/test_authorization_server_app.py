@@ -129,7 +129,7 @@ def both(**options: Any) -> Callable[[str], Any]:
 async def test_a_login_from_the_first_request_to_a_step_up(revision: str, kind: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {"users": {"ada": "pw"}}
     if kind == "sqlite":
-        options |= {"store": tmp_path / "kept.db", "secret": "a secret of many letters"}
+        options |= {"store": tmp_path / "kept.db", "secret_key": "a secret of many letters"}
     pages: list[str] = []
     async with serve_app(both(**options)) as url:
         settings = login(pages, username="ada", password="pw")
@@ -157,7 +157,7 @@ async def test_development_mode_says_so(caplog: pytest.LogCaptureFixture) -> Non
     assert "developer" in pages[0]
 
 
-@pytest.mark.parametrize(("options", "most"), [({}, 100), ({"registrations": 3}, 3)])
+@pytest.mark.parametrize(("options", "most"), [({}, 100), ({"max_registrations_per_hour": 3}, 3)])
 async def test_a_developer_may_register_often(
     options: dict[str, Any], most: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -170,7 +170,7 @@ async def test_a_developer_may_register_often(
             statuses.append(reply.status)
         await fetcher.close()
     assert statuses == [201] * most + [429] * 2
-    assert caplog.text.count("registrations=") == 1
+    assert caplog.text.count("max_registrations_per_hour=") == 1
 
 
 async def test_users_by_a_function() -> None:
@@ -295,7 +295,7 @@ async def test_who_is_no_user_any_more_renews_nothing(kind: str, tmp_path: Path)
         return subject in users
 
     client = known_client("nightly", redirect_uris=["http://127.0.0.1/"])
-    renew = _renewed(tmp_path / "kept.db", users, clients=[client], active=later if kind == "async" else plain)
+    renew = _renewed(tmp_path / "kept.db", users, clients=[client], is_active_user=later if kind == "async" else plain)
     assert await renew() == 200
     del users["ada"]
     assert await renew() == 400
@@ -340,10 +340,10 @@ def test_mistakes() -> None:
         {"issuer": "https://login.example"},  # nobody would log in
         {"issuer": "https://login.example", "users": {}, "upstream": up},
         {"issuer": "https://login.example", "users": {}, "store": "kept.db"},  # without a secret
-        {"issuer": "https://login.example", "users": {}, "secret": "short"},
+        {"issuer": "https://login.example", "users": {}, "secret_key": "short"},
         {"issuer": "https://login.example", "users": {}, "resources": ["files"]},
         {"issuer": "https://login.example", "users": {}, "resources": ["https://files.example#x"]},
-        {"issuer": "https://login.example", "users": {}, "scopes": ['a"b']},
+        {"issuer": "https://login.example", "users": {}, "scopes_supported": ['a"b']},
     ]
     for options in wrong:
         with pytest.raises(ValueError, match=r"issuer|users|secret|resources|scope"):
@@ -422,12 +422,12 @@ async def test_steps_in_threads_come_one_at_a_time(tmp_path: Path) -> None:
     "options",
     [
         {"users": {"ada": ""}}, {"users": {"ada": " "}}, {"users": {"": "pw"}}, {"users": {"ada": None}},
-        {"askers": {"files": ""}}, {"askers": {"files": "\n"}},
+        {"introspection_clients": {"files": ""}}, {"introspection_clients": {"files": "\n"}},
     ],
 )  # fmt: skip
 def test_a_blank_secret_is_anyones(options: dict[str, Any]) -> None:
     """As comes of a variable of the environment that is not set."""
-    with pytest.raises(ValueError, match=r"users=|askers="):
+    with pytest.raises(ValueError, match=r"users=|introspection_clients="):
         AuthorizationServer(issuer=HOME, **options)
 
 
@@ -438,18 +438,18 @@ def test_a_client_with_a_blank_secret_is_anyone(secret: str) -> None:
 
 
 def test_less_than_none_is_a_mistake() -> None:
-    with pytest.raises(ValueError, match="registration=False"):
+    with pytest.raises(ValueError, match="allow_registration=False"):
         AuthorizationServer(issuer=HOME, max_registrations_per_hour=-1)
 
 
 # Several processes
 
 
-@pytest.mark.parametrize("how", ["otherwise", "auth", "guard"])
+@pytest.mark.parametrize("how", ["fallback", "auth", "guard"])
 def test_several_workers_need_a_store_they_share(how: str, tmp_path: Path) -> None:
     authority = AuthorizationServer(issuer=HOME)
     auth = {"auth": authority.verifier(), "guard": Guard(authority.verifier())}.get(how)
-    more: dict[str, Any] = {"otherwise": authority} if how == "otherwise" else {}
+    more: dict[str, Any] = {"fallback": authority} if how == "fallback" else {}
     with pytest.raises(ValueError, match=r"workers[\s\S]*store="):
         Server("files", auth=auth).run("http", port=0, workers=2, sessions=False, **more)
     shared = AuthorizationServer(issuer=HOME, store=tmp_path / "kept.db", secret_key="a secret of many letters")

@@ -196,7 +196,7 @@ async def test_a_client_that_was_forgotten_is_registered_anew(place: GuardedServ
 
 async def test_a_second_login_uses_the_first_registration(place: GuardedServer, user: User, tmp_path: Path) -> None:
     for _ in range(2):
-        async with create_client(place, user, store=str(tmp_path)) as one:
+        async with create_client(place, user, token_store=str(tmp_path)) as one:
             await one.ping()
         place.valid.clear()
         place.refreshable.clear()
@@ -208,7 +208,7 @@ async def test_a_second_login_uses_the_first_registration(place: GuardedServer, 
 
 async def test_a_login_outlives_the_program(place: GuardedServer, user: User, tmp_path: Path) -> None:
     for _ in range(3):
-        async with create_client(place, user, store=str(tmp_path)) as one:
+        async with create_client(place, user, token_store=str(tmp_path)) as one:
             await one.ping()
     assert (place.logins, place.refreshes) == (1, 0)
 
@@ -261,7 +261,7 @@ async def test_a_server_that_takes_no_token_is_not_logged_in_to_again_and_again(
 
 
 async def test_a_refresh_token_that_is_gone_leads_to_a_login(place: GuardedServer, user: User, tmp_path: Path) -> None:
-    async with create_client(place, user, store=str(tmp_path)) as one:
+    async with create_client(place, user, token_store=str(tmp_path)) as one:
         place.valid.clear()
         place.refreshable.clear()
         await one.ping()
@@ -324,7 +324,7 @@ async def test_a_renewal_is_waited_for_when_the_client_closes(place: GuardedServ
             await go.wait()
 
     async def leave_early() -> None:
-        async with create_client(place, user, store=str(tmp_path)) as one:
+        async with create_client(place, user, token_store=str(tmp_path)) as one:
             place.says["/token"] = slow
             place.valid.clear()
             ping = asyncio.create_task(one.ping())
@@ -340,7 +340,7 @@ async def test_a_renewal_is_waited_for_when_the_client_closes(place: GuardedServ
     assert login is not None
     assert login.token is not None
     assert login.token.access_token in place.valid
-    async with create_client(place, user, store=str(tmp_path)) as one:
+    async with create_client(place, user, token_store=str(tmp_path)) as one:
         await one.ping()
     assert (place.logins, place.refreshes) == (1, 1)
 
@@ -425,7 +425,7 @@ async def test_a_server_cannot_ask_for_more_without_end(place: GuardedServer, us
 
 
 async def test_only_what_the_user_named_is_asked_for(place: GuardedServer, user: User) -> None:
-    async with create_client(place, user, scopes="read", only=True) as one:
+    async with create_client(place, user, scopes="read", exact_scopes=True) as one:
         place.need = {"admin"}
         with pytest.raises(Forbidden):
             await one.ping()
@@ -547,7 +547,7 @@ async def test_a_store_that_is_broken_costs_only_the_next_run(
         def delete(self, key: str) -> None: ...
 
     with caplog.at_level(logging.WARNING, "dovetail"):
-        async with create_client(place, user, store=Broken()) as one:
+        async with create_client(place, user, token_store=Broken()) as one:
             place.valid.clear()
             await one.ping()
     assert (place.logins, place.refreshes) == (1, 1)
@@ -559,10 +559,10 @@ async def test_a_store_that_is_broken_costs_only_the_next_run(
 async def test_what_is_no_login_is_told_and_not_used(
     place: GuardedServer, user: User, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with create_client(place, user, store=str(tmp_path)) as one:
+    async with create_client(place, user, token_store=str(tmp_path)) as one:
         await one.ping()
     FileTokenStore(tmp_path).set(place.url, b"{broken")
-    async with create_client(place, user, store=str(tmp_path)) as one:
+    async with create_client(place, user, token_store=str(tmp_path)) as one:
         await one.ping()
     assert place.logins == 2
     (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
@@ -584,7 +584,7 @@ async def test_a_store_of_ones_own_needs_three_methods(place: GuardedServer, use
 
     own = Own()
     for _ in range(2):
-        async with create_client(place, user, store=own) as one:
+        async with create_client(place, user, token_store=own) as one:
             place.valid.clear()
             await one.ping()
     assert list(own.kept) == [place.url]
@@ -595,17 +595,17 @@ async def test_a_store_of_ones_own_needs_three_methods(place: GuardedServer, use
 async def test_a_damaged_login_is_none(place: GuardedServer, user: User, kept: bytes) -> None:
     store = MemoryTokenStore()
     store.set(place.url, kept)
-    async with create_client(place, user, store=store) as one:
+    async with create_client(place, user, token_store=store) as one:
         await one.ping()
     assert place.logins == 1
 
 
 async def test_a_login_kept_for_another_client_is_not_used(place: GuardedServer, user: User) -> None:
     store = MemoryTokenStore()
-    async with create_client(place, user, store=store):
+    async with create_client(place, user, token_store=store):
         pass
     place.clients.add("by-hand")
-    async with create_client(place, user, store=store, client_id="by-hand"):
+    async with create_client(place, user, token_store=store, client_id="by-hand"):
         pass
     assert place.logins == 2
 
@@ -614,12 +614,12 @@ async def test_a_login_kept_for_another_server_is_not_used(place: GuardedServer,
     """However it came there: a token is shown only to the origin it was issued for."""
     store = MemoryTokenStore()
     async with run_guarded_server() as other:
-        async with Client(other.url, auth=oauth_settings(user, store=store)):
+        async with Client(other.url, auth=oauth_settings(user, token_store=store)):
             pass
         stolen = store.get(other.url)
         assert stolen is not None
         store.set(place.url, stolen)
-        async with create_client(place, user, store=store):
+        async with create_client(place, user, token_store=store):
             pass
     assert not [asked for asked in place.asked if asked.path == "/mcp" and "authorization" in asked.headers][1:-1]
     assert place.logins == 1
@@ -627,9 +627,9 @@ async def test_a_login_kept_for_another_server_is_not_used(place: GuardedServer,
 
 async def test_many_clients_of_one_file_renew_once(place: GuardedServer, user: User, tmp_path: Path) -> None:
     """More than there are threads to wait in: whoever holds the lock still gets one to write with."""
-    async with create_client(place, user, store=str(tmp_path)):
+    async with create_client(place, user, token_store=str(tmp_path)):
         pass
-    clients = [create_client(place, user, store=str(tmp_path)) for _ in range(40)]
+    clients = [create_client(place, user, token_store=str(tmp_path)) for _ in range(40)]
     for one in clients:
         await one.__aenter__()
     place.valid.clear()
@@ -826,7 +826,7 @@ class Document:
     ("auth", "told"),
     [
         (7, "int"),
-        ("s3cret", r"Bearer\(\.\.\.\)$"),
+        ("s3cret", r"BearerAuth\(\.\.\.\)$"),
         (OAuth, "OAuth"),
         ({"token": "s3cret"}, "dict"),
     ],
@@ -848,7 +848,7 @@ async def test_two_ways_to_say_who_is_calling_are_one_too_many(auth: Any) -> Non
 
 def driver(place: GuardedServer, user: User, tmp_path: Path) -> OAuthAuthorizer:
     make = functools.partial(create_http_client, None, None, True, None, TIMEOUT_S)
-    return create_authorizer(place.url, oauth_settings(user, store=tmp_path), make)
+    return create_authorizer(place.url, oauth_settings(user, token_store=tmp_path), make)
 
 
 async def test_a_login_that_is_ended_is_forgotten_and_its_tokens_too(
@@ -856,14 +856,14 @@ async def test_a_login_that_is_ended_is_forgotten_and_its_tokens_too(
 ) -> None:
     place.server["revocation_endpoint"] = f"{place.origin}/revoke"
     place.says["/revoke"] = lambda asked: HttpReply(200)
-    async with create_client(place, user, store=tmp_path):
+    async with create_client(place, user, token_store=tmp_path):
         pass
     assert await driver(place, user, tmp_path).log_out()
     (revoked,) = [one.form for one in place.asked if one.path == "/revoke"]
     assert revoked["token"] in place.refreshable
     assert revoked["client_id"]
     assert not await driver(place, user, tmp_path).log_out()
-    async with create_client(place, user, store=tmp_path):
+    async with create_client(place, user, token_store=tmp_path):
         pass
     assert place.logins == 2
 
@@ -871,16 +871,16 @@ async def test_a_login_that_is_ended_is_forgotten_and_its_tokens_too(
 async def test_a_login_is_forgotten_also_where_nobody_is_told(place: GuardedServer, user: User, tmp_path: Path) -> None:
     place.server["revocation_endpoint"] = f"{place.origin}/revoke"
     place.says["/revoke"] = lambda asked: HttpReply(500)
-    async with create_client(place, user, store=tmp_path):
+    async with create_client(place, user, token_store=tmp_path):
         pass
     assert not await driver(place, user, tmp_path).log_out()
-    async with create_client(place, user, store=tmp_path):
+    async with create_client(place, user, token_store=tmp_path):
         pass
     assert place.logins == 2
 
 
 async def test_a_login_is_not_forgotten_while_it_is_renewed(place: GuardedServer, user: User, tmp_path: Path) -> None:
-    async with create_client(place, user, store=tmp_path):
+    async with create_client(place, user, token_store=tmp_path):
         pass
     store = FileTokenStore(tmp_path)
     async with store.lock(place.url):

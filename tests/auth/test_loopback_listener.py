@@ -157,7 +157,7 @@ async def test_only_this_machine_reaches_it() -> None:
 
 @pytest.mark.parametrize("uri", ["https://127.0.0.1/x", "http://example.com/x", "http://0.0.0.0/x", "myapp://x", "x"])
 async def test_a_redirect_that_leads_elsewhere_is_not_listened_for(uri: str) -> None:
-    with pytest.raises(LoginFailed, match="paste="):
+    with pytest.raises(LoginFailed, match="paste_redirect="):
         LoopbackListener(uri)
 
 

@@ -192,7 +192,7 @@ async def test_what_the_user_named_may_be_in_this_network(place: GuardedServer) 
     for other in (f"{place.origin}/other", f"{named}?x=1", f"{named}/..", "https://idp.internal/idp"):
         refused = await one.fetch(HTTPRequest(url=other))
         assert refused.status == 0
-        assert "local=True" in (refused.hint or "")
+        assert "allow_private_network=True" in (refused.hint or "")
     await one.close()
     assert [asked.path for asked in place.asked] == ["/idp"]
 
@@ -220,7 +220,7 @@ async def test_why_nothing_came(free_port: int) -> None:
     public = SafeFetcher(PUBLIC, None, Recorder())
     answer = await public.fetch(HTTPRequest(url="https://login.corp.internal/x"))
     assert answer.status == 0
-    assert "local=True" in (answer.hint or "")
+    assert "allow_private_network=True" in (answer.hint or "")
     unsafe = await public.fetch(HTTPRequest(url="http://login.example.com/x"))
     assert unsafe.status == 0
     assert "https" in unsafe.error
@@ -232,7 +232,7 @@ async def test_why_nothing_came(free_port: int) -> None:
     screened = HTTPClient(address_filter=is_public_address)
     answer = await safe_fetch.send_request(screened, HTTPRequest(url=f"http://127.0.0.1:{free_port}/x"))
     assert answer.status == 0
-    assert "local=True" in (answer.hint or "")
+    assert "allow_private_network=True" in (answer.hint or "")
     await screened.close()
     here = SafeFetcher("http://127.0.0.1/mcp", None, HTTPClient)
     answer = await here.fetch(HTTPRequest(url=f"http://127.0.0.1:{free_port}/x"))

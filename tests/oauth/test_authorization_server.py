@@ -614,7 +614,7 @@ def test_limits_of_registration_just_under_and_at() -> None:
     assert desk.register({"redirect_uris": [REDIRECT_URI]}).status == 429
     (words,) = told
     assert re.search(r"1\.2\.3\.4.*10", words)
-    assert "registrations=" in words
+    assert "max_registrations_per_hour=" in words
     assert desk.register({"redirect_uris": [REDIRECT_URI]}, address="5.6.7.8").status == 201
     desk.now += 3601
     assert desk.register({"redirect_uris": [REDIRECT_URI]}).status == 201

@@ -313,7 +313,7 @@ def test_the_users_own_scopes_may_be_one_text() -> None:
 def test_offline_access_is_asked_for_only_where_it_is_offered() -> None:
     assert scopes('Bearer scope="a"', offered=["a", "offline_access"]) == ["a", "offline_access"]
     assert scopes('Bearer scope="a"', offered=["a"]) == ["a"]
-    assert scopes('Bearer scope="a"', offered=["offline_access"], offline=False) == ["a"]
+    assert scopes('Bearer scope="a"', offered=["offline_access"], offline_access=False) == ["a"]
     assert choose_scopes(
         parse_challenge("Bearer scope=a"),
         None,
@@ -461,11 +461,15 @@ def test_why_a_document_cannot_be_fetched_comes_with_what_to_try() -> None:
     with pytest.raises(LoginFailed) as failed:
         attempt(
             create_working_environment(
-                **{SERVER_METADATA_URL: HTTPResponse(0, error="it is in this network", hint="say local=True")}
+                **{
+                    SERVER_METADATA_URL: HTTPResponse(
+                        0, error="it is in this network", hint="pass allow_private_network=True"
+                    )
+                }
             )
         )
     assert "it is in this network" in str(failed.value)
-    assert failed.value.hint == "say local=True"
+    assert failed.value.hint == "pass allow_private_network=True"
 
 
 def test_a_login_is_for_its_server_however_its_port_is_said() -> None:

@@ -184,7 +184,7 @@ def test_the_document(issuer: Issuer) -> None:
 
 def test_a_token_that_names_its_issuer_is_shown_to_no_other(issuer: Issuer) -> None:
     other = Issuer("https://other.example")
-    elsewhere = {"endpoint": "https://old.example/i", "client_id": "a", "client_secret": "b"}
+    elsewhere = {"introspection_endpoint": "https://old.example/i", "client_id": "a", "client_secret": "b"}
     for old in (IntrospectionVerifier(**elsewhere), IntrospectionVerifier(**elsewhere, issuer="https://old.example")):
         guard, shown = Guard(JWTVerifier(issuer=ISSUER, public_keys=issuer.jwks()), old), list[str]()
 

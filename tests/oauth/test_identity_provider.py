@@ -174,7 +174,7 @@ def test_a_provider_that_cannot_be_found_is_told() -> None:
 
 @pytest.mark.parametrize("flaw", ["error", "issuer", "no token", "no user", "no subject", "not allowed"])
 def test_a_login_that_fails_upstream(flaw: str) -> None:
-    one = desk(allow=lambda user: user["email"].endswith("@other.example")) if flaw == "not allowed" else desk()
+    one = desk(allow_user=lambda user: user["email"].endswith("@other.example")) if flaw == "not allowed" else desk()
     browser = Browser(one)
     state = leave(browser)["state"]
     fields = {"error": {"error": "access_denied"}, "issuer": {"iss": "https://evil.example"}}.get(flaw, {})
@@ -432,7 +432,7 @@ def test_mistakes() -> None:
 
 
 def test_what_an_upstream_cannot_be_made_of() -> None:
-    with pytest.raises(TypeError, match="allow"):
+    with pytest.raises(TypeError, match="allow_user"):
         UpstreamProvider(UP, client_id="c", client_secret="s", allow_user=["ada"])  # pyright: ignore[reportArgumentType]
     for issuer in ("up.example", "http://up.example"):
         with pytest.raises(ValueError, match=f"issuer.*https.*{issuer}"):

@@ -38,8 +38,11 @@ ENTERPRISE: dict[str, Any] = {
         (lambda: OAuth(client_id="c", client_secret="s", private_key="k"), "client_secret=.*private_key="),
         (lambda: OAuth(client_metadata_url="http://my.app/client.json"), "client_metadata_url.*https"),
         (lambda: OAuth(client_metadata_url="https://my.app/"), "client_metadata_url.*https"),
-        (lambda: OAuth(redirect_uri="https://my.app/back"), "redirect_uri.*https://my.app/back.*paste="),
-        (lambda: OAuth(redirect_uri="http://192.168.0.1/back"), "redirect_uri.*http://192.168.0.1/back.*paste="),
+        (lambda: OAuth(redirect_uri="https://my.app/back"), "redirect_uri.*https://my.app/back.*paste_redirect="),
+        (
+            lambda: OAuth(redirect_uri="http://192.168.0.1/back"),
+            "redirect_uri.*http://192.168.0.1/back.*paste_redirect=",
+        ),
         (
             lambda: OAuth(client_id="c", token_endpoint_auth_method="basic"),
             "token_endpoint_auth_method.*none, .*'basic'",
@@ -68,9 +71,9 @@ def test_what_cannot_work_is_refused(make: Callable[[], Any], why: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "why"),
     [
-        (OAuth, {"paste": True}, "paste.*True"),
+        (OAuth, {"paste_redirect": True}, "paste_redirect.*True"),
         (OAuth, {"open_browser": "firefox"}, "open_browser.*'firefox'"),
-        (DeviceLogin, {"show": True}, "show.*True"),
+        (DeviceLogin, {"show_code": True}, "show_code.*True"),
         (OAuth, {"scopes": 5}, "scopes.*5"),
         (OAuth, {"scopes": [5]}, "scopes.*5"),
         (ClientCredentials, {"client_id": "c", "client_secret": "s", "scopes": 5}, "scopes.*5"),

@@ -353,7 +353,7 @@ def test_metadata_that_names_another_issuer_or_an_unsafe_place() -> None:
 
         with pytest.raises(VerificationUnavailable):
             run_flow(JWTVerifier(issuer=ISSUER).verify(issuer.token(), (RESOURCE,)), web)
-    with pytest.raises(ValueError, match=r"jwks_url.*https"):
+    with pytest.raises(ValueError, match=r"jwks_uri.*https"):
         JWTVerifier(issuer=ISSUER, jwks_uri="http://login.example/jwks")
 
 
@@ -428,7 +428,7 @@ def test_revoked_tokens_end_at_once_unless_answers_are_remembered() -> None:
     assert run_flow(asking.verify("opaque", (RESOURCE,)), web)
     with pytest.raises(TokenRejected, match="active"):
         run_flow(asking.verify("opaque", (RESOURCE,)), web)
-    web, asking = saying(ACTIVE, {"active": False}), introspection(remember=20)
+    web, asking = saying(ACTIVE, {"active": False}), introspection(cache_ttl=20)
     assert run_flow(asking.verify("opaque", (RESOURCE,)), web)
     assert run_flow(asking.verify("opaque", (RESOURCE,)), web, now=NOW + 19)
     with pytest.raises(TokenRejected, match="active"):

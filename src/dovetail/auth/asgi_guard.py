@@ -1,4 +1,4 @@
-"""Porter: stands at the door of a guarded server. Has the guard's flows run, and gives out the server's metadata."""
+"""ASGIGuard: runs the flows of a guard for one endpoint, and serves the metadata of the protected resource."""
 
 import logging
 import time

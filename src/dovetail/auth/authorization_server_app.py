@@ -46,22 +46,25 @@ _LOCAL_REGISTRATIONS_PER_HOUR: Final = 100
 class AuthorizationServer:
     """An authorization server of your own.
 
-    issuer: its address, exactly as clients will see it; https, or http on this machine.
+    issuer: its URL, exactly as clients see it: https, or http on this machine.
     users: names and passwords, or a function of both (plain or async) that returns the user's subject or None. Without
-        any, and without `upstream`, everyone on this machine is one development user.
-    active: whether there is still a user of a subject: a function (plain or async), asked whenever a token is renewed.
-        A table of users answers that by itself.
-    upstream: a provider whose users log in here instead.
-    resources: the servers it issues tokens for; those of its own origin unless you say otherwise.
-    scopes: what can be asked for; anything unless you say otherwise.
-    clients: those you know; others bring their document or register themselves, unless `registration` is False.
-    registrations: how many one address may make in an hour: 10, or 100 where the issuer is on this machine; behind a
-        proxy that hides addresses, all together.
-    store: a path for a SQLite file; in memory unless you say otherwise.
-    secret: seals the signing key and the tokens of the provider upstream, at least 16 bytes; needed with a file.
-    askers: resource servers that may ask about tokens, with their secrets.
-    access_time, refresh_time, login_time: seconds a token is good for, may wait to be renewed, and after which a user
-        logs in again, however often it was renewed.
+        `users` and `upstream`, everyone on this machine is one development user.
+    is_active_user: a function of a subject (plain or async), called whenever a token is renewed. Return False to end
+        the login. With a table of `users`, the table decides.
+    upstream: a provider where users log in instead.
+    resources: URLs of the servers it issues tokens for. Defaults to those of its own origin.
+    scopes_supported: scopes that clients can request. Defaults to any.
+    clients: clients that you registered by hand. Others use their metadata document or register themselves.
+    allow_registration: whether clients can register themselves.
+    max_registrations_per_hour: limit for one address. Defaults to 10, or 100 if the issuer is on this machine. Behind a
+        proxy that hides addresses, the limit applies to all clients together.
+    is_trusted_client: a function of a host name. Return False to refuse clients whose metadata document is there.
+    store: path of a SQLite file, or an `AuthorizationStore`. Defaults to memory.
+    secret_key: encrypts the signing key and the tokens of `upstream`, at least 16 bytes. Required with a file.
+    introspection_clients: resource servers that may introspect tokens, with their secrets.
+    access_token_ttl: seconds an access token is valid.
+    refresh_token_ttl: seconds an unused refresh token is valid.
+    login_ttl: seconds after which a user must log in again, even if the token was renewed.
     """
 
     def __init__(
@@ -91,10 +94,11 @@ class AuthorizationServer:
         _check_issuer(issuer, is_local=is_local)
         if max_registrations_per_hour is not None and max_registrations_per_hour < 0:
             raise ValueError(
-                f"registrations must not be negative, not {max_registrations_per_hour}: registration=False allows none"
+                f"max_registrations_per_hour must not be negative, not {max_registrations_per_hour}. "
+                "Pass allow_registration=False to allow none"
             )
         _check_users(users, is_active_user)
-        _check_secrets("askers", "secret", introspection_clients or {})
+        _check_secrets("introspection_clients", "secret", introspection_clients or {})
         if users is not None and upstream is not None:
             raise ValueError("users log in here or at the provider upstream: pass users= or upstream=, not both")
         if users is None and upstream is None:
@@ -105,7 +109,9 @@ class AuthorizationServer:
             )
         if isinstance(store, str | Path):
             if secret_key is None:
-                raise ValueError("the keys in the file are sealed: pass secret=, and keep it elsewhere")
+                raise ValueError(
+                    "store= needs secret_key=, which encrypts the keys in the file. Keep it in another place"
+                )
             store = SQLiteStore(store)
         self._store: Store = store or InMemoryStore()
         self._runs_in_thread = isinstance(self._store, SQLiteStore)
@@ -303,9 +309,9 @@ async def _call_function(function: Callable[..., Any], *arguments: str) -> Any:
     return await asyncio.to_thread(function, *arguments)
 
 
-def _check_users(users: Any, active: Any) -> None:
-    if not (active is None or callable(active)):
-        raise TypeError("active must be a function of a subject that returns whether it is still a user's")
+def _check_users(users: Any, is_active_user: Any) -> None:
+    if not (is_active_user is None or callable(is_active_user)):
+        raise TypeError("is_active_user must be a function of a subject that returns True or False")
     if not (users is None or isinstance(users, Mapping) or callable(users)):
         raise TypeError("users must be a table of names and passwords, or a function of both")
     if isinstance(users, Mapping):

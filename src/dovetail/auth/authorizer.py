@@ -68,7 +68,7 @@ class OAuthAuthorizer:
         self._create_fetcher = lambda: SafeFetcher(
             url, settings.allow_private_network, make_fetcher, make_server_fetcher, trusted_url
         )
-        self._store: Store = create_token_store(getattr(settings, "store", "memory"))
+        self._store: Store = create_token_store(getattr(settings, "token_store", "memory"))
         self._is_stored = True  # whether the store took what it was given
         self._is_loaded = False
         self._login: SavedLogin | None = None
@@ -131,7 +131,7 @@ class OAuthAuthorizer:
         """
         if status == 403:
             return (
-                getattr(self._settings, "only", False)
+                getattr(self._settings, "exact_scopes", False)
                 or frozenset(challenge.scopes) in self._requested_scope_sets
                 or self._step_up_limiter.is_full("", time.time())
             )
@@ -338,7 +338,7 @@ def create_authorizer(
     make_fetcher: Callable[..., HTTPClient],
     make_server_fetcher: Callable[..., HTTPClient] | None = None,
 ) -> OAuthAuthorizer:
-    """The driver of a setting; `make_own` makes what calls the server's own origin, if that is something else."""
+    """Return the authorizer for `auth`. `make_server_fetcher` creates the client for the server's own origin."""
     if auth == "oauth":
         auth = OAuth()
     if isinstance(auth, OAuth | DeviceLogin | ClientCredentials | EnterpriseLogin | WorkloadIdentity):

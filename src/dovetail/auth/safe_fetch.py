@@ -26,7 +26,9 @@ DOCUMENT_TIMEOUT_S: Final = 5.0
 TOKEN_TIMEOUT_S: Final = 30.0  # a code or a refresh token is spent by asking, so the answer is worth waiting for
 
 _PRIVATE_NETWORK_ERROR: Final = "it is in this network, where a server elsewhere may not send us"
-_PRIVATE_NETWORK_HINT: Final = "if it is yours, say so: local=True in what auth= is, such as OAuth(local=True)"
+_PRIVATE_NETWORK_HINT: Final = (
+    "if you trust it, pass allow_private_network=True, such as OAuth(allow_private_network=True)"
+)
 _LOCAL_NAMES: Final = ("localhost", "localhost.localdomain")
 _LOCAL_SUFFIXES: Final = (".localhost", ".local", ".internal")
 _GLOBAL_UNICAST: Final = ipaddress.ip_network("2000::/3")

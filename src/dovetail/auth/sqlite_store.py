@@ -1,4 +1,4 @@
-"""SqliteStore: what an authorization server remembers, in a file that survives it and that several processes share."""
+"""SQLiteStore: the data of an authorization server in a file that several processes can share."""
 
 import contextlib
 import os
@@ -102,7 +102,7 @@ class SQLiteStore:
         return None if row is not None else self.get(kind, key, now)
 
     def _make_room(self, kind: str, key: str, now: float) -> None:
-        """Forget what is over, now and then; Full if that leaves no room for what is not there yet."""
+        """Forget what is over, now and then; StoreFull if that leaves no room for what is not there yet."""
         self._write_count += 1
         if self._write_count % PURGE_EVERY_WRITES == 1:
             self._writer.execute("DELETE FROM kept WHERE until <= ?", (now,))

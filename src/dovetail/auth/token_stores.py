@@ -118,10 +118,7 @@ def _read_private_file(path: Path) -> bytes | None:
 
 
 def _unusable_error(path: Path, exc: OSError) -> LoginFailed:
-    return add_context(
-        LoginFailed(f"logins kept in {path} cannot be used: {exc.strerror or exc}"),
-        hint="it must belong to the user who runs this; or keep logins elsewhere with store=",
-    )
+    return add_context(LoginFailed(f"logins kept in {path} cannot be used: {exc.strerror or exc}"), hint="the directory must belong to the user who runs this program, or pass another token_store=")
 
 
 class KeyringTokenStore:
@@ -166,17 +163,17 @@ def create_token_store(setting: Any) -> Store:
             try:
                 return KeyringTokenStore()
             except ImportError:
-                raise ValueError('store="keyring" needs the keyring library: pip install keyring') from None
+                raise ValueError('token_store="keyring" needs the keyring library: pip install keyring') from None
         case Path():
             return FileTokenStore(setting)
         case str() if os.sep in setting or "/" in setting:
             return FileTokenStore(setting)
         case str():
-            raise ValueError(f'store must be "file", "keyring", "memory", or a folder such as "./{setting}"')
+            raise ValueError(f'token_store must be "file", "keyring", "memory", or a directory such as "./{setting}"')
         case _ if all(callable(getattr(setting, name, None)) for name in ("get", "set", "delete")):
             return setting
         case _:
-            raise TypeError("a store of your own needs the methods get(key), set(key, value) and delete(key)")
+            raise TypeError("token_store must have the methods get(key), set(key, value) and delete(key)")
 
 
 def _default_folder() -> Path:

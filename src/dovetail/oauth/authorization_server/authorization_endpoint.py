@@ -221,7 +221,7 @@ class AuthorizationEndpoints:
             self._warn(
                 f"{address or 'somebody'} registered {self._settings.max_registrations_per_hour} clients "
                 f"within an hour, which is "
-                "the most: registrations= says how many may be"
+                "the most: max_registrations_per_hour= says how many may be"
             )
 
     def _warn(self, message: str) -> None:
@@ -229,7 +229,7 @@ class AuthorizationEndpoints:
             self._settings.warn(message)
 
     def _find_client(self, client_id: str | None, address: str, now: float) -> Flow[ClientRecord]:
-        """The client of this id; BadClient if there is none. Whoever asks for many documents in vain is slowed down."""
+        """The client of this id; InvalidClient if there is none. Whoever asks for many documents in vain is slowed down."""
         if client_id is None:
             raise InvalidClient("client_id is missing", "invalid_request")
         if client_id in self._known_clients:

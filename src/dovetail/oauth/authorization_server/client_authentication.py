@@ -45,7 +45,7 @@ def create_oauth_error(error: str, description: str, status: int = 400) -> OAuth
 class ClientAuthenticator:
     """The proofs of the clients of one issuer.
 
-    `find` gives a client by its id, or BadClient; `may_fetch` is Refused to an address for which too much was fetched.
+    `find` gives a client by its id, or InvalidClient; `may_fetch` is Refused to an address for which too much was fetched.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ class InvalidClient(Exception):
 
 
 def check_redirect_uri(uri: Any) -> str:
-    """A redirect URI a code may be sent to; BadClient if not."""
+    """A redirect URI a code may be sent to; InvalidClient if not."""
     if not isinstance(uri, str) or not uri or len(uri) > _MAX_URI_CHARS or _UNSAFE_CHARS.search(uri):
         raise InvalidClient("a redirect URI is not a plain address", "invalid_redirect_uri")
     try:
@@ -165,7 +165,7 @@ def is_document_url(client_id: str) -> bool:
 
 
 def parse_client_document(client_id: str, response: HTTPResponse) -> ClientRecord:
-    """The client whose document this is; BadClient if it is not, or says nothing usable.
+    """The client whose document this is; InvalidClient if it is not, or says nothing usable.
 
     spec: security-considerations#client-id-metadata-document-security
     """

@@ -46,7 +46,7 @@ PROVIDER_PRESETS: Final[dict[str, dict[str, Any]]] = {
         "authorization_endpoint": "https://github.com/login/oauth/authorize",
         "token_endpoint": "https://github.com/login/oauth/access_token",
         "userinfo_endpoint": "https://api.github.com/user",
-        "subject": "id",
+        "subject_claim": "id",
         "scopes": ("read:user",),
     },
     "google": {
@@ -55,7 +55,7 @@ PROVIDER_PRESETS: Final[dict[str, dict[str, Any]]] = {
         "token_endpoint": "https://oauth2.googleapis.com/token",
         "userinfo_endpoint": "https://openidconnect.googleapis.com/v1/userinfo",
         "scopes": ("openid", "email", "profile"),
-        "extra": {"access_type": "offline", "prompt": "consent"},
+        "extra_params": {"access_type": "offline", "prompt": "consent"},
     },
     "entra": {
         "authorization_endpoint": "https://login.microsoftonline.com/{tenant}/oauth2/v2.0/authorize",
@@ -96,7 +96,7 @@ PROVIDER_PRESETS: Final[dict[str, dict[str, Any]]] = {
         "token_endpoint": "https://{domain}/oauth2/token",
         "userinfo_endpoint": "https://{domain}/oauth2/userInfo",
         "scopes": ("openid", "profile", "email"),
-        "method": "client_secret_basic",
+        "token_endpoint_auth_method": "client_secret_basic",
     },
 }
 
@@ -122,7 +122,7 @@ class UpstreamProvider:
         **parts: str,
     ) -> None:
         if (provider is None) == (issuer is None):
-            raise ValueError("an Upstream is a known provider, or any other by its issuer")
+            raise ValueError("UpstreamProvider needs a provider or issuer=, and not both")
         if issuer is not None and not is_secure_url(issuer):
             raise ValueError(f"issuer must be an https URL, as the provider's metadata says it, not {issuer!r}")
         _check_allow_user(allow_user)
@@ -240,17 +240,19 @@ class UpstreamProvider:
             raise LoginFailed("the provider gave no token") from login_error(provider.token_endpoint, response)
 
 
-def _check_allow_user(allow: Any) -> None:
-    if not (allow is None or callable(allow)):
+def _check_allow_user(allow_user: Any) -> None:
+    if not (allow_user is None or callable(allow_user)):
         raise TypeError(
-            'allow must be a function of what the provider says of a user: lambda user: user["login"] == "ada"'
+            'allow_user must be a function of the user\'s claims, such as lambda user: user["login"] == "ada"'
         )
 
 
 def _load_preset(name: str, parts: Mapping[str, str]) -> ProviderMetadata:
     preset = PROVIDER_PRESETS.get(name)
     if preset is None:
-        raise ValueError(f"provider must be one of {', '.join(PROVIDER_PRESETS)}, or a Provider, not {name!r}")
+        raise ValueError(
+            f"provider must be one of {', '.join(PROVIDER_PRESETS)}, or a ProviderMetadata(...), not {name!r}"
+        )
     try:
         fields: dict[str, Any] = {
             key: value.format(**parts) if isinstance(value, str) else value for key, value in preset.items()

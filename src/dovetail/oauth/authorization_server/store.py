@@ -26,7 +26,7 @@ class Store(Protocol):
         ...
 
     def put(self, kind: str, key: str, value: bytes, until: float, now: float) -> None:
-        """Remember a value, instead of what was there; Full if there is no room."""
+        """Remember a value, instead of what was there; StoreFull if there is no room."""
         ...
 
     def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:

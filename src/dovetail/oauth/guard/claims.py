@@ -31,7 +31,7 @@ class VerificationUnavailable(AuthenticationFailed):
 def check_claims(
     claims: Mapping[str, Any], *, issuer: str | None, audience: Collection[str], now: float, leeway: float
 ) -> None:
-    """Raise Rejected unless the token is from this issuer, for this audience, and for this time."""
+    """Raise TokenRejected unless the token is from this issuer, for this audience, and for this time."""
     if issuer is not None and claims.get("iss") != issuer:
         actual_issuer = clip(str(claims.get("iss")))
         raise TokenRejected(
@@ -69,7 +69,7 @@ def check_audience(claims: Mapping[str, Any], audience: Collection[str]) -> None
 
 
 def parse_timestamp(claims: Mapping[str, Any], name: str) -> float | None:
-    """The time a claim says, if it says one; Rejected if that is none."""
+    """The time a claim says, if it says one; TokenRejected if that is none."""
     value = claims.get(name)
     if value is None:
         return None
@@ -81,7 +81,7 @@ def parse_timestamp(claims: Mapping[str, Any], name: str) -> float | None:
 def build_principal(
     claims: Mapping[str, Any], issuer: str | None, scope_claims: Sequence[str], expires_at: float | None
 ) -> Principal:
-    """The principal a token speaks for; Rejected if it speaks for nobody."""
+    """The principal a token speaks for; TokenRejected if it speaks for nobody."""
     subject, client_id = claims.get("sub"), claims.get("client_id", claims.get("azp"))
     if subject is not None and not isinstance(subject, str):
         raise TokenRejected("the token's subject is no text")

@@ -30,19 +30,19 @@ class RequestHead(Struct, frozen=True, kw_only=True):
 
 
 class Guard:
-    """Who is served, given as `Server(auth=...)`. A verifier alone is a guard with nothing else said.
+    """Decides who may call a server. Pass it as `Server(auth=...)`. A verifier alone is a guard with defaults.
 
-    verifiers: what knows tokens; one that knows the token is enough.
-    scopes: what every caller needs.
-    implied: scopes that include others, such as `{"files": ["files:read", "files:write"]}`.
-    authorization_servers: where clients get tokens; the verifiers' issuers unless you say otherwise.
-    scopes_supported: what the metadata names, and a login may ask for: `scopes` and those of the server's tools,
-        resources and prompts, unless you say otherwise.
-    dpop: True if every token must be bound to a key. Tokens that are bound are always checked.
-    require_dpop_nonce: whether proofs must repeat a nonce of ours.
-    secret: what the nonces are made of, at least 16 bytes; the same in every process behind one address.
-    show_locked: whether tools, resources and prompts are listed to callers who lack their scopes, so that a client can
-        ask for these by calling.
+    verifiers: check tokens. One that accepts the token is enough.
+    required_scopes: scopes that every caller needs.
+    implied_scopes: scopes that include others, such as `{"files": ["files:read", "files:write"]}`.
+    authorization_servers: where clients get tokens. Defaults to the issuers of the verifiers.
+    scopes_supported: scopes that the metadata lists. Defaults to `required_scopes` and those of the server's tools,
+        resources and prompts.
+    require_dpop: whether every token must be bound to a key. Bound tokens are always checked.
+    require_dpop_nonce: whether proofs must repeat a nonce of this server.
+    secret_key: key of the nonces, at least 16 bytes. Use the same one in every process behind one address.
+    list_restricted: whether tools, resources and prompts are listed to callers who lack their scopes, so that a client
+        can request the scopes by calling.
     """
 
     def __init__(

@@ -196,7 +196,7 @@ def select_keys(keys: PublicKeys, header: Mapping[str, Any], algorithms: Collect
 
 
 def verify_signature(token: str, keys: PublicKeys, algorithm: str) -> dict[str, Any]:
-    """The claims of a token that one of these keys signed; Rejected if none did."""
+    """The claims of a token that one of these keys signed; TokenRejected if none did."""
     from joserfc.errors import JoseError
 
     for key in keys:

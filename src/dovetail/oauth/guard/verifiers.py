@@ -42,17 +42,18 @@ class Verifier(Protocol):
         ...
 
     def verify(self, token: str, resource: Collection[str]) -> Flow[Principal]:
-        """Who the token speaks for; Rejected or Unavailable if nobody. The resource is what this server is called."""
+        """Return the principal of a token. Raise TokenRejected or VerificationUnavailable if there is none."""
         ...
 
 
 class JWTVerifier:
-    """Tokens that are JWTs of one issuer, checked by its public keys.
+    """Accepts JWTs of one issuer and checks them with its public keys.
 
-    issuer: as it stands in the tokens. Its metadata says where its keys are, unless you do.
-    audience: what tokens must be for; the server's own address, unless you say otherwise.
-    jwks_url, keys: where the keys are, or the keys: a JWK set or PEM texts.
-    algorithms: which signatures are accepted; never a shared secret.
+    issuer: the `iss` claim of the tokens. The keys are found through the issuer's metadata by default.
+    audience: the accepted `aud` claims. Defaults to the server's own URL.
+    jwks_uri: URL of the keys.
+    public_keys: the keys themselves: a JWK set or PEM texts.
+    algorithms: the accepted signature algorithms. Shared secrets are never accepted.
     """
 
     def __init__(
@@ -71,10 +72,10 @@ class JWTVerifier:
         if jwks_uri is None and public_keys is None and not is_secure_url(issuer):
             raise ValueError(
                 f"issuer must be an https URL, as it stands in the tokens, not {issuer!r}: its keys are found there, "
-                "unless you give jwks_url= or keys="
+                "unless you pass jwks_uri= or public_keys="
             )
         if jwks_uri is not None and not is_secure_url(jwks_uri):
-            raise ValueError("jwks_url must be https: whoever can change the keys can make tokens")
+            raise ValueError("jwks_uri must be https: who changes the keys can create tokens")
         self.issuer = issuer
         self._audience = as_tuple(audience)
         self._jwks_url = jwks_uri
@@ -165,9 +166,9 @@ class JWTVerifier:
 
 
 class IntrospectionVerifier:
-    """Tokens that only their issuer understands: it is asked about each. RFC 7662
+    """Asks the issuer about each token. RFC 7662
 
-    A token that was revoked is refused from then on; `remember` saves asking, for that many seconds.
+    A revoked token is refused at once. With `cache_ttl`, an answer is reused for that many seconds.
     """
 
     def __init__(
@@ -183,7 +184,7 @@ class IntrospectionVerifier:
         leeway: float = 30.0,
     ) -> None:
         if not is_secure_url(introspection_endpoint):
-            raise ValueError("the endpoint must be https: tokens travel there")
+            raise ValueError("introspection_endpoint must be https: tokens are sent there")
         self.issuer = issuer
         self._endpoint = introspection_endpoint
         self._credentials = build_basic_auth(client_id, client_secret)

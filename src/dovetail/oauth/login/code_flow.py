@@ -31,7 +31,7 @@ from dovetail.oauth.token_request import request_token
 
 _SAME_ORIGIN_HINT: Final = (
     "it should be at the same address as the server: if both are yours, serve one beside the other, "
-    "app.run(..., otherwise=authority)"
+    "app.run(..., fallback=authority)"
 )
 
 
@@ -108,12 +108,12 @@ def choose_scopes(
 
     spec: authorization#scope-selection-strategy, authorization#step-up-authorization-flow
     """
-    if getattr(settings, "only", False):
+    if getattr(settings, "exact_scopes", False):
         return split_scopes(settings.scopes) or None
     supported = document.scopes_supported if document is not None else None
     requested = list(challenge.scopes) if challenge.scope is not None else list(supported or ())
     scopes = [*(saved_login.scopes if saved_login is not None else ()), *requested, *split_scopes(settings.scopes)]
-    wants_offline = getattr(settings, "offline", False) and "offline_access" in (server.scopes_supported or ())
+    wants_offline = getattr(settings, "offline_access", False) and "offline_access" in (server.scopes_supported or ())
     if wants_offline and (scopes or supported is not None or challenge.scope is not None):
         scopes.append("offline_access")
     return list(dict.fromkeys(scopes)) or None

@@ -31,7 +31,9 @@ class BearerAuth(RedactedStruct, frozen=True):
 
     def __post_init__(self) -> None:
         if not isinstance(self.token, str) or not _TOKEN_PATTERN.fullmatch(self.token):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ValueError("Bearer takes the token alone: one word of plain characters, without 'Bearer' before it")
+            raise ValueError(
+                "BearerAuth takes the token alone: one word of plain characters, without 'Bearer' before it"
+            )
 
 
 class Signer(RedactedStruct, frozen=True):
@@ -42,17 +44,18 @@ class Signer(RedactedStruct, frozen=True):
 
 
 class OAuth(RedactedStruct, frozen=True, kw_only=True):
-    """Log in with a browser: everything is found out; give what you know.
+    """Log in with a browser. Every option is optional: the client discovers what you do not pass.
 
-    client_id, client_secret, issuer: a client you registered by hand, and where.
-    client_metadata_url: where this client's metadata document is published.
-    private_key: in PEM, in place of a secret; `algorithm` if the key alone does not say it.
-    scopes: asked for besides those the server names; with `only`, these and no others, whatever a server names.
-    redirect_uri: the fixed one you registered; else a free port on 127.0.0.1.
+    client_id, client_secret, issuer: a client that you registered by hand, and its authorization server.
+    client_metadata_url: URL of this client's metadata document.
+    private_key: PEM text, used instead of a secret. Set `signing_algorithm` if the key allows several.
+    scopes: requested in addition to those the server names. With `exact_scopes`, only these are requested.
+    redirect_uri: the redirect URI that you registered. Defaults to a free port on 127.0.0.1.
     open_browser: called with the URL instead of opening a browser.
-    paste: called with the URL; returns the URL the browser ended up at, for machines without a browser.
-    store: where the login is kept: "memory", "file", "keyring", a folder, or an object with get, set and delete.
-    local: whether the authorization server may be on this machine or network; None: if the server's name is of it.
+    paste_redirect: called with the URL, returns the URL the browser ended up at. For machines without a browser.
+    token_store: where the login is saved: "memory", "file", "keyring", a directory, or a `TokenStore`.
+    allow_private_network: whether the authorization server may be on this machine or in a private network. Defaults
+        to True if the server itself is there.
     """
 
     client_id: str | None = None
@@ -83,10 +86,12 @@ class OAuth(RedactedStruct, frozen=True, kw_only=True):
         if self.redirect_uri is not None and self.paste_redirect is None and not _is_loopback_uri(self.redirect_uri):
             raise ValueError(
                 f"redirect_uri must be http://127.0.0.1:…, http://localhost:… or http://[::1]:…, not "
-                f"{self.redirect_uri!r}: nothing here would hear of another; paste= brings its answer back by hand"
+                f"{self.redirect_uri!r}: pass paste_redirect= to use another one"
             )
         _check_callable("open_browser", self.open_browser, "of the URL")
-        _check_callable("paste", self.paste_redirect, "of the URL that returns where the browser ended, such as input")
+        _check_callable(
+            "paste_redirect", self.paste_redirect, "of the URL that returns where the browser ended, such as input"
+        )
         _check_key(self.private_key)
 
 
@@ -107,7 +112,7 @@ class DeviceLogin(RedactedStruct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_client(self)
-        _check_callable("show", self.show_code, "of the URL and the code")
+        _check_callable("show_code", self.show_code, "of the URL and the code")
 
 
 class ClientCredentials(RedactedStruct, frozen=True, kw_only=True):
@@ -182,7 +187,7 @@ ClientAuth: TypeAlias = str | BearerAuth | OAuth | ClientCredentials | DeviceLog
 def get_signer(settings: Any) -> Signer | None:
     """The private key of a setting, where it has one."""
     key = getattr(settings, "private_key", None)
-    return None if key is None else Signer(key, settings.algorithm)
+    return None if key is None else Signer(key, settings.signing_algorithm)
 
 
 def split_scopes(scopes: str | Sequence[str]) -> list[str]:
