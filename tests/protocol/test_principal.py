@@ -4,7 +4,7 @@ import pytest
 
 from dovetail import Context, Server
 from dovetail.protocol.exchange import Caller, Exchange
-from dovetail.protocol.principal import Principal, as_principal
+from dovetail.protocol.principal import Principal, as_principal, get_remaining_seconds, replace_scopes
 from dovetail.protocol.request_state import compute_binding
 from dovetail.wire.codec import to_plain
 
@@ -19,10 +19,18 @@ def test_the_text_is_the_same_whatever_else_is_known() -> None:
         == compute_binding(other, "m", {})
         == compute_binding("https://a.example#ada", "m", {})
     )
-    wider = one.with_scopes(["x", "y"])
+    wider = replace_scopes(one, ["x", "y"])
     assert wider == one
     assert (wider.scopes, wider.subject, wider.claims, wider.client_id) == ({"x", "y"}, "ada", {"k": 1}, "c")
     assert repr(one) == "Principal('https://a.example#ada')"
+
+
+def test_remaining_seconds() -> None:
+    principal = Principal("ada", expires_at=100.0)
+    assert get_remaining_seconds(replace_scopes(principal, ["x"]), 70.0) == 30.0
+    assert get_remaining_seconds(principal, 200.0) == 0.0
+    assert get_remaining_seconds(Principal("ada"), 0.0) is None
+    assert get_remaining_seconds(None, 0.0) is None
 
 
 def test_a_name_alone() -> None:

@@ -52,19 +52,27 @@ class Principal(str):
         principal.expires_at = expires_at
         return principal
 
-    def with_scopes(self, scopes: Iterable[str]) -> Self:
-        """The same one, with these scopes."""
-        principal = super().__new__(type(self), str(self))
-        principal.subject, principal.issuer, principal.client_id = self.subject, self.issuer, self.client_id
-        principal.scopes, principal.claims, principal.expires_at = frozenset(scopes), self.claims, self.expires_at
-        return principal
-
-    def lasts(self, now: float) -> float | None:
-        """Seconds until it has to be proved anew; None if that is not known."""
-        return None if self.expires_at is None else max(0.0, self.expires_at - now)
+    def is_expired(self, now: float) -> bool:
+        """Return whether the credentials have ended at `now`, in seconds since the epoch."""
+        return self.expires_at is not None and self.expires_at <= now
 
     def __repr__(self) -> str:
         return f"Principal({str(self)!r})"
+
+
+def replace_scopes(principal: Principal, scopes: Iterable[str]) -> Principal:
+    """Return the same principal with other scopes."""
+    copy = str.__new__(type(principal), str(principal))
+    copy.subject, copy.issuer, copy.client_id = principal.subject, principal.issuer, principal.client_id
+    copy.scopes, copy.claims, copy.expires_at = frozenset(scopes), principal.claims, principal.expires_at
+    return copy
+
+
+def get_remaining_seconds(principal: Principal | None, now: float) -> float | None:
+    """Return the seconds until the credentials of a caller end. None if they do not, or if that is not known."""
+    if principal is None or principal.expires_at is None:
+        return None
+    return max(0.0, principal.expires_at - now)
 
 
 def as_principal(principal: str | None) -> Principal | None:

@@ -31,7 +31,7 @@ from dovetail.protocol.headers import check_param_headers
 from dovetail.protocol.limits import CallerBusy, ServerLimits
 from dovetail.protocol.middleware import CallNext, Middleware, compose_middleware, reads_results, validate_middleware
 from dovetail.protocol.mountable import NOT_FOUND_ERRORS
-from dovetail.protocol.principal import Principal
+from dovetail.protocol.principal import Principal, get_remaining_seconds
 from dovetail.protocol.request_state import Sealer
 from dovetail.server.change_notices import ChangeQueue
 from dovetail.server.completer import build_completion, find_matching
@@ -814,8 +814,8 @@ async def _wait_for_calls(state: LoopState, timeout: float) -> None:
 
 
 def _call_at_expiry(principal: Principal | None, callback: Callable[[], None]) -> asyncio.TimerHandle | None:
-    """Act when the caller has to prove itself anew."""
-    remaining_seconds = None if principal is None else principal.lasts(time.time())
+    """Call back when the credentials of the caller end."""
+    remaining_seconds = get_remaining_seconds(principal, time.time())
     return None if remaining_seconds is None else asyncio.get_running_loop().call_later(remaining_seconds, callback)
 
 

@@ -14,7 +14,7 @@ from dovetail.oauth.guard.claims import TokenRejected, VerificationUnavailable
 from dovetail.oauth.guard.dpop import DPOP_ALGORITHMS, DPoPChecker, NonceRequired, check_confirmation
 from dovetail.oauth.guard.keys import has_issuer, read_unverified_claims
 from dovetail.oauth.guard.verifiers import TOKEN_PATTERN, IntrospectionVerifier, Verifier, as_tuple
-from dovetail.protocol.principal import SCOPE_PATTERN, Principal
+from dovetail.protocol.principal import SCOPE_PATTERN, Principal, replace_scopes
 from dovetail.wire.base import Struct
 
 
@@ -159,7 +159,7 @@ class Guard:
             implied = self._implied_scopes.get(pending.pop(), ())
             pending += [scope for scope in implied if scope not in scopes]
             scopes.update(implied)
-        return principal.with_scopes(scopes)
+        return replace_scopes(principal, scopes)
 
     def _unauthorized_error(
         self,

@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol
 
 from dovetail.errors import InsufficientScope, ProtocolError
 from dovetail.protocol.http_checks import build_retry_header, build_scope_challenge
-from dovetail.protocol.principal import SCOPE_PATTERN, Principal
+from dovetail.protocol.principal import SCOPE_PATTERN, Principal, get_remaining_seconds
 from dovetail.wire.base import Struct
 
 Scope = dict[str, Any]
@@ -39,8 +39,8 @@ class EndpointRequest(Struct):
 
     @property
     def valid_for(self) -> float | None:
-        """Seconds the caller's proof is still good for, and so a stream it opens; None if that is not known."""
-        return None if self.principal is None else self.principal.lasts(time.time())
+        """Seconds until the caller's credentials end, and so a stream it opens. None if that is not known."""
+        return get_remaining_seconds(self.principal, time.time())
 
     def build_error_headers(self, exc: ProtocolError, *, is_stateless: bool = False) -> Headers:
         """What an error response says beside its status: when to come back, or with which scopes.
