@@ -26,8 +26,8 @@ from dovetail.auth import (
     OAuth,
     Principal,
     ProviderMetadata,
+    RegisteredClient,
     UpstreamProvider,
-    known_client,
 )
 from dovetail.auth.flow_runner import FlowRunner
 from dovetail.auth.sqlite_store import SQLiteStore
@@ -187,7 +187,7 @@ async def test_a_provider_upstream_over_http() -> None:
     """The provider is an authorization server of ours, with a page that names the user."""
 
     def provider(url: str) -> Any:
-        known = known_client("proxy", redirect_uris=["http://127.0.0.1/callback"], client_secret="s3cret")
+        known = RegisteredClient("proxy", redirect_uris=["http://127.0.0.1/callback"], client_secret="s3cret")
         made = AuthorizationServer(issuer=url, clients=[known], resources=[url])
 
         async def whole(scope: Any, receive: Any, send: Any) -> None:
@@ -219,7 +219,7 @@ async def test_a_provider_upstream_over_http() -> None:
 
 
 async def test_a_program_logs_in_as_itself() -> None:
-    known = known_client("nightly", client_secret="s3cret", scopes=["write"])
+    known = RegisteredClient("nightly", client_secret="s3cret", scopes=["write"])
     async with serve_app(both(clients=[known])) as url:
         settings = ClientCredentials(client_id="nightly", client_secret="s3cret", issuer=url)
         async with Client(url + "/mcp", auth=settings) as client:
@@ -294,7 +294,7 @@ async def test_who_is_no_user_any_more_renews_nothing(kind: str, tmp_path: Path)
     async def later(subject: str) -> bool:
         return subject in users
 
-    client = known_client("nightly", redirect_uris=["http://127.0.0.1/"])
+    client = RegisteredClient("nightly", redirect_uris=["http://127.0.0.1/"])
     renew = _renewed(tmp_path / "kept.db", users, clients=[client], is_active_user=later if kind == "async" else plain)
     assert await renew() == 200
     del users["ada"]
@@ -434,7 +434,7 @@ def test_a_blank_secret_is_anyones(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("secret", ["", "  "])
 def test_a_client_with_a_blank_secret_is_anyone(secret: str) -> None:
     with pytest.raises(ValueError, match="client_secret="):
-        known_client("nightly", client_secret=secret)
+        RegisteredClient("nightly", client_secret=secret)
 
 
 def test_less_than_none_is_a_mistake() -> None:
@@ -463,7 +463,9 @@ from dovetail.auth import AuthorizationServer
 
 port = int(sys.argv[1])
 home = f"http://127.0.0.1:{port}"
-authority = AuthorizationServer(issuer=home, resources=home + "/mcp", store=sys.argv[2], secret_key="a secret of letters")
+authority = AuthorizationServer(
+    issuer=home, resources=home + "/mcp", store=sys.argv[2], secret_key="a secret of letters"
+)
 app = Server("files", auth=authority.verifier())
 app.run("http", port=port, workers=2, sessions=False, fallback=authority)
 """

@@ -7,7 +7,7 @@ import argparse
 
 import uvicorn
 
-from dovetail.auth import AuthorizationServer, known_client
+from dovetail.auth import AuthorizationServer, RegisteredClient
 
 
 def main() -> None:
@@ -16,7 +16,7 @@ def main() -> None:
     parser.add_argument("--callback", type=int, default=3000, help="the port of the suite's redirect URI")
     arguments = parser.parse_args()
     issuer = f"http://127.0.0.1:{arguments.port}"
-    client = known_client("conformance", redirect_uris=[f"http://127.0.0.1:{arguments.callback}/callback"])
+    client = RegisteredClient("conformance", redirect_uris=[f"http://127.0.0.1:{arguments.callback}/callback"])
     authority = AuthorizationServer(issuer=issuer, resources=[issuer + "/mcp"], clients=[client])
     uvicorn.run(authority, host="127.0.0.1", port=arguments.port, log_level="warning", ws="none")
 

@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 from dovetail.oauth import proofs
 from dovetail.oauth.authorization_server.authorization_endpoint import AuthorizationEndpoints
-from dovetail.oauth.authorization_server.clients import known_client
+from dovetail.oauth.authorization_server.clients import RegisteredClient, get_client_record
 from dovetail.oauth.authorization_server.identity_provider import SecretSealer, UpstreamProvider
 from dovetail.oauth.authorization_server.responses import Request, Response
 from dovetail.oauth.authorization_server.settings import AuthorizationServerSettings
@@ -29,7 +29,9 @@ ISSUER = "https://login.example"
 RESOURCE = "https://mcp.example/mcp"
 NOW = 1_800_000_000.0
 REDIRECT_URI = "http://127.0.0.1:7777/callback"
-EDITOR = known_client("editor", redirect_uris=[REDIRECT_URI, "https://editor.example/back"], client_name="The Editor")
+EDITOR = RegisteredClient(
+    "editor", redirect_uris=[REDIRECT_URI, "https://editor.example/back"], client_name="The Editor"
+)
 
 
 class ServerHarness:
@@ -57,7 +59,8 @@ class ServerHarness:
             login_ttl=login_time,
             warn=warn,
         )
-        facts: dict[str, Any] = {"issuer": ISSUER, "name": "login", "resources": (RESOURCE,), "clients": (EDITOR,)}
+        settings["clients"] = tuple(map(get_client_record, settings.get("clients", (EDITOR,))))
+        facts: dict[str, Any] = {"issuer": ISSUER, "name": "login", "resources": (RESOURCE,)}
         if upstream is None and "has_passwords" not in settings:
             facts["development_user"] = "developer"
         self.authority = AuthorizationEndpoints(

@@ -12,7 +12,7 @@ from joserfc.jwk import ECKey
 from dovetail.auth import sqlite_store
 from dovetail.auth.sqlite_store import SQLiteStore
 from dovetail.oauth.authorization_server import store as stores
-from dovetail.oauth.authorization_server.clients import known_client
+from dovetail.oauth.authorization_server.clients import RegisteredClient
 from dovetail.oauth.authorization_server.responses import Request
 from dovetail.oauth.authorization_server.store import InMemoryStore, TokenGrant
 from dovetail.oauth.flow import HTTPResponse, Now, VerifyPassword
@@ -246,7 +246,7 @@ def test_what_did_not_happen_is_not_counted() -> None:
 
 @pytest.mark.parametrize(("path", "name"), [("/revoke", "nightly"), ("/token", "nightly"), ("/introspect", "files")])
 def test_secrets_cannot_be_guessed_anywhere(path: str, name: str) -> None:
-    nightly = known_client("nightly", client_secret="s3cret", scopes="read")
+    nightly = RegisteredClient("nightly", client_secret="s3cret", scopes="read")
     desk = ServerHarness(clients=(nightly,), introspection_clients={"files": "s3cret"})
 
     def ask(secret: str) -> int:
@@ -386,7 +386,7 @@ def test_a_proof_of_no_time(moment: Any) -> None:
 
 def test_an_assertion_without_end() -> None:
     key = ECKey.generate_key("P-256")
-    desk = ServerHarness(clients=(known_client("nightly", public_keys=key.as_dict(private=False), scopes="read"),))
+    desk = ServerHarness(clients=(RegisteredClient("nightly", public_keys=key.as_dict(private=False), scopes="read"),))
     claims = {"iss": "nightly", "sub": "nightly", "aud": ISSUER, "jti": "1", "exp": 10**400}
     fields = {
         "grant_type": "client_credentials",
@@ -414,7 +414,7 @@ def test_what_cannot_be_asked_for_any_more_is_not_granted() -> None:
         {"scopes_supported": ("other",)},
         {"resources": ("https://elsewhere.example/mcp",)},
         {"clients": ()},
-        {"clients": (known_client("editor", redirect_uris=["https://editor.example/back"]),)},
+        {"clients": (RegisteredClient("editor", redirect_uris=["https://editor.example/back"]),)},
     ]
     for change in changes:
         browser = Browser(ServerHarness())

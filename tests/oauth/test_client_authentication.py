@@ -9,7 +9,7 @@ from joserfc import jws, jwt
 from joserfc.jwk import ECKey, OctKey
 
 from dovetail.oauth.authorization_server.client_authentication import JWT_BEARER_ASSERTION
-from dovetail.oauth.authorization_server.clients import known_client
+from dovetail.oauth.authorization_server.clients import RegisteredClient
 from dovetail.oauth.flow import HTTPResponse
 from dovetail.oauth.login.login_settings import Signer
 from dovetail.oauth.proofs import create_client_assertion
@@ -59,7 +59,7 @@ def with_document(**changes: Any) -> ServerHarness:
 
 
 def known() -> tuple[ServerHarness, str]:
-    return ServerHarness(clients=(known_client("app", redirect_uris=[REDIRECT_URI], public_keys=jwks(KEY)),)), "app"
+    return ServerHarness(clients=(RegisteredClient("app", redirect_uris=[REDIRECT_URI], public_keys=jwks(KEY)),)), "app"
 
 
 def registered() -> tuple[ServerHarness, str]:
@@ -221,6 +221,6 @@ def test_private_parts_are_not_kept() -> None:
 
 def test_a_known_client_has_one_proof() -> None:
     with pytest.raises(ValueError, match=r"client_secret=.*keys="):
-        known_client("x", redirect_uris=[REDIRECT_URI], client_secret="s", public_keys=jwks(KEY))
+        RegisteredClient("x", redirect_uris=[REDIRECT_URI], client_secret="s", public_keys=jwks(KEY))
     with pytest.raises(ValueError, match=r"keys.*JWK"):
-        known_client("x", redirect_uris=[REDIRECT_URI], public_keys="nonsense")
+        RegisteredClient("x", redirect_uris=[REDIRECT_URI], public_keys="nonsense")

@@ -141,7 +141,7 @@ def test_an_authorization_server_that_was_left_out_is_hinted_at() -> None:
     here = RESOURCE_METADATA_URL.partition("/.well-known")[0]
     with pytest.raises(LoginFailed, match=r"mcp\.example\.com") as caught:
         attempt(create_working_environment(**{RESOURCE_METADATA_URL: resource_metadata(authorization_servers=[here])}))
-    assert "otherwise=authority" in str(caught.value.hint)
+    assert "fallback=authority" in str(caught.value.hint)
 
 
 def test_without_any_metadata_the_server_guards_itself() -> None:

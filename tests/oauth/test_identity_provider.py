@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import pytest
 
 from dovetail.auth.sqlite_store import SQLiteStore
-from dovetail.oauth.authorization_server.clients import known_client
+from dovetail.oauth.authorization_server.clients import RegisteredClient
 from dovetail.oauth.authorization_server.identity_provider import (
     PROVIDER_PRESETS,
     ProviderMetadata,
@@ -106,7 +106,7 @@ def test_each_client_is_agreed_to_by_itself() -> None:
     """One registration upstream for all clients must not let one ride on the consent given to another."""
     one = ServerHarness(
         upstream=UpstreamProvider(UP, client_id="mine", client_secret="s"),
-        clients=(EDITOR, known_client("evil", redirect_uris=["https://evil.example/cb"], client_name="Evil")),
+        clients=(EDITOR, RegisteredClient("evil", redirect_uris=["https://evil.example/cb"], client_name="Evil")),
     )
     browser = Browser(one)
     leave(browser)

@@ -12,7 +12,7 @@ import pytest
 from harness import record_measurement
 
 from auth.live_server import serve_app
-from dovetail.auth import AuthorizationServer, ProviderMetadata, UpstreamProvider, known_client
+from dovetail.auth import AuthorizationServer, ProviderMetadata, RegisteredClient, UpstreamProvider
 from dovetail.oauth import proofs
 from dovetail.transports.http_client.http_client import HTTPClient
 
@@ -109,8 +109,8 @@ async def scene() -> AsyncIterator[Scene]:
                 resources=[url],
                 upstream=UpstreamProvider(facts, client_id="mine", client_secret="s"),
                 clients=[
-                    known_client("editor", redirect_uris=[HOME]),
-                    known_client("evil", redirect_uris=["https://evil.example/cb"]),
+                    RegisteredClient("editor", redirect_uris=[HOME]),
+                    RegisteredClient("evil", redirect_uris=["https://evil.example/cb"]),
                 ],
             )
 

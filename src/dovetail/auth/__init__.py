@@ -6,7 +6,7 @@ from dovetail.lazy import create_lazy_loader as _create_lazy_loader
 
 if TYPE_CHECKING:
     from dovetail.auth.authorization_server_app import AuthorizationServer as AuthorizationServer
-    from dovetail.oauth.authorization_server.clients import known_client as known_client
+    from dovetail.oauth.authorization_server.clients import RegisteredClient as RegisteredClient
     from dovetail.oauth.authorization_server.identity_provider import ProviderMetadata as ProviderMetadata
     from dovetail.oauth.authorization_server.identity_provider import UpstreamProvider as UpstreamProvider
     from dovetail.oauth.guard.guard import Guard as Guard
@@ -38,7 +38,7 @@ _MODULE_BY_NAME = {
     "StaticTokenVerifier": "dovetail.oauth.guard.verifiers",
     "UpstreamProvider": "dovetail.oauth.authorization_server.identity_provider",
     "WorkloadIdentity": "dovetail.oauth.login.login_settings",
-    "known_client": "dovetail.oauth.authorization_server.clients",
+    "RegisteredClient": "dovetail.oauth.authorization_server.clients",
 }
 
 __all__ = [*_MODULE_BY_NAME]  # pyright: ignore[reportUnsupportedDunderAll]

@@ -17,10 +17,11 @@ from dovetail.auth.safe_fetch import is_public_address
 from dovetail.auth.sqlite_store import SQLiteStore
 from dovetail.error_context import clip
 from dovetail.oauth.authorization_server.authorization_endpoint import METADATA_PATH, AuthorizationEndpoints
+from dovetail.oauth.authorization_server.clients import RegisteredClient, get_client_record
 from dovetail.oauth.authorization_server.identity_provider import SecretSealer, UpstreamProvider
 from dovetail.oauth.authorization_server.responses import Request, Response, error_response
 from dovetail.oauth.authorization_server.settings import AuthorizationServerSettings
-from dovetail.oauth.authorization_server.store import ClientRecord, InMemoryStore, Store
+from dovetail.oauth.authorization_server.store import InMemoryStore, Store
 from dovetail.oauth.authorization_server.token_issuer import LocalTokenVerifier, OAuthTokenIssuer
 from dovetail.oauth.flow import CheckUserActive, Flow, VerifyPassword
 from dovetail.oauth.guard.guard import validate_scopes
@@ -76,7 +77,7 @@ class AuthorizationServer:
         upstream: UpstreamProvider | None = None,
         resources: str | Sequence[str] = (),
         scopes_supported: str | Sequence[str] = (),
-        clients: Sequence[ClientRecord] = (),
+        clients: Sequence[RegisteredClient] = (),
         allow_registration: bool = True,
         max_registrations_per_hour: int | None = None,
         is_trusted_client: Callable[[str], bool] | None = None,
@@ -132,7 +133,7 @@ class AuthorizationServer:
             name=name or parts.netloc,
             resources=_check_resources(resources),
             scopes_supported=validate_scopes(split_scopes(scopes_supported)),
-            clients=tuple(clients),
+            clients=tuple(get_client_record(client) for client in clients),
             allow_registration=allow_registration,
             max_registrations_per_hour=(_LOCAL_REGISTRATIONS_PER_HOUR if is_local else _PUBLIC_REGISTRATIONS_PER_HOUR)
             if max_registrations_per_hour is None

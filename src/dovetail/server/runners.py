@@ -365,7 +365,7 @@ def run_http(
             "pass workers=1, or no offload"
         )
     if workers > 1:
-        _check_shared_storage(server, options.get("otherwise"))
+        _check_shared_storage(server, options.get("fallback"))
     if workers < 1:
         raise ValueError(f"workers must be at least 1, not {workers}")
     listener, ssl, announce = _open_listener(server, host, port, ssl_certfile, ssl_keyfile, anonymous, options)

@@ -229,7 +229,7 @@ class AuthorizationEndpoints:
             self._settings.warn(message)
 
     def _find_client(self, client_id: str | None, address: str, now: float) -> Flow[ClientRecord]:
-        """The client of this id; InvalidClient if there is none. Whoever asks for many documents in vain is slowed down."""
+        """Return the client of this id. Raise InvalidClient if there is none. Limits fetches per address."""
         if client_id is None:
             raise InvalidClient("client_id is missing", "invalid_request")
         if client_id in self._known_clients:

@@ -45,7 +45,8 @@ def create_oauth_error(error: str, description: str, status: int = 400) -> OAuth
 class ClientAuthenticator:
     """The proofs of the clients of one issuer.
 
-    `find` gives a client by its id, or InvalidClient; `may_fetch` is Refused to an address for which too much was fetched.
+    `find_client` returns a client by its id, or raises InvalidClient. `check_fetch_limit` raises if
+    too many documents were fetched for an address.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Who may ask for tokens: known clients, those described by their own document, and those that register themselves.
+"""Clients: registered by hand, described by their own document, or registered by themselves.
 
 What decides where a code is sent is the redirect URI, so those are looked at closely: nothing a browser would run, no
 plain http but on the user's own machine, nothing that could be read in two ways. spec: client-registration
@@ -246,37 +246,57 @@ def _parse_grant_types(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(grant_type for grant_type in GRANT_TYPES if grant_type in grant_types)
 
 
-def known_client(
-    client_id: str,
-    *,
-    redirect_uris: Sequence[str] = (),
-    client_name: str = "",
-    client_secret: str | None = None,
-    public_keys: Any = None,
-    scopes: str | Sequence[str] = (),
-) -> ClientRecord:
-    """A client written down beforehand; with a secret, or with its public keys: a JWK set or PEM texts.
+class RegisteredClient:
+    """A client that you register by hand. Pass it as `AuthorizationServer(clients=[...])`.
 
-    Without redirect_uris it is a program, which acts for itself and not for users, with these scopes.
+    A client without `redirect_uris` is a program: it gets tokens for itself, not for users.
+
+    redirect_uris: where users are sent after the login.
+    client_name: shown to users. Defaults to the `client_id`.
+    client_secret: how the client authenticates.
+    public_keys: the public keys of a client that authenticates with a private key: a JWK set or PEM texts.
+    scopes: the scopes of a program. Users decide on the scopes of other clients.
     """
-    if not redirect_uris and client_secret is None and public_keys is None:
-        raise ValueError("a client has redirect_uris=; a program, which has none, client_secret= or keys=")
-    if redirect_uris and scopes:
-        raise ValueError("scopes= are those of a program, which has no redirect_uris=: users decide on all others")
-    if client_secret is not None and not client_secret.strip():
-        raise ValueError("client_secret= is blank: anyone could be this client")
-    if client_secret is not None and public_keys is not None:
-        raise ValueError("a client proves who it is by client_secret= or by keys=, not by both")
-    return ClientRecord(
-        client_id=client_id,
-        client_name=client_name or client_id,
-        redirect_uris=tuple(check_redirect_uri(uri) for uri in redirect_uris),
-        method="private_key_jwt" if public_keys is not None else "none" if client_secret is None else ANY_SECRET_METHOD,
-        secret_mark=None if client_secret is None else hash_secret(client_secret),
-        jwks=None if public_keys is None else {"keys": [key.jwk for key in signing.load_keys(public_keys)]},
-        grant_types=GRANT_TYPES if redirect_uris else (CLIENT_CREDENTIALS,),
-        scopes=validate_scopes(split_scopes(scopes)),
-    )
+
+    def __init__(
+        self,
+        client_id: str,
+        *,
+        redirect_uris: Sequence[str] = (),
+        client_name: str = "",
+        client_secret: str | None = None,
+        public_keys: Any = None,
+        scopes: str | Sequence[str] = (),
+    ) -> None:
+        if not redirect_uris and client_secret is None and public_keys is None:
+            raise ValueError("a client needs redirect_uris=, and a program client_secret= or public_keys=")
+        if redirect_uris and scopes:
+            raise ValueError("scopes= is for programs, which have no redirect_uris=. Users decide on all other scopes")
+        if client_secret is not None and not client_secret.strip():
+            raise ValueError("client_secret= is blank. Anyone could be this client")
+        if client_secret is not None and public_keys is not None:
+            raise ValueError("a client has client_secret= or public_keys=, not both")
+        auth_method = "none" if client_secret is None else ANY_SECRET_METHOD
+        self._record = ClientRecord(
+            client_id=client_id,
+            client_name=client_name or client_id,
+            redirect_uris=tuple(check_redirect_uri(uri) for uri in redirect_uris),
+            method=auth_method if public_keys is None else "private_key_jwt",
+            secret_mark=None if client_secret is None else hash_secret(client_secret),
+            jwks=None if public_keys is None else {"keys": [key.jwk for key in signing.load_keys(public_keys)]},
+            grant_types=GRANT_TYPES if redirect_uris else (CLIENT_CREDENTIALS,),
+            scopes=validate_scopes(split_scopes(scopes)),
+        )
+
+    def __repr__(self) -> str:
+        return f"RegisteredClient({self._record.client_id!r})"
+
+
+def get_client_record(client: Any) -> ClientRecord:
+    """Return the record of a client that was registered by hand."""
+    if not isinstance(client, RegisteredClient):
+        raise TypeError(f"clients= must be a list of RegisteredClient(...), not of {type(client).__name__}")
+    return client._record  # pyright: ignore[reportPrivateUsage]
 
 
 def can_use_client_credentials(client: ClientRecord) -> bool:
