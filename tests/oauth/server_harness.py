@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 from dovetail.oauth import proofs
 from dovetail.oauth.authorization_server.authorization_endpoint import AuthorizationEndpoints
 from dovetail.oauth.authorization_server.clients import RegisteredClient, get_client_record
-from dovetail.oauth.authorization_server.identity_provider import SecretSealer, UpstreamProvider
+from dovetail.oauth.authorization_server.identity_provider import SecretSealer, UpstreamProvider, get_identity_provider
 from dovetail.oauth.authorization_server.responses import Request, Response
 from dovetail.oauth.authorization_server.settings import AuthorizationServerSettings
 from dovetail.oauth.authorization_server.store import InMemoryStore, Store
@@ -64,7 +64,11 @@ class ServerHarness:
         if upstream is None and "has_passwords" not in settings:
             facts["development_user"] = "developer"
         self.authority = AuthorizationEndpoints(
-            AuthorizationServerSettings(**facts | settings), self.store, self.issuing, upstream, self.vault
+            AuthorizationServerSettings(**facts | settings),
+            self.store,
+            self.issuing,
+            None if upstream is None else get_identity_provider(upstream),
+            self.vault,
         )
         self.verifier = LocalTokenVerifier(self.issuing, ())
         self.users: dict[str, str] = {"ada": "pw"}

@@ -15,6 +15,7 @@ from dovetail.oauth.authorization_server.identity_provider import (
     ProviderMetadata,
     SecretSealer,
     UpstreamProvider,
+    get_identity_provider,
 )
 from dovetail.oauth.authorization_server.store import InMemoryStore, Store
 from dovetail.oauth.flow import AcquireLock, HTTPRequest, HTTPResponse, Now, Pause
@@ -325,8 +326,8 @@ def test_every_known_provider_is_recorded() -> None:
 def test_what_is_known_of_a_provider_is_what_it_publishes(name: str) -> None:
     recorded = RECORDED_METADATA[name]
     document = recorded.document
-    upstream = UpstreamProvider(name, client_id="a", client_secret="b", **recorded.parts)
-    provider: ProviderMetadata = ServerHarness().run_flow(upstream.provider())
+    upstream = get_identity_provider(UpstreamProvider(name, client_id="a", client_secret="b", **recorded.parts))
+    provider: ProviderMetadata = ServerHarness().run_flow(upstream.get_metadata())
     assert provider.authorization_endpoint == document["authorization_endpoint"]
     assert provider.token_endpoint == document["token_endpoint"]
     assert provider.userinfo_endpoint == document.get("userinfo_endpoint", recorded.userinfo)
@@ -335,7 +336,7 @@ def test_what_is_known_of_a_provider_is_what_it_publishes(name: str) -> None:
         "token_endpoint_auth_methods_supported", [provider.token_endpoint_auth_method]
     )
     assert set(provider.scopes) <= set(document.get("scopes_supported", provider.scopes))
-    sent = parse_query(ServerHarness().run_flow(upstream.leave("https://x/callback", "s", "c")))
+    sent = parse_query(ServerHarness().run_flow(upstream.build_authorization_url("https://x/callback", "s", "c")))
     assert (sent["scope"], sent["code_challenge_method"]) == (" ".join(provider.scopes), "S256")
     assert provider.extra_params.items() <= sent.items()
 
@@ -344,9 +345,8 @@ def test_what_is_known_of_a_provider_is_what_it_publishes(name: str) -> None:
 def test_a_known_provider_is_found_by_its_issuer_too(name: str) -> None:
     recorded, one = RECORDED_METADATA[name], ServerHarness()
     one.answers[recorded.metadata_url] = recorded.document
-    provider = one.run_flow(
-        UpstreamProvider(issuer=recorded.document["issuer"], client_id="a", client_secret="b").provider()
-    )
+    upstream = UpstreamProvider(issuer=recorded.document["issuer"], client_id="a", client_secret="b")
+    provider = one.run_flow(get_identity_provider(upstream).get_metadata())
     assert provider.token_endpoint == recorded.document["token_endpoint"]
     assert one.http_calls[-1].url == recorded.metadata_url
 
@@ -429,6 +429,8 @@ def test_mistakes() -> None:
         UpstreamProvider(**both)
     with pytest.raises(ValueError, match=r"Upstream.*issuer"):
         UpstreamProvider("github", issuer="https://x", **both)
+    with pytest.raises(ValueError, match="domain="):
+        UpstreamProvider(issuer="https://x.example", **both, domain="x.example")
 
 
 def test_what_an_upstream_cannot_be_made_of() -> None:

@@ -18,7 +18,11 @@ from dovetail.auth.sqlite_store import SQLiteStore
 from dovetail.error_context import clip
 from dovetail.oauth.authorization_server.authorization_endpoint import METADATA_PATH, AuthorizationEndpoints
 from dovetail.oauth.authorization_server.clients import RegisteredClient, get_client_record
-from dovetail.oauth.authorization_server.identity_provider import SecretSealer, UpstreamProvider
+from dovetail.oauth.authorization_server.identity_provider import (
+    SecretSealer,
+    UpstreamProvider,
+    get_identity_provider,
+)
 from dovetail.oauth.authorization_server.responses import Request, Response, error_response
 from dovetail.oauth.authorization_server.settings import AuthorizationServerSettings
 from dovetail.oauth.authorization_server.store import InMemoryStore, Store
@@ -144,7 +148,8 @@ class AuthorizationServer:
             introspection_clients=dict(introspection_clients or {}),
             warn=_create_warner(issuer),
         )
-        self._endpoints = AuthorizationEndpoints(settings, self._store, self._token_issuer, upstream, sealer)
+        identity_provider = None if upstream is None else get_identity_provider(upstream)
+        self._endpoints = AuthorizationEndpoints(settings, self._store, self._token_issuer, identity_provider, sealer)
         self._issuer_path = parts.path.rstrip("/")
         self._host_filter = HostFilter(allowed_hosts, (), issuer)
         self._flow_runner = FlowRunner(

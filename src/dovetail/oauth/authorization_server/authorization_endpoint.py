@@ -17,7 +17,7 @@ from dovetail.oauth import proofs
 from dovetail.oauth.authorization_server import clients, pages
 from dovetail.oauth.authorization_server.client_authentication import ClientAuthenticator, OAuthError
 from dovetail.oauth.authorization_server.clients import InvalidClient, can_use_client_credentials
-from dovetail.oauth.authorization_server.identity_provider import SecretSealer, UpstreamProvider
+from dovetail.oauth.authorization_server.identity_provider import IdentityProvider, SecretSealer
 from dovetail.oauth.authorization_server.responses import (
     Request,
     Response,
@@ -75,7 +75,7 @@ class AuthorizationEndpoints:
         settings: AuthorizationServerSettings,
         store: Store,
         token_issuer: OAuthTokenIssuer,
-        identity_provider: UpstreamProvider | None,
+        identity_provider: IdentityProvider | None,
         sealer: SecretSealer,
     ) -> None:
         self._settings = settings
@@ -493,7 +493,7 @@ class AuthorizationEndpoints:
         verifier, challenge = proofs.create_pkce_pair()
         state = secrets.token_urlsafe(24)
         try:
-            provider_url = yield from self._identity_provider.leave(
+            provider_url = yield from self._identity_provider.build_authorization_url(
                 self._settings.url_for("/callback"), state, challenge
             )
         except LoginFailed as exc:
@@ -528,7 +528,7 @@ class AuthorizationEndpoints:
         try:
             if "error" in fields:
                 raise _provider_error(fields)
-            subject, claims, token = yield from self._identity_provider.arrive(
+            subject, claims, token = yield from self._identity_provider.finish_login(
                 fields, self._settings.url_for("/callback"), pending_login.verifier
             )
         except LoginFailed as exc:
@@ -581,7 +581,7 @@ class AuthorizationEndpoints:
         if self._identity_provider is None:
             return None
         try:
-            new_token = yield from self._identity_provider.renew(token)
+            new_token = yield from self._identity_provider.renew_token(token)
         except LoginFailed as exc:
             self._warn_provider_failure(exc)
             new_token = None

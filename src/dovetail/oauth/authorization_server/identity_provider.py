@@ -1,4 +1,4 @@
-"""Providers upstream: those that let nobody register, put behind this server by one registration of its own.
+"""UpstreamProvider: a login service behind this server, for providers that do not let MCP clients register.
 
 Plain facts about the known ones, and the flows to them. Their tokens never reach a client: what clients get is ours.
 """
@@ -102,12 +102,17 @@ PROVIDER_PRESETS: Final[dict[str, dict[str, Any]]] = {
 
 
 class UpstreamProvider:
-    """A provider whose users log in here, and the registration this server has there.
+    """A login service whose users can log in here. Pass it as `AuthorizationServer(upstream=...)`.
 
-    provider: one of the known ones, with what it needs (`tenant`, `domain`, `realm`); or a Provider of your own; or,
-        with `issuer`, any that publishes its metadata.
-    allow: called with what the provider says of a user; whoever it does not return True for is turned away.
-        Without it, everyone who has an account there may log in.
+    provider: a known provider, such as "github", or a `ProviderMetadata(...)`.
+    client_id, client_secret: the client that you registered at the provider.
+    issuer: the issuer URL of any other provider that publishes its metadata. Replaces `provider`.
+    scopes: scopes to request from the provider.
+    allow_user: a function of the user's claims. Return True to let the user in. Without it, everyone who has an account
+        at the provider can log in.
+    tenant: the tenant of "entra".
+    domain: the domain of "auth0", "okta", "cognito" or "keycloak".
+    realm: the realm of "keycloak".
     """
 
     def __init__(
@@ -119,28 +124,64 @@ class UpstreamProvider:
         issuer: str | None = None,
         scopes: Sequence[str] | None = None,
         allow_user: Callable[[Mapping[str, Any]], bool] | None = None,
-        **parts: str,
+        tenant: str | None = None,
+        domain: str | None = None,
+        realm: str | None = None,
     ) -> None:
         if (provider is None) == (issuer is None):
             raise ValueError("UpstreamProvider needs a provider or issuer=, and not both")
         if issuer is not None and not is_secure_url(issuer):
             raise ValueError(f"issuer must be an https URL, as the provider's metadata says it, not {issuer!r}")
         _check_allow_user(allow_user)
-        self._provider = _load_preset(provider, parts) if isinstance(provider, str) else provider
+        parts = {"tenant": tenant, "domain": domain, "realm": realm}
+        parts_given = {name: value for name, value in parts.items() if value is not None}
+        if isinstance(provider, str):
+            provider = _load_preset(provider, parts_given)
+        elif parts_given:
+            raise ValueError(f"{next(iter(parts_given))}= is only for providers that are known by name")
+        self._identity_provider = IdentityProvider(
+            provider,
+            issuer=issuer,
+            client_id=client_id,
+            client_secret=client_secret,
+            scopes=None if scopes is None else tuple(scopes),
+            allow_user=allow_user,
+        )
+
+
+def get_identity_provider(upstream: UpstreamProvider) -> "IdentityProvider":
+    """Return the flows of a provider."""
+    return upstream._identity_provider  # pyright: ignore[reportPrivateUsage]
+
+
+class IdentityProvider:
+    """The flows to a login service behind our authorization server."""
+
+    def __init__(
+        self,
+        metadata: ProviderMetadata | None,
+        *,
+        issuer: str | None,
+        client_id: str,
+        client_secret: str,
+        scopes: tuple[str, ...] | None,
+        allow_user: Callable[[Mapping[str, Any]], bool] | None,
+    ) -> None:
+        self._metadata = metadata
         self._issuer = issuer
         self._client_id = client_id
         self._client_secret = client_secret
-        self._scopes = None if scopes is None else tuple(scopes)
+        self._scopes = scopes
         self._allow_user = allow_user
 
     @property
     def name(self) -> str:
-        """What users are told it is called."""
-        return self._provider.name if self._provider is not None else (self._issuer or "")
+        """The name that users see."""
+        return self._metadata.name if self._metadata is not None else (self._issuer or "")
 
-    def provider(self) -> Flow[ProviderMetadata]:
-        """The provider; found out once where only its issuer is given."""
-        if self._provider is None:
+    def get_metadata(self) -> Flow[ProviderMetadata]:
+        """Return the metadata. Fetch it once if only the issuer is known."""
+        if self._metadata is None:
             assert self._issuer is not None
             metadata, failure_cause = (
                 None,
@@ -156,7 +197,7 @@ class UpstreamProvider:
                 raise LoginFailed("the provider publishes no metadata that can be used") from failure_cause
             supported = metadata.token_endpoint_auth_methods_supported or ["client_secret_basic"]
             supports_post = "client_secret_post" in supported
-            self._provider = ProviderMetadata(
+            self._metadata = ProviderMetadata(
                 name=self._issuer,
                 issuer=self._issuer,
                 authorization_endpoint=metadata.authorization_endpoint,
@@ -164,13 +205,13 @@ class UpstreamProvider:
                 userinfo_endpoint=metadata.userinfo_endpoint,
                 token_endpoint_auth_method="client_secret_post" if supports_post else "client_secret_basic",
             )
-        if not all(map(is_secure_url, (self._provider.token_endpoint, self._provider.userinfo_endpoint))):
+        if not all(map(is_secure_url, (self._metadata.token_endpoint, self._metadata.userinfo_endpoint))):
             raise LoginFailed("the provider's endpoints are not https")
-        return self._provider
+        return self._metadata
 
-    def leave(self, callback: str, state: str, challenge: str) -> Flow[str]:
-        """Where the user's browser is sent."""
-        provider = yield from self.provider()
+    def build_authorization_url(self, callback: str, state: str, challenge: str) -> Flow[str]:
+        """Return the URL that the user's browser is sent to."""
+        provider = yield from self.get_metadata()
         fields = provider.extra_params | {
             "response_type": "code",
             "client_id": self._client_id,
@@ -183,14 +224,14 @@ class UpstreamProvider:
         endpoint = provider.authorization_endpoint
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(fields)}"
 
-    def arrive(
+    def finish_login(
         self, fields: Mapping[str, str], callback: str, verifier: str
     ) -> Flow[tuple[str, dict[str, Any], Token]]:
-        """Who came back: subject, what is known of them, and the provider's tokens. LoginFailed if nobody did.
+        """Return the subject, the claims and the provider's tokens of the user who came back.
 
-        Where the provider is at fault, or what it was told of this server, the cause is what it said.
+        Raise LoginFailed if there is none. Its cause is the provider's error, if it sent one.
         """
-        provider = yield from self.provider()
+        provider = yield from self.get_metadata()
         if provider.issuer is not None and fields.get("iss", provider.issuer) != provider.issuer:
             raise LoginFailed("the answer comes from another provider")
         form = {
@@ -213,11 +254,11 @@ class UpstreamProvider:
         claims = {name: user_info[name] for name in _USER_CLAIMS if isinstance(user_info.get(name), str)}
         return f"{provider.name}:{subject}", claims, token
 
-    def renew(self, token: Token) -> Flow[Token | None]:
+    def renew_token(self, token: Token) -> Flow[Token | None]:
         """A fresh token of the provider's; None if there is none to be had, LoginFailed if it gives none."""
         if token.refresh_token is None:
             return None
-        provider = yield from self.provider()
+        provider = yield from self.get_metadata()
         form = {"grant_type": "refresh_token", "refresh_token": token.refresh_token}
         new_token = yield from self._request_token(provider, form)
         return (
@@ -258,13 +299,13 @@ def _load_preset(name: str, parts: Mapping[str, str]) -> ProviderMetadata:
             key: value.format(**parts) if isinstance(value, str) else value for key, value in preset.items()
         }
     except KeyError as exc:
-        raise ValueError(f"the provider {name} needs {exc.args[0]}=") from None
+        raise ValueError(f"provider {name!r} needs {exc.args[0]}=") from None
     placeholders = {part for value in preset.values() if isinstance(value, str) for part in _PLACEHOLDER.findall(value)}
     for part, value in parts.items():
         if part not in placeholders:
-            raise ValueError(f"the provider {name} takes no {part}=")
+            raise ValueError(f"provider {name!r} does not take {part}=")
         if not _PLAIN_VALUE.fullmatch(value):
-            raise ValueError(f"{part}= is a plain name, such as login.example.com, without https:// or slashes")
+            raise ValueError(f"{part}= must be a plain name, such as login.example.com, not {value!r}")
     return ProviderMetadata(name=name, **fields)
 
 
