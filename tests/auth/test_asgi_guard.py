@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -65,6 +66,25 @@ async def test_a_caller_is_who_the_token_says() -> None:
     answer = await call(endpoint, "ada")
     assert answer.status == 200
     assert answer.last["result"]["content"][0]["text"] == "ada"
+
+
+class OwnVerifier:
+    """A verifier as an author writes it."""
+
+    issuer: str | None = None
+
+    async def verify(self, token: str, resource: Collection[str]) -> Principal | None:
+        await asyncio.sleep(0)
+        assert list(resource) == [LOCAL]
+        return Principal("grace") if token == "own" else None
+
+
+@pytest.mark.parametrize("auth", [OwnVerifier(), [TOKENS, OwnVerifier()]], ids=["alone", "with another"])
+async def test_a_verifier_of_your_own(auth: Any) -> None:
+    endpoint = guarded(auth).asgi()
+    assert (await call(endpoint, "own")).last["result"]["content"][0]["text"] == "grace"
+    answer = await call(endpoint, "other")
+    assert (answer.status, parse_challenge(answer.headers["www-authenticate"]).error) == (401, "invalid_token")
 
 
 async def test_without_a_token_nothing_is_served() -> None:

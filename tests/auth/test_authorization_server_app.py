@@ -29,6 +29,7 @@ from dovetail.auth import (
     RegisteredClient,
     UpstreamProvider,
 )
+from dovetail.auth.authorization_server_app import is_local_authorization_server
 from dovetail.auth.flow_runner import FlowRunner
 from dovetail.auth.sqlite_store import SQLiteStore
 from dovetail.errors import LoginFailed
@@ -453,7 +454,7 @@ def test_several_workers_need_a_store_they_share(how: str, tmp_path: Path) -> No
     with pytest.raises(ValueError, match=r"workers[\s\S]*store="):
         Server("files", auth=auth).run("http", port=0, workers=2, sessions=False, **more)
     shared = AuthorizationServer(issuer=HOME, store=tmp_path / "kept.db", secret_key="a secret of many letters")
-    assert not shared.alone
+    assert not is_local_authorization_server(shared)
 
 
 WORKERS = """

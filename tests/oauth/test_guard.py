@@ -17,7 +17,7 @@ from dovetail.oauth.guard.guard import (
     Guard,
     RequestHead,
     ServerLocation,
-    create_guard,
+    get_credential_checker,
     location_from_public_url,
     location_from_request,
     parse_host_name,
@@ -41,7 +41,7 @@ def head(authorization: str | None, dpop: str | None = None, **changes: Any) -> 
 
 def denied(guard: Guard, authorization: str | None, dpop: str | None = None, **changes: Any) -> AuthError:
     with pytest.raises(AuthError) as refusal:
-        run_flow(guard.admit(head(authorization, dpop, **changes)))
+        run_flow(get_credential_checker(guard).authenticate(head(authorization, dpop, **changes)))
     return refusal.value
 
 
@@ -75,7 +75,7 @@ def test_a_challenge_is_one_header_whatever_came(authorization: str) -> None:
 
 def test_the_scheme_has_no_case() -> None:
     guard = Guard(StaticTokenVerifier({"t": "ada"}))
-    assert run_flow(guard.admit(head("bEARER t"))) == "ada"
+    assert run_flow(get_credential_checker(guard).authenticate(head("bEARER t"))) == "ada"
 
 
 def test_a_wrong_token_is_invalid() -> None:
@@ -86,13 +86,18 @@ def test_a_wrong_token_is_invalid() -> None:
 def test_a_token_for_another_server(issuer: Issuer) -> None:
     guard = Guard(JWTVerifier(issuer=ISSUER, public_keys=issuer.jwks()))
     token = issuer.token()
-    assert run_flow(guard.admit(head(f"Bearer {token}"))).subject == "ada"
+    assert run_flow(get_credential_checker(guard).authenticate(head(f"Bearer {token}"))).subject == "ada"
     refusal = denied(guard, f"Bearer {token}", resource="https://mcp.example/other")
     assert (refusal.status_code, parse_challenge(refusal.challenge).error) == (401, "invalid_token")
     elsewhere = Guard(JWTVerifier(issuer=ISSUER, public_keys=issuer.jwks(), audience=["api://other"]))
     assert denied(elsewhere, f"Bearer {token}").status_code == 401
     configured = Guard(JWTVerifier(issuer=ISSUER, public_keys=issuer.jwks(), audience="api://mine"))
-    assert run_flow(configured.admit(head(f"Bearer {issuer.token(aud='api://mine')}"))).subject == "ada"
+    assert (
+        run_flow(
+            get_credential_checker(configured).authenticate(head(f"Bearer {issuer.token(aud='api://mine')}"))
+        ).subject
+        == "ada"
+    )
 
 
 def test_missing_scopes_are_told_all_at_once(issuer: Issuer) -> None:
@@ -110,7 +115,7 @@ def test_broad_scopes_include_narrow_ones() -> None:
         required_scopes=["files:read"],
         implied_scopes={"all": ["files", "all"], "files": ["files:read"]},
     )
-    found = run_flow(guard.admit(head("Bearer t")))
+    found = run_flow(get_credential_checker(guard).authenticate(head("Bearer t")))
     assert found.scopes == {"all", "files", "files:read"}
     assert (found, found.subject, found.claims) == ("ada", "ada", {"x": 1})
 
@@ -124,9 +129,9 @@ def test_several_verifiers_and_one_that_cannot_be_asked(issuer: Issuer) -> None:
         StaticTokenVerifier({"t": "bob"}),
         asking,
     )
-    assert run_flow(guard.admit(head(f"Bearer {issuer.token()}"))) == f"{ISSUER}#ada"
-    assert run_flow(guard.admit(head(f"Bearer {other.token()}"))) == f"{other.url}#ada"
-    assert run_flow(guard.admit(head("Bearer t"))) == "bob"
+    assert run_flow(get_credential_checker(guard).authenticate(head(f"Bearer {issuer.token()}"))) == f"{ISSUER}#ada"
+    assert run_flow(get_credential_checker(guard).authenticate(head(f"Bearer {other.token()}"))) == f"{other.url}#ada"
+    assert run_flow(get_credential_checker(guard).authenticate(head("Bearer t"))) == "bob"
     # A token of one issuer signed by the other is nobody's; where nobody who knows can be reached: not 401, not served.
     forged = other.token(iss=ISSUER)
     for token, status in ((forged, 401), ("unknown", 503)):
@@ -146,19 +151,21 @@ def test_a_forged_issuer(issuer: Issuer) -> None:
 def test_an_outage_refuses_but_does_not_condemn(issuer: Issuer) -> None:
     guard = Guard(JWTVerifier(issuer=ISSUER))
     with pytest.raises(AuthError) as refusal:
-        run_flow(guard.admit(head(f"Bearer {issuer.token()}")), lambda _: HTTPResponse(0))
+        run_flow(
+            get_credential_checker(guard).authenticate(head(f"Bearer {issuer.token()}")), lambda _: HTTPResponse(0)
+        )
     assert refusal.value.status_code == 503
 
 
 def test_what_auth_may_be() -> None:
     one = StaticTokenVerifier({"t": "ada"})
-    assert isinstance(create_guard(one), Guard)
-    assert isinstance(create_guard([one, one]), Guard)
+    for auth in (one, [one, one], (one,)):
+        assert run_flow(get_credential_checker(auth).authenticate(head("Bearer t"))) == "ada"
     guard = Guard(one)
-    assert create_guard(guard) is guard
+    assert run_flow(get_credential_checker(guard).authenticate(head("Bearer t"))) == "ada"
     for wrong in ("oauth", 3, [one, "x"], object()):
         with pytest.raises(TypeError, match=r"Guard\(\.\.\.\), JWTVerifier"):
-            create_guard(wrong)
+            get_credential_checker(wrong)
     with pytest.raises(ValueError, match="JWTVerifier"):
         Guard()
     for scope in ("two words", 'quo"te', "", "back\\slash", "caf\u00e9"):
@@ -168,7 +175,7 @@ def test_what_auth_may_be() -> None:
 
 def test_the_document(issuer: Issuer) -> None:
     guard = Guard(JWTVerifier(issuer=ISSUER, public_keys=issuer.jwks()), StaticTokenVerifier({}), required_scopes=["a"])
-    said = guard.document(RESOURCE)
+    said = get_credential_checker(guard).build_metadata(RESOURCE)
     assert said["resource"] == RESOURCE
     assert said["authorization_servers"] == [ISSUER]
     assert said["scopes_supported"] == ["a"]
@@ -177,9 +184,9 @@ def test_the_document(issuer: Issuer) -> None:
     other = Guard(
         StaticTokenVerifier({}), authorization_servers=["https://x"], scopes_supported=["b"], require_dpop=True
     )
-    assert other.document(RESOURCE)["authorization_servers"] == ["https://x"]
-    assert other.document(RESOURCE, ["c"])["scopes_supported"] == ["b"]
-    assert other.document(RESOURCE)["dpop_bound_access_tokens_required"] is True
+    assert get_credential_checker(other).build_metadata(RESOURCE)["authorization_servers"] == ["https://x"]
+    assert get_credential_checker(other).build_metadata(RESOURCE, ["c"])["scopes_supported"] == ["b"]
+    assert get_credential_checker(other).build_metadata(RESOURCE)["dpop_bound_access_tokens_required"] is True
 
 
 def test_a_token_that_names_its_issuer_is_shown_to_no_other(issuer: Issuer) -> None:
@@ -193,14 +200,14 @@ def test_a_token_that_names_its_issuer_is_shown_to_no_other(issuer: Issuer) -> N
             return HTTPResponse(200, {}, b'{"active": false}')
 
         with pytest.raises(AuthError):
-            run_flow(guard.admit(head(f"Bearer {other.token(iss=ISSUER)}")), web)
+            run_flow(get_credential_checker(guard).authenticate(head(f"Bearer {other.token(iss=ISSUER)}")), web)
         assert not shown
         for _ in range(3):
             with pytest.raises(AuthError):
-                run_flow(guard.admit(head("Bearer opaque")), web)
+                run_flow(get_credential_checker(guard).authenticate(head("Bearer opaque")), web)
         assert shown == ["https://old.example/i"]  # what is not active is not asked about again at once
         with pytest.raises(AuthError):
-            run_flow(guard.admit(head("Bearer opaque")), web, now=NOW + 6)
+            run_flow(get_credential_checker(guard).authenticate(head("Bearer opaque")), web, now=NOW + 6)
         assert len(shown) == 2
 
 
@@ -225,7 +232,7 @@ def bound(issuer: Issuer, key: dict[str, Any]) -> str:
 def test_a_bound_token_with_its_proof(issuer: Issuer, key: dict[str, Any]) -> None:
     guard, token = Guard(JWTVerifier(issuer=ISSUER, public_keys=issuer.jwks())), bound(issuer, key)
     proof = proofs.create_dpop_proof(key, "POST", RESOURCE + "?x=1", NOW, token=token)
-    assert run_flow(guard.admit(head(f"DPoP {token}", proof))).subject == "ada"
+    assert run_flow(get_credential_checker(guard).authenticate(head(f"DPoP {token}", proof))).subject == "ada"
     again = denied(guard, f"DPoP {token}", proof)
     assert (again.status_code, parse_challenge(again.challenge).scheme) == (401, "dpop")
 
@@ -268,10 +275,10 @@ def test_binding_can_be_required_and_nonces_too(issuer: Issuer, key: dict[str, A
     assert parse_challenge(refusal.challenge).error == "use_dpop_nonce"
     assert refusal.dpop_nonce
     good = proofs.create_dpop_proof(key, "POST", RESOURCE, NOW, token=token, nonce=refusal.dpop_nonce)
-    assert run_flow(guard.admit(head(f"DPoP {token}", good))).subject == "ada"
+    assert run_flow(get_credential_checker(guard).authenticate(head(f"DPoP {token}", good))).subject == "ada"
     stale = proofs.create_dpop_proof(key, "POST", RESOURCE, NOW + 900, token=token, nonce=refusal.dpop_nonce)
     with pytest.raises(AuthError) as late:
-        run_flow(guard.admit(head(f"DPoP {bound(issuer, key)}", stale)), now=NOW + 900)
+        run_flow(get_credential_checker(guard).authenticate(head(f"DPoP {bound(issuer, key)}", stale)), now=NOW + 900)
     assert late.value.status_code == 401
 
 
@@ -284,7 +291,7 @@ def test_processes_with_one_secret_take_one_anothers_nonces(issuer: Issuer, key:
         guard(shared), f"DPoP {token}", proofs.create_dpop_proof(key, "POST", RESOURCE, NOW, token=token)
     ).dpop_nonce
     proof = proofs.create_dpop_proof(key, "POST", RESOURCE, NOW, token=token, nonce=nonce)
-    assert run_flow(guard(shared).admit(head(f"DPoP {token}", proof))).subject == "ada"
+    assert run_flow(get_credential_checker(guard(shared)).authenticate(head(f"DPoP {token}", proof))).subject == "ada"
     assert denied(guard(None), f"DPoP {token}", proof).dpop_nonce != nonce
     with pytest.raises(ValueError, match="16"):
         guard("short")

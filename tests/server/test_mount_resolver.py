@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dovetail import Client, LargeResults, ResourceLink, Server, TextContent, Transform
-from dovetail.auth import Principal
+from dovetail.auth import Guard, Principal, StaticTokenVerifier
 from dovetail.errors import InsufficientScope, NotFound, ToolNotFound
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.server.mounts import mounted_servers as mounting
@@ -266,12 +266,6 @@ async def test_a_server_that_was_taken_off_is_stopped_with_the_other() -> None:
 # Shown, but locked
 
 
-class Showing:
-    """As much of a guard as a server looks at."""
-
-    show_locked = True
-
-
 class Shown(Server):
     """A server that lists what takes more scopes."""
 
@@ -280,7 +274,7 @@ class Shown(Server):
 
 
 async def test_what_is_listed_without_its_scopes_is_refused_without_them() -> None:
-    app = Shown("outer", auth=Showing())
+    app = Shown("outer", auth=Guard(StaticTokenVerifier({}), list_restricted=True))
     app.mount(having("x", name="A"), "a", scopes=["admin"])
     app.mount(having("x", name="B", tags=["risky"]), "b")
     app.mount(Client(having("x", name="C")), "c", scopes=["admin"])

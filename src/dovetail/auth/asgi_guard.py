@@ -3,20 +3,22 @@
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final
+from typing import Final
 
 from dovetail.auth.flow_runner import FlowRunner
 from dovetail.errors import AuthError
 from dovetail.oauth.guard.claims import AuthenticationFailed
 from dovetail.oauth.guard.guard import (
+    CredentialChecker,
     Guard,
     RequestHead,
     ServerLocation,
-    create_guard,
+    get_credential_checker,
     location_from_public_url,
     location_from_request,
     parse_host_name,
 )
+from dovetail.oauth.guard.verifiers import TokenVerifier
 from dovetail.protocol.http_checks import Refusal
 from dovetail.protocol.principal import Principal
 from dovetail.transports.http_server.http_request import EndpointRequest, Scope
@@ -32,9 +34,13 @@ class ASGIGuard:
     """The guard of one endpoint, at work."""
 
     def __init__(
-        self, guard: Guard, path: str, public_url: str | None, get_used_scopes: Callable[[], Sequence[str]]
+        self,
+        checker: CredentialChecker,
+        path: str,
+        public_url: str | None,
+        get_used_scopes: Callable[[], Sequence[str]],
     ) -> None:
-        self._guard = guard
+        self._checker = checker
         self._get_used_scopes = get_used_scopes  # the scopes of what the server offers now
         self._path = "/" + path.strip("/")
         self._location = None if public_url is None else location_from_public_url(public_url, self._path)
@@ -57,13 +63,13 @@ class ASGIGuard:
             return None
         if request.method not in ("GET", "HEAD"):
             raise Refusal(405, f"{request.method} is not served here", [(b"allow", b"GET")])
-        return encode(self._guard.document(self._get_location(request).resource, self._get_used_scopes()))
+        return encode(self._checker.build_metadata(self._get_location(request).resource, self._get_used_scopes()))
 
     async def authenticate(self, path: str, request: EndpointRequest) -> Principal:
         """Who is calling."""
         location = self._get_location(request)
-        request.metadata_url = location.metadata_url if self._guard.leads else None
-        request.guard_scopes = self._guard.scopes_for
+        request.metadata_url = location.metadata_url if self._checker.has_authorization_servers else None
+        request.guard_scopes = self._checker.scopes_for
         head = RequestHead(
             method=request.method,
             url=location.url_for(path),
@@ -73,7 +79,7 @@ class ASGIGuard:
             metadata_url=location.metadata_url,
         )
         try:
-            return await self._flow_runner.run(self._guard.admit(head))
+            return await self._flow_runner.run(self._checker.authenticate(head))
         except AuthError as denied:
             self._log_denial(denied)
             raise
@@ -108,7 +114,7 @@ class ASGIGuard:
 
 
 def create_asgi_guard(
-    auth: Any,
+    auth: Guard | TokenVerifier | Sequence[TokenVerifier],
     path: str,
     public_url: str | None,
     allowed_hosts: Collection[str],
@@ -120,7 +126,7 @@ def create_asgi_guard(
             "a guarded server must know its address to tell its tokens from others: pass public_url= instead of, or "
             "beside, allowed_hosts="
         )
-    return ASGIGuard(create_guard(auth), path, public_url, get_used_scopes)
+    return ASGIGuard(get_credential_checker(auth), path, public_url, get_used_scopes)
 
 
 def _decode_header(value: bytes | None) -> str | None:

@@ -156,11 +156,6 @@ class AuthorizationServer:
             is_allowed_address=is_public_address, max_untrusted_bytes=_MAX_CLIENT_DOCUMENT_BYTES, perform=self._perform
         )
 
-    @property
-    def alone(self) -> bool:
-        """Whether what it knows is this process's alone: it has no store that others share."""
-        return self._token_issuer.is_local
-
     # For servers of the same process
 
     def verifier(self, audience: Sequence[str] = ()) -> LocalTokenVerifier:
@@ -294,6 +289,11 @@ class AuthorizationServer:
         await self._flow_runner.close()
         if isinstance(self._store, SQLiteStore):
             self._store.close()
+
+
+def is_local_authorization_server(app: object) -> bool:
+    """Return whether an ASGI app is an authorization server that shares no store with other processes."""
+    return isinstance(app, AuthorizationServer) and app._token_issuer.is_local  # pyright: ignore[reportPrivateUsage]
 
 
 def _create_warner(issuer: str) -> Callable[[str], None]:

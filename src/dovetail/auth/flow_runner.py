@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from dovetail.auth.safe_fetch import send_request
 from dovetail.oauth.flow import (
     AcquireLock,
+    Await,
     CheckUserActive,
     FetchUntrusted,
     Flow,
@@ -68,6 +69,8 @@ class FlowRunner:
                     case AcquireLock():
                         self._get_fetcher()
                         result = await locks.enter_async_context(self._exclusive_lock)
+                    case Await():
+                        result = await action.awaitable
                     case VerifyPassword() | CheckUserActive() if self._perform is not None:
                         result = await self._perform(action)
                     case _:

@@ -5,7 +5,7 @@ browser; so every flow can be tested with values alone.
 """
 
 from base64 import b64encode
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Awaitable, Generator, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -112,6 +112,12 @@ class CheckUserActive(Struct, frozen=True):
     subject: str
 
 
+class Await(Struct, frozen=True):
+    """Await what an author's function returned; the answer is its result."""
+
+    awaitable: Awaitable[Any]
+
+
 FlowAction = (
     HTTPRequest
     | OpenBrowser
@@ -123,6 +129,7 @@ FlowAction = (
     | FetchUntrusted
     | VerifyPassword
     | CheckUserActive
+    | Await
 )
 Flow = Generator[FlowAction, Any, T]
 

@@ -64,9 +64,9 @@ class Server(framework.Server):
     def checked_auth(self, auth: Any) -> Any:
         """What was given as `auth`; TypeError, where it was written, if it cannot guard a server."""
         if auth is not None:
-            from dovetail.oauth.guard.guard import create_guard
+            from dovetail.oauth.guard.guard import get_credential_checker
 
-            create_guard(auth)
+            get_credential_checker(auth)
         return auth
 
     def run(
@@ -479,13 +479,14 @@ def _check_exposure(host: str, is_allowed: bool) -> None:
 
 def _check_shared_storage(server: Server, fallback: Any) -> None:
     """Refuse an authorization server whose keys and clients each worker would have for itself."""
-    from dovetail.oauth.guard.guard import create_guard
+    from dovetail.auth.authorization_server_app import is_local_authorization_server
+    from dovetail.oauth.guard.guard import get_credential_checker
 
-    guard = create_guard(server.auth) if server.auth is not None else None
-    if getattr(fallback, "alone", False) is True or (guard is not None and guard.alone):
+    checker = get_credential_checker(server.auth) if server.auth is not None else None
+    if is_local_authorization_server(fallback) or (checker is not None and checker.is_local):
         raise ValueError(
             "several workers cannot share an authorization server that keeps everything in memory: give it a file, "
-            "AuthorizationServer(store=..., secret=...), or pass workers=1"
+            "AuthorizationServer(store=..., secret_key=...), or pass workers=1"
         )
 
 

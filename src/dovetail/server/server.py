@@ -135,7 +135,7 @@ class Server(Visibility):
             offload=large_results,
             profile=schema_profile,
             lint=lint,
-            show_locked=getattr(auth, "show_locked", False),
+            show_locked=_lists_restricted(auth),
         )
         self.auth = self.checked_auth(auth)  # who is served over HTTP: the joint makes a guard of it
         self.implementation = Implementation(
@@ -805,6 +805,15 @@ class Server(Visibility):
 
     def _mask_exception(self, exchange: Exchange, exc: BaseException, operation: str) -> ProtocolError:
         return mask_exception(exchange, exc, operation, server=self.name, debug=self.debug)
+
+
+def _lists_restricted(auth: Any) -> bool:
+    """Return whether items are listed to callers who lack their scopes."""
+    if auth is None:
+        return False
+    from dovetail.oauth.guard.guard import Guard, get_credential_checker
+
+    return isinstance(auth, Guard) and get_credential_checker(auth).list_restricted
 
 
 async def _wait_for_calls(state: LoopState, timeout: float) -> None:

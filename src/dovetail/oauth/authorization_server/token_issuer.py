@@ -5,7 +5,7 @@ it has stolen it. OAuth 2.1, section 4.3.1
 """
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from dovetail.oauth.authorization_server.identity_provider import SecretSealer
@@ -22,7 +22,7 @@ from dovetail.oauth.authorization_server.store import (
 from dovetail.oauth.flow import Flow, Now
 from dovetail.oauth.guard import keys as signing
 from dovetail.oauth.guard.claims import TokenRejected, check_audience
-from dovetail.oauth.guard.verifiers import JWTVerifier
+from dovetail.oauth.guard.verifiers import BuiltInVerifier, JWTVerifier
 from dovetail.protocol.principal import Principal
 from dovetail.wire.base import replace
 from dovetail.wire.raw_message import to_plain
@@ -263,7 +263,7 @@ class OAuthTokenIssuer:
         return claims if is_valid and self.find_active_grant(str(claims.get("sid")), now) is not None else None
 
 
-class LocalTokenVerifier:
+class LocalTokenVerifier(BuiltInVerifier):
     """Verifies the tokens of an authorization server of the same process: revoked ones end at once."""
 
     def __init__(self, token_issuer: OAuthTokenIssuer, audience: Sequence[str]) -> None:
@@ -272,17 +272,14 @@ class LocalTokenVerifier:
         self._audience = tuple(audience)
         self._jwt_verifier: JWTVerifier | None = None
 
-    @property
-    def alone(self) -> bool:
-        """Whether no other process knows the keys."""
+    def _is_local(self) -> bool:
         return self._token_issuer.is_local
 
-    def speaks_of(self, token: str) -> bool:
-        """Whether it says that this issuer made it."""
+    def _may_accept(self, token: str) -> bool:
         return signing.has_issuer(token, self.issuer)
 
-    def verify(self, token: str, resource: Any) -> Flow[Principal]:
-        """Who the token speaks for."""
+    def verify(self, token: str, resource: Collection[str]) -> Flow[Principal]:
+        """Return the caller that the token is for."""
         now: float = yield Now()
         if self._jwt_verifier is None:
             self._jwt_verifier = JWTVerifier(

@@ -1,10 +1,10 @@
-"""Guard: the resource's side of authorization. From a request's credentials to a principal, or to a challenge.
+"""Guard: checks the credentials in front of a server. From a request to a principal, or to a challenge.
 
-Pure: a flow that yields what is to be fetched. Also what the server says of itself to those who ask who guards it.
+Pure: a flow that yields what is to be fetched. Also builds the protected resource metadata.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from dovetail.error_context import clip
@@ -12,8 +12,15 @@ from dovetail.errors import AuthError, Forbidden, Unauthorized
 from dovetail.oauth.flow import Flow, Now
 from dovetail.oauth.guard.claims import TokenRejected, VerificationUnavailable
 from dovetail.oauth.guard.dpop import DPOP_ALGORITHMS, DPoPChecker, NonceRequired, check_confirmation
-from dovetail.oauth.guard.keys import has_issuer, read_unverified_claims
-from dovetail.oauth.guard.verifiers import TOKEN_PATTERN, IntrospectionVerifier, Verifier, as_tuple
+from dovetail.oauth.guard.keys import read_unverified_claims
+from dovetail.oauth.guard.verifiers import (
+    TOKEN_PATTERN,
+    TokenVerifier,
+    as_tuple,
+    is_local_verifier,
+    run_verifier,
+    select_verifiers,
+)
 from dovetail.protocol.principal import SCOPE_PATTERN, Principal, replace_scopes
 from dovetail.wire.base import Struct
 
@@ -29,39 +36,27 @@ class RequestHead(Struct, frozen=True, kw_only=True):
     metadata_url: str | None = None  # where the metadata of the resource can be fetched
 
 
-class Guard:
-    """Decides who may call a server. Pass it as `Server(auth=...)`. A verifier alone is a guard with defaults.
-
-    verifiers: check tokens. One that accepts the token is enough.
-    required_scopes: scopes that every caller needs.
-    implied_scopes: scopes that include others, such as `{"files": ["files:read", "files:write"]}`.
-    authorization_servers: where clients get tokens. Defaults to the issuers of the verifiers.
-    scopes_supported: scopes that the metadata lists. Defaults to `required_scopes` and those of the server's tools,
-        resources and prompts.
-    require_dpop: whether every token must be bound to a key. Bound tokens are always checked.
-    require_dpop_nonce: whether proofs must repeat a nonce of this server.
-    secret_key: key of the nonces, at least 16 bytes. Use the same one in every process behind one address.
-    list_restricted: whether tools, resources and prompts are listed to callers who lack their scopes, so that a client
-        can request the scopes by calling.
-    """
+class CredentialChecker:
+    """Checks the credentials of requests. The options are those of `Guard`."""
 
     def __init__(
         self,
-        *verifiers: Verifier,
-        required_scopes: Sequence[str] = (),
-        implied_scopes: Mapping[str, Sequence[str]] | None = None,
-        authorization_servers: Sequence[str] | None = None,
-        scopes_supported: Sequence[str] | None = None,
-        require_dpop: bool = False,
-        require_dpop_nonce: bool = False,
-        secret_key: str | bytes | None = None,
-        list_restricted: bool = False,
+        verifiers: Sequence[TokenVerifier],
+        *,
+        required_scopes: Sequence[str],
+        implied_scopes: Mapping[str, Sequence[str]] | None,
+        authorization_servers: Sequence[str] | None,
+        scopes_supported: Sequence[str] | None,
+        require_dpop: bool,
+        require_dpop_nonce: bool,
+        secret_key: str | bytes | None,
+        list_restricted: bool,
     ) -> None:
         if not verifiers:
             raise ValueError("a Guard needs at least one verifier: JWTVerifier(...), IntrospectionVerifier(...)")
         for verifier in verifiers:
             _check_verifier(verifier)
-        self.show_locked = list_restricted
+        self.list_restricted = list_restricted
         self._verifiers = verifiers
         self._required_scopes = validate_scopes(required_scopes)
         self._implied_scopes = {scope: validate_scopes(included) for scope, included in (implied_scopes or {}).items()}
@@ -72,17 +67,17 @@ class Guard:
         self._proof_checker = DPoPChecker(require_nonce=require_dpop_nonce, secret=secret_key)
 
     @property
-    def leads(self) -> bool:
-        """Whether its metadata leads to somebody who issues tokens."""
+    def has_authorization_servers(self) -> bool:
+        """Whether the metadata names an authorization server."""
         return bool(self._issuer_urls)
 
     @property
-    def alone(self) -> bool:
-        """Whether it takes tokens that another process would not know."""
-        return any(getattr(verifier, "alone", False) for verifier in self._verifiers)
+    def is_local(self) -> bool:
+        """Whether it accepts tokens that another process would not know."""
+        return any(is_local_verifier(verifier) for verifier in self._verifiers)
 
-    def admit(self, head: RequestHead) -> Flow[Principal]:
-        """Return who is calling. Raise an AuthError if that is unknown or not allowed."""
+    def authenticate(self, head: RequestHead) -> Flow[Principal]:
+        """Return the caller. Raise AuthError, with a challenge, if the credentials are missing or not enough."""
         scheme, token = self._parse_credentials(head)
         now: float = yield Now()
         try:
@@ -119,24 +114,14 @@ class Guard:
         return scheme, token
 
     def _verify(self, token: str, resource: str) -> Flow[Principal]:
-        """By the verifier whose token it seems to be; where several may be asked, one that knows it is enough."""
-        candidates = [verifier for verifier in self._verifiers if verifier.speaks_of(token)]
-        if any(verifier.issuer is not None and has_issuer(token, verifier.issuer) for verifier in candidates):
-            # Whom it names knows it, or nobody does: it is not shown to others to be asked about.
-            candidates = [
-                verifier for verifier in candidates if verifier.issuer is None or has_issuer(token, verifier.issuer)
-            ]
-            candidates = [
-                verifier
-                for verifier in candidates
-                if not isinstance(verifier, IntrospectionVerifier) or verifier.issuer is not None
-            ]
+        """Ask the verifiers whose token it may be. One that accepts the token is enough."""
+        candidates = select_verifiers(self._verifiers, token)
         problem: Exception = TokenRejected(
             "the token is from nobody known here", self._describe_unknown_issuer(token) if not candidates else None
         )
         for verifier in candidates:
             try:
-                return (yield from verifier.verify(token, (resource,)))
+                return (yield from run_verifier(verifier, token, resource))
             except TokenRejected as exc:
                 problem = problem if isinstance(problem, VerificationUnavailable) else exc
             except VerificationUnavailable as exc:
@@ -198,8 +183,8 @@ class Guard:
             dict.fromkeys((*self._required_scopes, *needed, *(scope for scope in granted if scope not in implied)))
         )
 
-    def document(self, resource: str, needed: Sequence[str] = ()) -> dict[str, Any]:
-        """What this server says of itself, with the scopes of what it offers. RFC 9728, section 2"""
+    def build_metadata(self, resource: str, needed: Sequence[str] = ()) -> dict[str, Any]:
+        """Return the protected resource metadata. `needed` are the scopes of the server's items. RFC 9728, section 2"""
         supported = (*self._required_scopes, *needed) if self._scopes_supported is None else self._scopes_supported
         metadata: dict[str, Any] = {"resource": resource, "bearer_methods_supported": ["header"]}
         if self._issuer_urls:
@@ -212,11 +197,52 @@ class Guard:
         return metadata
 
 
-def create_guard(auth: Any) -> Guard:
-    """The guard an author means: one, a verifier, or several of these."""
-    if isinstance(auth, Guard):
-        return auth
-    return Guard(*auth) if isinstance(auth, list | tuple) else Guard(auth)
+class Guard:
+    """Decides who may call a server. Pass it as `Server(auth=...)`. A verifier alone is a guard with defaults.
+
+    verifiers: check tokens. One that accepts the token is enough.
+    required_scopes: scopes that every caller needs.
+    implied_scopes: scopes that include others, such as `{"files": ["files:read", "files:write"]}`.
+    authorization_servers: where clients get tokens. Defaults to the issuers of the verifiers.
+    scopes_supported: scopes that the metadata lists. Defaults to `required_scopes` and those of the server's tools,
+        resources and prompts.
+    require_dpop: whether every token must be bound to a key. Bound tokens are always checked.
+    require_dpop_nonce: whether proofs must repeat a nonce of this server.
+    secret_key: key of the nonces, at least 16 bytes. Use the same one in every process behind one address.
+    list_restricted: whether tools, resources and prompts are listed to callers who lack their scopes, so that a client
+        can request the scopes by calling.
+    """
+
+    def __init__(
+        self,
+        *verifiers: TokenVerifier,
+        required_scopes: Sequence[str] = (),
+        implied_scopes: Mapping[str, Sequence[str]] | None = None,
+        authorization_servers: Sequence[str] | None = None,
+        scopes_supported: Sequence[str] | None = None,
+        require_dpop: bool = False,
+        require_dpop_nonce: bool = False,
+        secret_key: str | bytes | None = None,
+        list_restricted: bool = False,
+    ) -> None:
+        self._checker = CredentialChecker(
+            verifiers,
+            required_scopes=required_scopes,
+            implied_scopes=implied_scopes,
+            authorization_servers=authorization_servers,
+            scopes_supported=scopes_supported,
+            require_dpop=require_dpop,
+            require_dpop_nonce=require_dpop_nonce,
+            secret_key=secret_key,
+            list_restricted=list_restricted,
+        )
+
+
+def get_credential_checker(auth: Guard | TokenVerifier | Sequence[TokenVerifier]) -> CredentialChecker:
+    """Return the checker for the value that an author passed as `auth`. Raise TypeError if it is not one of these."""
+    if not isinstance(auth, Guard):
+        auth = Guard(*auth) if isinstance(auth, list | tuple) else Guard(cast("TokenVerifier", auth))
+    return auth._checker  # pyright: ignore[reportPrivateUsage]
 
 
 def _check_verifier(verifier: Any) -> None:

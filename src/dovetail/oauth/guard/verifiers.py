@@ -6,11 +6,11 @@ cannot be checked is refused.
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Generator, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from dovetail.errors import LoginFailed
-from dovetail.oauth.flow import AcquireLock, Flow, Now, build_basic_auth, fetch, post_form
+from dovetail.oauth.flow import AcquireLock, Await, Flow, Now, build_basic_auth, fetch, post_form
 from dovetail.oauth.guard import keys as signing
 from dovetail.oauth.guard.claims import TokenRejected, VerificationUnavailable, build_principal, check_claims
 from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS, PublicKeys
@@ -29,24 +29,35 @@ _TOKEN_CACHE_TTL_S: Final = 60.0
 _INACTIVE_TOKEN_TTL_S: Final = 5.0  # a token that is not active hardly becomes so
 
 
-class Verifier(Protocol):
-    """What a guard asks about a token."""
+class TokenVerifier(Protocol):
+    """Checks access tokens for a `Guard`. In your own class, write `async def verify(self, token, resource)`.
+
+    It returns a `Principal`, or None to reject the token.
+    """
 
     @property
     def issuer(self) -> str | None:
-        """Who issues such tokens, if clients can find them there."""
+        """URL of the authorization server that issues the tokens. None if clients cannot get tokens by a login."""
         ...
 
-    def speaks_of(self, token: str) -> bool:
-        """Whether a token looks like one of its own."""
-        ...
-
-    def verify(self, token: str, resource: Collection[str]) -> Flow[Principal]:
-        """Return the principal of a token. Raise TokenRejected or VerificationUnavailable if there is none."""
+    def verify(self, token: str, resource: Collection[str]) -> Flow[Principal] | Awaitable[Principal | None]:
+        """Return the caller that the token is for. `resource` is the URL of this server."""
         ...
 
 
-class JWTVerifier:
+class BuiltInVerifier:
+    """What a guard asks of our own verifiers only."""
+
+    def _may_accept(self, token: str) -> bool:
+        """Return whether a token looks like one of this verifier."""
+        return True
+
+    def _is_local(self) -> bool:
+        """Return whether other processes would not know its tokens."""
+        return False
+
+
+class JWTVerifier(BuiltInVerifier):
     """Accepts JWTs of one issuer and checks them with its public keys.
 
     issuer: the `iss` claim of the tokens. The keys are found through the issuer's metadata by default.
@@ -89,12 +100,11 @@ class JWTVerifier:
         self._fetch_failure: str | None = None  # why the keys were not found
         self._verified_tokens: dict[bytes, tuple[float, Principal]] = {}
 
-    def speaks_of(self, token: str) -> bool:
-        """Whether it says that this issuer made it."""
+    def _may_accept(self, token: str) -> bool:
         return signing.has_issuer(token, self.issuer)
 
     def verify(self, token: str, resource: Collection[str]) -> Flow[Principal]:
-        """Who the token speaks for."""
+        """Return the caller that the token is for."""
         now: float = yield Now()
         audience = self._audience or tuple(resource)
         cache_key = hashlib.sha256("\n".join((token, *audience)).encode()).digest()
@@ -165,7 +175,7 @@ class JWTVerifier:
         return None
 
 
-class IntrospectionVerifier:
+class IntrospectionVerifier(BuiltInVerifier):
     """Asks the issuer about each token. RFC 7662
 
     A revoked token is refused at once. With `cache_ttl`, an answer is reused for that many seconds.
@@ -195,12 +205,8 @@ class IntrospectionVerifier:
         self._verified_tokens: dict[bytes, tuple[float, Principal]] = {}
         self._inactive_tokens: dict[bytes, float] = {}
 
-    def speaks_of(self, token: str) -> bool:
-        """Any token may be one."""
-        return True
-
     def verify(self, token: str, resource: Collection[str]) -> Flow[Principal]:
-        """Who the token speaks for."""
+        """Return the caller that the token is for."""
         now: float = yield Now()
         audience = self._audience or tuple(resource)
         cache_key = hashlib.sha256("\n".join((token, *audience)).encode()).digest()
@@ -240,7 +246,7 @@ class IntrospectionVerifier:
         return principal
 
 
-class StaticTokenVerifier:
+class StaticTokenVerifier(BuiltInVerifier):
     """Tokens written down beforehand, for tests and for a few programs of your own: token to principal, or its name."""
 
     issuer: str | None = None
@@ -252,17 +258,48 @@ class StaticTokenVerifier:
             for token, principal in _check_mapping(tokens).items()
         }
 
-    def speaks_of(self, token: str) -> bool:
-        """Whether it is one of them."""
+    def _may_accept(self, token: str) -> bool:
         return _hash_token(token) in self._principals
 
     def verify(self, token: str, resource: Collection[str]) -> Flow[Principal]:
-        """Who the token speaks for."""
+        """Return the caller that the token is for."""
         yield Now()
         principal = self._principals.get(_hash_token(token))
         if principal is None:
             raise TokenRejected("the token is not known")
         return principal
+
+
+def select_verifiers(verifiers: Sequence[TokenVerifier], token: str) -> list[TokenVerifier]:
+    """Return the verifiers that may accept a token."""
+    candidates = [
+        verifier
+        for verifier in verifiers
+        if not isinstance(verifier, BuiltInVerifier) or verifier._may_accept(token)  # pyright: ignore[reportPrivateUsage]
+    ]
+    if any(verifier.issuer is not None and signing.has_issuer(token, verifier.issuer) for verifier in candidates):
+        # A token that names one of the issuers is not shown to other issuers.
+        candidates = [
+            verifier
+            for verifier in candidates
+            if (verifier.issuer is None and not isinstance(verifier, IntrospectionVerifier))
+            or (verifier.issuer is not None and signing.has_issuer(token, verifier.issuer))
+        ]
+    return candidates
+
+
+def run_verifier(verifier: TokenVerifier, token: str, resource: str) -> Flow[Principal]:
+    """Return the caller that a verifier, ours or the author's, finds in a token."""
+    result = verifier.verify(token, (resource,))
+    principal = (yield from result) if isinstance(result, Generator) else (yield Await(result))
+    if principal is None:
+        raise TokenRejected("the token is not known")
+    return principal
+
+
+def is_local_verifier(verifier: TokenVerifier) -> bool:
+    """Return whether other processes would not know the tokens of a verifier."""
+    return isinstance(verifier, BuiltInVerifier) and verifier._is_local()  # pyright: ignore[reportPrivateUsage]
 
 
 def as_tuple(values: str | Iterable[str] | None) -> tuple[str, ...]:
