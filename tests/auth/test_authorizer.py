@@ -826,7 +826,6 @@ class Document:
     ("auth", "told"),
     [
         (7, "int"),
-        ("s3cret", r"BearerAuth\(\.\.\.\)$"),
         (OAuth, "OAuth"),
         ({"token": "s3cret"}, "dict"),
     ],

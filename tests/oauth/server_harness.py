@@ -11,7 +11,7 @@ from dovetail.oauth.authorization_server.clients import RegisteredClient, get_cl
 from dovetail.oauth.authorization_server.identity_provider import SecretSealer, UpstreamProvider, get_identity_provider
 from dovetail.oauth.authorization_server.responses import Request, Response
 from dovetail.oauth.authorization_server.settings import AuthorizationServerSettings
-from dovetail.oauth.authorization_server.store import InMemoryStore, Store
+from dovetail.oauth.authorization_server.store import AuthorizationStore, InMemoryStore
 from dovetail.oauth.authorization_server.token_issuer import LocalTokenVerifier, OAuthTokenIssuer
 from dovetail.oauth.flow import (
     AcquireLock,
@@ -41,13 +41,13 @@ class ServerHarness:
         self,
         *,
         upstream: UpstreamProvider | None = None,
-        store: Store | None = None,
+        store: AuthorizationStore | None = None,
         vault: SecretSealer | None = None,
         login_time: float = 30 * 86400.0,
         **settings: Any,
     ) -> None:
         self.now = NOW
-        self.store: Store = store or InMemoryStore()
+        self.store: AuthorizationStore = store or InMemoryStore()
         self.vault = vault or SecretSealer("a secret of many letters")
         warn = settings.get("warn")
         self.issuing = OAuthTokenIssuer(

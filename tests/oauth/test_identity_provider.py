@@ -17,7 +17,7 @@ from dovetail.oauth.authorization_server.identity_provider import (
     UpstreamProvider,
     get_identity_provider,
 )
-from dovetail.oauth.authorization_server.store import InMemoryStore, Store
+from dovetail.oauth.authorization_server.store import AuthorizationStore, InMemoryStore
 from dovetail.oauth.flow import AcquireLock, HTTPRequest, HTTPResponse, Now, Pause
 from dovetail.oauth.guard.verifiers import JWTVerifier
 from dovetail.wire.codec import encode
@@ -45,7 +45,7 @@ UP = ProviderMetadata(
 )
 
 
-def desk(store: Store | None = None, **options: Any) -> ServerHarness:
+def desk(store: AuthorizationStore | None = None, **options: Any) -> ServerHarness:
     made = ServerHarness(
         upstream=UpstreamProvider(UP, client_id="mine", client_secret="s3cret", **options), store=store
     )

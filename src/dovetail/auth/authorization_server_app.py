@@ -25,7 +25,7 @@ from dovetail.oauth.authorization_server.identity_provider import (
 )
 from dovetail.oauth.authorization_server.responses import Request, Response, error_response
 from dovetail.oauth.authorization_server.settings import AuthorizationServerSettings
-from dovetail.oauth.authorization_server.store import InMemoryStore, Store
+from dovetail.oauth.authorization_server.store import AuthorizationStore, InMemoryStore
 from dovetail.oauth.authorization_server.token_issuer import LocalTokenVerifier, OAuthTokenIssuer
 from dovetail.oauth.flow import CheckUserActive, Flow, VerifyPassword
 from dovetail.oauth.guard.guard import validate_scopes
@@ -37,7 +37,7 @@ from dovetail.protocol.principal import Principal
 
 log = logging.getLogger("dovetail")
 
-Users = Mapping[str, str] | Callable[[str, str], Any]
+Users = Mapping[str, str] | Callable[[str, str], str | Awaitable[str | None] | None]
 ASGIScope = dict[str, Any]
 
 _MAX_BODY_BYTES: Final = 64 * 1024
@@ -77,7 +77,7 @@ class AuthorizationServer:
         *,
         issuer: str,
         users: Users | None = None,
-        is_active_user: Callable[[str], Any] | None = None,
+        is_active_user: Callable[[str], bool | Awaitable[bool]] | None = None,
         upstream: UpstreamProvider | None = None,
         resources: str | Sequence[str] = (),
         scopes_supported: str | Sequence[str] = (),
@@ -85,7 +85,7 @@ class AuthorizationServer:
         allow_registration: bool = True,
         max_registrations_per_hour: int | None = None,
         is_trusted_client: Callable[[str], bool] | None = None,
-        store: str | Path | Store | None = None,
+        store: str | Path | AuthorizationStore | None = None,
         secret_key: str | bytes | None = None,
         introspection_clients: Mapping[str, str] | None = None,
         name: str | None = None,
@@ -118,7 +118,7 @@ class AuthorizationServer:
                     "store= needs secret_key=, which encrypts the keys in the file. Keep it in another place"
                 )
             store = SQLiteStore(store)
-        self._store: Store = store or InMemoryStore()
+        self._store: AuthorizationStore = store or InMemoryStore()
         self._runs_in_thread = isinstance(self._store, SQLiteStore)
         self._users = users
         self._is_active_user = is_active_user

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from dovetail.auth.browser_login import InteractiveFlowRunner, LoginSettings, LoginTimeout, resolve_value
 from dovetail.auth.safe_fetch import SafeFetcher
-from dovetail.auth.token_stores import Store, create_token_store
+from dovetail.auth.token_stores import create_token_store
 from dovetail.error_context import clip
 from dovetail.errors import LoginFailed
 from dovetail.oauth import proofs, token_request
@@ -25,6 +25,7 @@ from dovetail.oauth.login.login_settings import (
     DeviceLogin,
     EnterpriseLogin,
     OAuth,
+    TokenStore,
     WorkloadIdentity,
     get_signer,
 )
@@ -68,7 +69,7 @@ class OAuthAuthorizer:
         self._create_fetcher = lambda: SafeFetcher(
             url, settings.allow_private_network, make_fetcher, make_server_fetcher, trusted_url
         )
-        self._store: Store = create_token_store(getattr(settings, "token_store", "memory"))
+        self._store: TokenStore = create_token_store(getattr(settings, "token_store", "memory"))
         self._is_stored = True  # whether the store took what it was given
         self._is_loaded = False
         self._login: SavedLogin | None = None
@@ -352,5 +353,5 @@ def create_authorizer(
 def _describe_type(auth: Any) -> str:
     """What somebody gave instead, without showing it: it may be a secret."""
     if isinstance(auth, str):
-        return "another text: a token you have is BearerAuth(...)"
+        return "another text: a token is BearerAuth(...)"
     return f"the class {auth.__name__} itself" if isinstance(auth, type) else type(auth).__name__

@@ -11,27 +11,17 @@ import logging
 import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from dovetail.error_context import add_context, clip
 from dovetail.errors import LoginFailed
+from dovetail.oauth.login.login_settings import TokenStore
 from dovetail.storage import open_lock_file, replace_file, try_lock
 
 log = logging.getLogger("dovetail")
 
 LOCK_TIMEOUT_S: Final = 60.0  # for another process that renews, which takes a request or two
 _LOCK_POLL_INTERVAL_S: Final = 0.02
-
-
-class Store(Protocol):
-    """What a place for logins does; keys are URLs, values are opaque.
-
-    One that several processes share also has `lock(key)`, an async context manager held while a token is renewed.
-    """
-
-    def get(self, key: str) -> bytes | None: ...
-    def set(self, key: str, value: bytes) -> None: ...
-    def delete(self, key: str) -> None: ...
 
 
 class MemoryTokenStore:
@@ -152,7 +142,7 @@ class KeyringTokenStore:
         return self._lock_store.lock(key)
 
 
-def create_token_store(setting: Any) -> Store:
+def create_token_store(setting: Any) -> TokenStore:
     """The store a setting names."""
     match setting:
         case "memory":

@@ -5,8 +5,8 @@ shares of the limits are bound to it by plain comparison. Beside that text it ca
 """
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, Self
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, Self, TypeAlias
 
 SCOPE_PATTERN: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749, section 3.3
 
@@ -58,6 +58,10 @@ class Principal(str):
 
     def __repr__(self) -> str:
         return f"Principal({str(self)!r})"
+
+
+# A function of the headers of an HTTP request (lower-case names) that returns the caller, or None.
+Authenticator: TypeAlias = Callable[[Mapping[bytes, bytes]], Awaitable[Principal | str | None]]
 
 
 def replace_scopes(principal: Principal, scopes: Iterable[str]) -> Principal:

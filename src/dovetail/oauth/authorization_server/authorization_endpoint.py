@@ -33,9 +33,9 @@ from dovetail.oauth.authorization_server.settings import AuthorizationServerSett
 from dovetail.oauth.authorization_server.store import (
     AuthorizationCode,
     AuthorizationRequest,
+    AuthorizationStore,
     ClientRecord,
     ProviderLogin,
-    Store,
     StoreFull,
     TokenGrant,
     decode_record,
@@ -73,7 +73,7 @@ class AuthorizationEndpoints:
     def __init__(
         self,
         settings: AuthorizationServerSettings,
-        store: Store,
+        store: AuthorizationStore,
         token_issuer: OAuthTokenIssuer,
         identity_provider: IdentityProvider | None,
         sealer: SecretSealer,

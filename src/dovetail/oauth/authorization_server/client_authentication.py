@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from dovetail.oauth.authorization_server.clients import ANY_SECRET_METHOD, InvalidClient, get_document_ttl
 from dovetail.oauth.authorization_server.responses import Request, Response, error_response, hash_secret, is_same_secret
-from dovetail.oauth.authorization_server.store import ClientRecord, Store, StoreFull
+from dovetail.oauth.authorization_server.store import AuthorizationStore, ClientRecord, StoreFull
 from dovetail.oauth.flow import FetchUntrusted, Flow
 from dovetail.oauth.guard import keys as signing
 from dovetail.oauth.guard.claims import TokenRejected, check_claims
@@ -53,7 +53,7 @@ class ClientAuthenticator:
         self,
         issuer: str,
         endpoint: str,
-        store: Store,
+        store: AuthorizationStore,
         find_client: Callable[[str | None, str, float], Any],
         check_fetch_limit: Callable[[str, float], None],
     ) -> None:

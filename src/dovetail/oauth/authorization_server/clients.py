@@ -265,7 +265,7 @@ class RegisteredClient:
         redirect_uris: Sequence[str] = (),
         client_name: str = "",
         client_secret: str | None = None,
-        public_keys: Any = None,
+        public_keys: Mapping[str, Any] | str | Sequence[Mapping[str, Any] | str] | None = None,
         scopes: str | Sequence[str] = (),
     ) -> None:
         if not redirect_uris and client_secret is None and public_keys is None:

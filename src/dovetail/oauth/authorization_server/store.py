@@ -18,31 +18,34 @@ class StoreFull(Exception):
     """There is no more room for things of this kind."""
 
 
-class Store(Protocol):
-    """Where it is remembered. A value whose time is over is not there."""
+class AuthorizationStore(Protocol):
+    """Stores the data of an authorization server. A value is gone once its time `until` has come.
+
+    Several processes can share a store. `add`, `take` and `swap` must be atomic: one of several callers succeeds.
+    """
 
     def get(self, kind: str, key: str, now: float) -> bytes | None:
-        """The value, if it is there."""
+        """Return the value, or None."""
         ...
 
     def put(self, kind: str, key: str, value: bytes, until: float, now: float) -> None:
-        """Remember a value, instead of what was there; StoreFull if there is no room."""
+        """Store a value, and replace an existing one."""
         ...
 
     def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:
-        """Remember a value if there is none; None, or what was there: of several who try at once, one succeeds."""
+        """Store a value if there is none, and return None. Otherwise return the existing value."""
         ...
 
     def take(self, kind: str, key: str, now: float) -> bytes | None:
-        """The value, which is gone with that: of several who ask at once, one gets it."""
+        """Remove the value and return it."""
         ...
 
     def swap(self, kind: str, key: str, old: bytes, value: bytes, until: float, now: float) -> bool:
-        """Put a value where the old one still is; False where it is not: of several who try at once, one succeeds."""
+        """Replace the value if it is still `old`, and return True. Otherwise return False."""
         ...
 
     def all(self, kind: str, now: float) -> list[tuple[str, bytes]]:
-        """Every key of a kind, with its value."""
+        """Return every key of a kind, with its value."""
         ...
 
 

@@ -27,7 +27,7 @@ from dovetail.oauth.authorization_server.responses import (
     rate_limit_response,
 )
 from dovetail.oauth.authorization_server.settings import AuthorizationServerSettings
-from dovetail.oauth.authorization_server.store import ClientRecord, Store, TokenGrant, encode_record
+from dovetail.oauth.authorization_server.store import AuthorizationStore, ClientRecord, TokenGrant, encode_record
 from dovetail.oauth.authorization_server.token_issuer import OAuthTokenIssuer
 from dovetail.oauth.flow import CheckUserActive, Flow, Now
 from dovetail.oauth.guard.claims import TokenRejected, VerificationUnavailable
@@ -45,7 +45,7 @@ class TokenEndpoint:
     def __init__(
         self,
         settings: AuthorizationServerSettings,
-        store: Store,
+        store: AuthorizationStore,
         token_issuer: OAuthTokenIssuer,
         client_authenticator: ClientAuthenticator,
     ) -> None:

@@ -12,8 +12,8 @@ from dovetail.oauth.authorization_server.identity_provider import SecretSealer
 from dovetail.oauth.authorization_server.responses import hash_secret, is_same_secret
 from dovetail.oauth.authorization_server.store import (
     AuthorizationCode,
+    AuthorizationStore,
     InMemoryStore,
-    Store,
     TokenFamily,
     TokenGrant,
     decode_record,
@@ -39,7 +39,7 @@ class OAuthTokenIssuer:
     def __init__(
         self,
         issuer: str,
-        store: Store,
+        store: AuthorizationStore,
         sealer: SecretSealer,
         *,
         access_token_ttl: float,

@@ -73,7 +73,7 @@ class JWTVerifier(BuiltInVerifier):
         issuer: str,
         audience: str | Sequence[str] | None = None,
         jwks_uri: str | None = None,
-        public_keys: Any = None,
+        public_keys: Mapping[str, Any] | str | Sequence[Mapping[str, Any] | str] | None = None,
         algorithms: Sequence[str] = ASYMMETRIC_ALGORITHMS,
         scope_claims: Sequence[str] = SCOPE_CLAIMS,
         leeway: float = 30.0,

@@ -4,8 +4,9 @@ What cannot work is refused when it is said, not at the first login.
 """
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 from dovetail.oauth.metadata import is_secure_url, parse_web_url
@@ -15,6 +16,26 @@ from dovetail.wire.base import Struct
 _TOKEN_PATTERN: Final = re.compile(r"[\x21-\x7e]+")
 _PRIVATE_KEY_PEM: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 _AUTH_METHODS: Final = ("none", "client_secret_basic", "client_secret_post")
+
+
+class TokenStore(Protocol):
+    """Saves logins between runs. Keys are URLs, values are opaque bytes.
+
+    A store that several processes share also has `lock(key)`, an async context manager. It is held while a token is
+    renewed.
+    """
+
+    def get(self, key: str) -> bytes | None:
+        """Return the saved login, or None."""
+        ...
+
+    def set(self, key: str, value: bytes) -> None:
+        """Save a login."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Delete a login. Do nothing if there is none."""
+        ...
 
 
 class RedactedStruct(Struct, frozen=True):
@@ -72,8 +93,8 @@ class OAuth(RedactedStruct, frozen=True, kw_only=True):
     offline_access: bool = True
     dpop: bool | None = None  # None: where the server wants it
     open_browser: Callable[[str], Any] | None = None
-    paste_redirect: Callable[[str], Any] | None = None
-    token_store: Any = "file"
+    paste_redirect: Callable[[str], str | Awaitable[str]] | None = None
+    token_store: str | Path | TokenStore = "file"
     timeout: float = 300.0  # for the user to log in
     allow_private_network: bool | None = None
 
@@ -106,7 +127,7 @@ class DeviceLogin(RedactedStruct, frozen=True, kw_only=True):
     scopes: str | Sequence[str] = ()
     dpop: bool | None = None
     show_code: Callable[[str, str], Any] | None = None  # called with the URL and the code; None: logged as a warning
-    token_store: Any = "file"
+    token_store: str | Path | TokenStore = "file"
     timeout: float = 900.0
     allow_private_network: bool | None = None
 
@@ -147,7 +168,7 @@ class EnterpriseLogin(RedactedStruct, frozen=True, kw_only=True):
     client_secret: str | None = None
     idp_client_id: str
     idp_token_endpoint: str
-    id_token: str | Callable[[], Any]
+    id_token: str | Callable[[], str | Awaitable[str]]
     idp_client_secret: str | None = None
     issuer: str | None = None
     scopes: str | Sequence[str] = ()
@@ -169,7 +190,7 @@ class WorkloadIdentity(RedactedStruct, frozen=True, kw_only=True):
     """
 
     client_id: str | None = None
-    assertion: str | Callable[[], Any]
+    assertion: str | Callable[[], str | Awaitable[str]]
     issuer: str | None = None
     scopes: str | Sequence[str] = ()
     dpop: bool | None = None

@@ -23,7 +23,7 @@ from dovetail.protocol.http_checks import (
     parse_accept,
     parse_media_type,
 )
-from dovetail.protocol.principal import as_principal
+from dovetail.protocol.principal import Authenticator, as_principal
 from dovetail.protocol.stats import EndpointStats
 from dovetail.transports.eager_tasks import SuspendNotifier
 from dovetail.transports.http_server.handshake_session_manager import HandshakeSessionManager
@@ -50,8 +50,6 @@ from dovetail.wire.codec import decode
 from dovetail.wire.revisions import STATELESS_REVISIONS
 
 log = logging.getLogger("dovetail")
-
-Authenticate = Callable[[Mapping[bytes, bytes]], Awaitable[str | None]]  # a Principal is a str
 
 _STATELESS_VERSIONS = frozenset(version.encode() for version in STATELESS_REVISIONS)
 _EXPOSED_HEADERS = b"mcp-session-id, mcp-protocol-version, www-authenticate, dpop-nonce, retry-after"
@@ -80,7 +78,7 @@ class Endpoint:
         sessions: bool = True,
         health: bool = False,
         http_sse: bool = True,
-        authenticate: Authenticate | None = None,
+        authenticate: Authenticator | None = None,
         guard: EndpointGuard | None = None,
         on_start: Callable[[], Awaitable[None]] | None = None,
         on_stop: Callable[[], Awaitable[None]] | None = None,
