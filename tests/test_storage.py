@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.storage import SharedDocument, get_state_dir, lock_path
+from dovetail.storage import SharedDocument, get_cache_dir, get_data_dir, lock_path
 from host.polling import hurry
 
 ADDER = """
@@ -135,11 +135,17 @@ def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path, monkeypatc
 
 
 @posix
-def test_where_things_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", os.sep + "state")
-    assert get_state_dir() == Path("/state/dovetail")
-    monkeypatch.delenv("XDG_STATE_HOME")
-    assert get_state_dir() == Path.home() / ".local" / "state" / "dovetail"
+def test_directories_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DOVETAIL_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert get_data_dir() == Path.home() / ".local" / "share" / "dovetail"
+    assert get_cache_dir() == Path.home() / ".cache" / "dovetail"
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert get_data_dir() == Path("/data/dovetail")
+    assert get_cache_dir() == Path("/cache/dovetail")
+    monkeypatch.setenv("DOVETAIL_HOME", "~/mine")
+    assert get_data_dir() == get_cache_dir() == Path.home() / "mine"
 
 
 def test_reading_waits_for_no_other_process_that_changes_it(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""A JSON document that several processes share: read at any time, changed by one at a time, never seen half written.
+"""Files of the user: where they are, and a JSON document that several processes share.
+
+The document is read at any time, changed by one process at a time, and never seen half written.
 
 Readable and writable by its user alone; one that others may write is refused, since it could be forged.
 """
@@ -126,11 +128,23 @@ class SharedDocument:
                 os.replace(self.path, self.path.with_name(f"{self.path.name}.damaged"))
 
 
-def get_state_dir() -> Path:
-    """Where a user's programs keep what they remember."""
+def get_data_dir() -> Path:
+    """Return the directory for stored data: tokens, grants, pins."""
+    return _get_user_dir("XDG_DATA_HOME", ".local/share")
+
+
+def get_cache_dir() -> Path:
+    """Return the directory for files that can be created again."""
+    return _get_user_dir("XDG_CACHE_HOME", ".cache")
+
+
+def _get_user_dir(xdg_variable: str, default: str) -> Path:
+    """Return `DOVETAIL_HOME` if it is set, else the platform's directory for the user."""
+    if home := os.environ.get("DOVETAIL_HOME"):
+        return Path(home).expanduser()
     if os.name == "nt":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "dovetail"
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "dovetail"
+    return Path(os.environ.get(xdg_variable) or Path.home() / default) / "dovetail"
 
 
 @contextlib.contextmanager

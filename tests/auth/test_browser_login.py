@@ -61,7 +61,7 @@ class Person(User):
 async def test_client_consent_token_call(place: GuardedServer, chromium: Browser, tmp_path: Path) -> None:
     consent(place)
     person = Person(chromium, "#yes")
-    auth = oauth_settings(person, token_store=str(tmp_path / "logins"))
+    auth = oauth_settings(person, token_store=str(tmp_path / "tokens"))
     async with Client(place.url, auth=auth) as client:
         await client.ping()
         shown = await chromium.wait_for_text("close this window")

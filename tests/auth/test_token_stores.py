@@ -19,7 +19,7 @@ KEY = "https://mcp.example.com/mcp"
 
 @pytest.fixture
 def store(tmp_path: Path) -> FileTokenStore:
-    return FileTokenStore(tmp_path / "logins")
+    return FileTokenStore(tmp_path / "tokens")
 
 
 @pytest.mark.parametrize("kind", ["memory", "file"])
@@ -49,7 +49,7 @@ def test_only_the_user_can_read_it(store: FileTokenStore, tmp_path: Path) -> Non
         asyncio.run(_lock_once(store))
     finally:
         os.umask(before)
-    folder = tmp_path / "logins"
+    folder = tmp_path / "tokens"
     assert folder.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
     assert len(list(folder.iterdir())) == 2
@@ -61,7 +61,7 @@ def test_what_others_could_read_is_closed_and_told(
     store: FileTokenStore, tmp_path: Path, mode: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.set(KEY, b"x")
-    (place,) = (tmp_path / "logins").iterdir()
+    (place,) = (tmp_path / "tokens").iterdir()
     place.chmod(mode)
     assert store.get(KEY) == b"x"
     assert place.stat().st_mode & 0o777 == 0o600
@@ -72,7 +72,7 @@ def test_what_others_could_read_is_closed_and_told(
 
 def test_what_cannot_be_read_is_said_in_words(store: FileTokenStore, tmp_path: Path) -> None:
     store.set(KEY, b"x")
-    (place,) = (tmp_path / "logins").iterdir()
+    (place,) = (tmp_path / "tokens").iterdir()
     place.unlink()
     place.mkdir()  # a mode would stop anyone but root
     with pytest.raises(LoginFailed, match="Is a directory") as caught:
@@ -95,7 +95,7 @@ def test_no_key_leads_out_of_the_folder(store: FileTokenStore, tmp_path: Path) -
     for key in ("../../x", "/etc/passwd", "a\0b", "", "x" * 9999, "é"):
         store.set(key, key.encode())
         assert store.get(key) == key.encode()
-    assert [path.name for path in tmp_path.iterdir()] == ["logins"]
+    assert [path.name for path in tmp_path.iterdir()] == ["tokens"]
 
 
 CRASHING = """
@@ -117,7 +117,7 @@ if sys.argv[2] == "after the move":
 )
 def test_a_crash_leaves_the_old_or_the_new(store: FileTokenStore, tmp_path: Path, when: str, expected: bytes) -> None:
     store.set("k", b"old")
-    command = [sys.executable, "-c", CRASHING, str(tmp_path / "logins"), when]
+    command = [sys.executable, "-c", CRASHING, str(tmp_path / "tokens"), when]
     assert subprocess.run(command, check=False, timeout=30).returncode == -signal.SIGKILL
     assert store.get("k") == expected
     store.set("k", b"next")
@@ -136,7 +136,7 @@ def test_a_failed_write_leaves_nothing_behind(
     with pytest.raises(OSError, match="No space"):
         store.set(KEY, b"new")
     assert store.get(KEY) == b"old"
-    assert len(list((tmp_path / "logins").iterdir())) == 1
+    assert len(list((tmp_path / "tokens").iterdir())) == 1
 
 
 # The lock
@@ -155,7 +155,7 @@ asyncio.run(main())
 async def test_another_process_is_waited_for_and_its_death_frees_the_lock(
     store: FileTokenStore, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-c", HOLDING, str(tmp_path / "logins")]
+    command = [sys.executable, "-c", HOLDING, str(tmp_path / "tokens")]
     holder = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert holder.stdout is not None
     assert await holder.stdout.readline() == b"held\n"
@@ -240,13 +240,13 @@ async def test_the_keyring_of_the_system(
     assert one.get(KEY) is None
     one.set(KEY, "é".encode())
     assert one.get(KEY) == "é".encode()
-    assert keyring == {("dovetail-logins", KEY): "é"}
+    assert keyring == {("dovetail-tokens", KEY): "é"}
     async with one.lock(KEY):
         pass
     one.delete(KEY)
     one.delete(KEY)
     assert not keyring
-    assert [path.suffix for path in (tmp_path / "dovetail" / "logins").iterdir()] == [".lock"]
+    assert [path.suffix for path in (tmp_path / "dovetail" / "tokens").iterdir()] == [".lock"]
 
 
 def test_a_keyring_that_forgets_nothing_says_so(
@@ -277,7 +277,7 @@ def test_without_the_library_there_is_a_hint(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_store_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     create_token_store("file").set(KEY, b"x")
-    assert len(list((tmp_path / "dovetail" / "logins").iterdir())) == 1
+    assert len(list((tmp_path / "dovetail" / "tokens").iterdir())) == 1
     create_token_store(str(tmp_path / "mine")).set(KEY, b"x")
     create_token_store(tmp_path / "mine").set(KEY + "2", b"x")
     assert len(list((tmp_path / "mine").iterdir())) == 2

@@ -32,7 +32,7 @@ def own(tmp_path: Path) -> dict[str, str]:
 
 
 def files(home: Path) -> Path:
-    return home / ".local/share/dovetail/logins"
+    return home / ".local/share/dovetail/tokens"
 
 
 def test_log_in_use_it_and_log_out(run: RunCommand, environment: dict[str, str], tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_log_in_use_it_and_log_out(run: RunCommand, environment: dict[str, str],
         assert url in everyone
         facts = run("auth", "status", url, "--json", **own).check_success()
         assert facts.json["is_expired"] is False
-        kept = next((tmp_path / ".local/share/dovetail/logins").glob("*.json")).read_text(encoding="utf-8")
+        kept = next((tmp_path / ".local/share/dovetail/tokens").glob("*.json")).read_text(encoding="utf-8")
         token = json.loads(kept)["token"]["access_token"]
         assert token not in facts.out + said.out + said.err + everyone
         assert run("call", url, "whoami", "--auth", f"Bearer {token}", **own).check_success()

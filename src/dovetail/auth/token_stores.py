@@ -16,7 +16,7 @@ from typing import Any, Final
 from dovetail.error_context import add_context, clip
 from dovetail.errors import LoginFailed
 from dovetail.oauth.login.login_settings import TokenStore
-from dovetail.storage import open_lock_file, replace_file, try_lock
+from dovetail.storage import get_data_dir, open_lock_file, replace_file, try_lock
 
 log = logging.getLogger("dovetail")
 
@@ -44,7 +44,7 @@ class FileTokenStore:
     """One file per server in a folder of the user's, readable by nobody else."""
 
     def __init__(self, folder: str | Path | None = None) -> None:
-        self._folder = Path(folder) if folder is not None else _default_folder()
+        self._folder = Path(folder) if folder is not None else get_data_dir() / "tokens"
 
     def get(self, key: str) -> bytes | None:
         return _read_private_file(self._file_path(key))
@@ -114,7 +114,7 @@ def _unusable_error(path: Path, exc: OSError) -> LoginFailed:
 class KeyringTokenStore:
     """The system's keyring, by the keyring library; the locks are files."""
 
-    def __init__(self, service: str = "dovetail-logins") -> None:
+    def __init__(self, service: str = "dovetail-tokens") -> None:
         import keyring
 
         self._keyring: Any = keyring
@@ -164,9 +164,3 @@ def create_token_store(setting: Any) -> TokenStore:
             return setting
         case _:
             raise TypeError("token_store must have the methods get(key), set(key, value) and delete(key)")
-
-
-def _default_folder() -> Path:
-    if os.name == "nt":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "dovetail" / "logins"
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "dovetail" / "logins"

@@ -13,7 +13,6 @@ import shlex
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -182,7 +181,9 @@ def _complete_arguments(
 
 
 def _load_items(target_options: TargetOptions) -> dict[str, Any]:
-    cache_folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dovetail" / "completion"
+    from dovetail.storage import get_cache_dir
+
+    cache_folder = get_cache_dir() / "completion"
     cache_key = repr((target_options, os.getcwd(), _get_mtime(target_options)))
     file = cache_folder / f"{hashlib.sha256(cache_key.encode()).hexdigest()[:32]}.json"
     try:

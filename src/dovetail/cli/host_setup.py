@@ -1,7 +1,6 @@
 """Create the host of a command from configuration files and options."""
 
 import getpass
-import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from dovetail.host.consent.consent import ConsentHandler, DenyAll
 from dovetail.host.consent.terminal_consent import TerminalConsent
 from dovetail.host.events import HostEvent
 from dovetail.host.host import Host
+from dovetail.storage import get_data_dir
 from dovetail.terminal import output
 from dovetail.terminal.form import ask_field
 from dovetail.terminal.line_reader import LineReader
@@ -76,13 +76,6 @@ def host_options(function: F) -> F:
     return click.argument("files", nargs=-1, metavar="[FILE]...")(function)
 
 
-def get_data_file(name: str) -> Path:
-    """Where something of the user's is kept for all hosts of the command line."""
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "dovetail" / name
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "dovetail" / name
-
-
 def create_host(
     files: Sequence[str],
     policy: str | None,
@@ -105,8 +98,8 @@ def create_host(
             *files,
             policy=policy,
             audit_log=audit_log,
-            grants=get_data_file("grants.json"),
-            pins=get_data_file("pins.json"),
+            grants=get_data_dir() / "grants.json",
+            pins=get_data_dir() / "pins.json",
             project=Path.cwd(),
             secrets=SecretResolver(inputs=inputs),
             **options,

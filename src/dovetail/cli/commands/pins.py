@@ -8,11 +8,12 @@ import click
 
 from dovetail.cli import error_report
 from dovetail.cli.command_runner import LogPrinter, run_to_exit_code
-from dovetail.cli.host_setup import create_consent, create_host, get_data_file, host_options, print_start_hint
+from dovetail.cli.host_setup import create_consent, create_host, host_options, print_start_hint
 from dovetail.host.consent.pins import PinComparison, PinStore
 from dovetail.host.host import Host
 from dovetail.host.managed_server import ManagedServer, ServerSettings
 from dovetail.schemas.definition_changes import format_changes
+from dovetail.storage import get_data_dir
 from dovetail.terminal import output
 from dovetail.terminal.line_reader import LineReader
 
@@ -32,7 +33,7 @@ def command() -> None:
 @_JSON_OPTION
 def list_pins(as_json: bool) -> int:
     """List pinned definitions."""
-    pins = PinStore(get_data_file("pins.json")).list()
+    pins = PinStore(get_data_dir() / "pins.json").list()
     if as_json:
         click.echo(output.format_json(pins))
         return error_report.EXIT_OK
@@ -105,7 +106,7 @@ def accept_definitions(files: tuple[str, ...], policy: str | None, audit_log: st
 @click.argument("tool", required=False)
 def remove_pins(server: str, tool: str | None) -> int:
     """Remove pins of a server or a tool."""
-    count = PinStore(get_data_file("pins.json")).remove(server=server, name=tool)
+    count = PinStore(get_data_dir() / "pins.json").remove(server=server, name=tool)
     click.echo(f"{_format_count(count)} removed")
     return error_report.EXIT_OK if count else error_report.EXIT_USAGE
 
