@@ -58,7 +58,7 @@ async def test_a_token_that_was_taken_back_is_renewed(url: str, user: User) -> N
 
 async def test_a_login_is_taken_up_by_the_next_run(url: str, user: User, tmp_path: Path) -> None:
     for _ in range(2):
-        async with Client(url, auth=oauth_settings(user, store=str(tmp_path))) as client:
+        async with Client(url, auth=oauth_settings(user, token_store=str(tmp_path))) as client:
             assert await client.call("greet", name="Ada") == "Hello, Ada!"
     assert len(user.opened) == 1
 

@@ -266,7 +266,7 @@ async def test_a_proxy_is_not_asked_for_it_either(
 
 async def test_the_user_can_allow_it(place: GuardedServer, net: Net, user: User, tmp_path: Path) -> None:
     lead(place, "authorization_servers", "https://10.0.0.1/x")
-    await attempt(place, user, tmp_path, local=True)
+    await attempt(place, user, tmp_path, allow_private_network=True)
     assert set(net.astray) == {"10.0.0.1"}
 
 

@@ -77,7 +77,7 @@ class Caller:
 
 async def logged_in(place: GuardedServer, store: Path) -> None:
     user = User()
-    async with Client(place.url, auth=oauth_settings(user, store=str(store))) as client:
+    async with Client(place.url, auth=oauth_settings(user, token_store=str(store))) as client:
         await client.ping()
     await user.close()
 
@@ -194,7 +194,7 @@ async def test_logins_beside_each_other_do_not_overwrite_what_the_other_needs(tm
         users = [User() for _ in range(4)]
         for user in users:
             user.ready.clear()
-        clients = [Client(place.url, auth=oauth_settings(user, store=str(tmp_path))) for user in users]
+        clients = [Client(place.url, auth=oauth_settings(user, token_store=str(tmp_path))) for user in users]
         async with asyncio.TaskGroup() as group:
             entering = [group.create_task(client.__aenter__()) for client in clients]
             await wait_until(lambda: all(user.opened for user in users))
