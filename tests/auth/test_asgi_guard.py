@@ -10,7 +10,7 @@ import pytest
 
 from auth.live_server import serve_app
 from dovetail import Client, Context, Server
-from dovetail.auth import AuthorizationServer, Guard, JWTVerifier, Principal, StaticTokenVerifier
+from dovetail.auth import AuthorizationServer, BearerAuth, Guard, JWTVerifier, Principal, StaticTokenVerifier
 from dovetail.errors import Unauthorized
 from dovetail.oauth.challenge import parse_challenge
 from dovetail.protocol.http_checks import build_scope_challenge
@@ -450,6 +450,12 @@ async def test_an_issuer_that_is_gone_is_not_the_callers_fault() -> None:
     answer = await call(endpoint, issuer.token(aud=LOCAL, **current_claims()))
     assert answer.status == 503
     assert "www-authenticate" not in answer.headers
+
+
+@pytest.mark.parametrize("auth", ["ada", BearerAuth("ada")], ids=["text", "BearerAuth"])
+async def test_a_client_with_a_token(auth: str | BearerAuth) -> None:
+    async with serve_app(lambda _: guarded().asgi()) as url, Client(url + "/mcp", auth=auth) as client:
+        assert await client.call("who") == "ada"
 
 
 async def test_a_client_without_a_login_is_told() -> None:
