@@ -1,6 +1,6 @@
 """Notes in a SQLite database: every note is a resource, and clients that listen hear of new ones and of new contents.
 
-The same two calls, `changed` (made by `add_resource` itself) and `updated`, reach listeners of both eras. The database
+`add_resource` notifies clients of a new note, and `notify_resource_updated` of new contents, in both eras. The database
 is the file named by NOTES, or only in memory.
 """
 
@@ -10,8 +10,9 @@ import threading
 from typing import Annotated
 
 from dovetail import Server, ToolError
+from dovetail.types import ResourcesCapability, ServerCapabilities
 
-app = Server("notes", version="1.0.0", offers=["resources"])
+app = Server("notes", version="1.0.0", capabilities=ServerCapabilities(resources=ResourcesCapability()))
 database = sqlite3.connect(os.environ.get("NOTES", ":memory:"), check_same_thread=False)
 lock = threading.Lock()  # plain functions run in threads
 

@@ -11,14 +11,6 @@ from dovetail.errors import Unauthorized
 
 TOKENS = {b"Bearer let-me-in": "ada"}
 
-app = Server("over-http", version="1.0.0", limits=ServerLimits(max_body_bytes=256 * 1024, call_timeout=30.0))
-
-
-@app.tool
-async def whoami(ctx: Context) -> str:
-    """Who the caller proved to be."""
-    return f"You are {ctx.principal}, speaking {ctx.protocol_version}."
-
 
 async def authenticate(headers: Mapping[bytes, bytes]) -> str:
     """The principal a token belongs to."""
@@ -28,7 +20,21 @@ async def authenticate(headers: Mapping[bytes, bytes]) -> str:
     return principal
 
 
+app = Server(
+    "over-http",
+    version="1.0.0",
+    auth=authenticate,
+    limits=ServerLimits(max_body_bytes=256 * 1024, call_timeout=30.0),
+)
+
+
+@app.tool
+async def whoami(ctx: Context) -> str:
+    """Who the caller proved to be."""
+    return f"You are {ctx.principal}, speaking {ctx.protocol_version}."
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=8000)
-    app.run("http", port=parser.parse_args().port, authenticate=authenticate, health=True)
+    app.run("http", port=parser.parse_args().port, health=True)

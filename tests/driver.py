@@ -32,7 +32,8 @@ server-to-client requests and, through `peer.call`, the stateless era's rounds, 
     await peer.heard(line), peer.stderr        what a process says on standard error
     peer.opened                                the result of initialize (None in the stateless era)
 
-An error response raises RemoteError, with `.status` over HTTP and `.headers`. Everything waits at most PATIENCE seconds.
+An error response raises RemoteError, with `.status_code` over HTTP and `.headers`. Everything waits at most
+PATIENCE seconds.
 Each message received is judged by `oracle`; a message that breaks the rules fails the test even if nobody looked at it.
 """
 
@@ -570,7 +571,7 @@ class Peer:
 
 def peer_error(error: dict[str, Any], response: Response | None = None) -> RemoteError:
     exc: Any = RemoteError(error["code"], error["message"], error.get("data"))
-    exc.status = None if response is None else response.status
+    exc.status_code = None if response is None else response.status
     exc.headers = {} if response is None else response.headers
     return exc
 

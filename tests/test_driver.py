@@ -8,6 +8,7 @@ import oracle
 from dovetail import Server
 from dovetail.errors import RemoteError
 from driver import HANDSHAKE, STATELESS, Peer, connect, header_value
+from list_capabilities import ONLY_TOOLS
 from official_schemas import each_schema, needs_schema
 
 OLD = "2025-11-25"
@@ -81,7 +82,7 @@ async def test_what_is_not_one_line_of_json_is_a_violation(data: bytes) -> None:
 
 
 async def test_an_answer_given_twice_is_a_violation() -> None:
-    app = Server("x", offers=["tools"])
+    app = Server("x", capabilities=ONLY_TOOLS)
     async with connect(app, "memory", OLD) as peer:
         pending = peer.start("tools/list")
         await pending

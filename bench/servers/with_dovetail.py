@@ -29,7 +29,7 @@ def echo_sync(text: str) -> str:
     return text
 
 
-@app.tool(inline=True)
+@app.tool(run_in_thread=False)
 def echo_inline(text: str) -> str:
     """Give the text back, from a plain function that is quick."""
     return text

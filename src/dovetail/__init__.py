@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from dovetail.lazy import create_lazy_loader as _create_lazy_loader
+from dovetail.version import VERSION as _VERSION
 
 if TYPE_CHECKING:
     from dovetail.client.input_rounds import PendingRequest as PendingRequest
@@ -57,8 +58,11 @@ if TYPE_CHECKING:
     from dovetail.wire.content import ResourceLink as ResourceLink
     from dovetail.wire.content import TextContent as TextContent
     from dovetail.wire.prompts import PromptMessage as PromptMessage
+    from dovetail.wire.revisions import PROTOCOL_VERSIONS as PROTOCOL_VERSIONS
     from dovetail.wire.tools import CallToolResult as CallToolResult
     from dovetail.wire.tools import ToolAnnotations as ToolAnnotations
+
+__version__ = _VERSION
 
 _MODULE_BY_NAME = {
     "Annotations": "dovetail.wire.content",
@@ -90,6 +94,7 @@ _MODULE_BY_NAME = {
     "LargeResults": "dovetail.server.large_results",
     "ListRoots": "dovetail.server.input_requests",
     "MCPError": "dovetail.errors",
+    "PROTOCOL_VERSIONS": "dovetail.wire.revisions",
     "PendingRequest": "dovetail.client.input_rounds",
     "Policy": "dovetail.host.policy.policy",
     "PolicyError": "dovetail.errors",

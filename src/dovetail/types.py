@@ -14,19 +14,25 @@ if TYPE_CHECKING:
     from dovetail.client.targets import Target as Target
     from dovetail.protocol.client_transport import ClientTransport as ClientTransport
     from dovetail.protocol.client_transport import InProcessServer as InProcessServer
+    from dovetail.protocol.http_types import ASGIApp as ASGIApp
+    from dovetail.protocol.http_types import AsyncHTTPClient as AsyncHTTPClient
     from dovetail.protocol.http_types import HTTPRequest as HTTPRequest
     from dovetail.protocol.http_types import HTTPResponse as HTTPResponse
     from dovetail.protocol.stats import ClientStats as ClientStats
     from dovetail.protocol.stats import HostStats as HostStats
     from dovetail.protocol.stats import ServerStats as ServerStats
+    from dovetail.schemas.provider_rules import SchemaProfile as SchemaProfile
     from dovetail.server.item_options import PromptOptions as PromptOptions
     from dovetail.server.item_options import ResourceOptions as ResourceOptions
     from dovetail.server.item_options import ToolOptions as ToolOptions
     from dovetail.server.lifespan import Lifespan as Lifespan
     from dovetail.server.lint import LintIssue as LintIssue
     from dovetail.server.lint import LintReport as LintReport
-    from dovetail.server.runners import HTTPServerOptions as HTTPServerOptions
-    from dovetail.server.runners import Transport as Transport
+    from dovetail.server.openapi.document import OpenAPIOperation as OpenAPIOperation
+    from dovetail.server.server_options import ASGIOptions as ASGIOptions
+    from dovetail.server.server_options import HTTPServerOptions as HTTPServerOptions
+    from dovetail.server.server_options import ServerOptions as ServerOptions
+    from dovetail.server.server_options import Transport as Transport
     from dovetail.wire.base import JSONValue as JSONValue
     from dovetail.wire.completion import Completion as Completion
     from dovetail.wire.content import Annotations as Annotations
@@ -49,6 +55,8 @@ if TYPE_CHECKING:
     from dovetail.wire.lifecycle import DiscoverResult as DiscoverResult
     from dovetail.wire.lifecycle import ElicitationCapability as ElicitationCapability
     from dovetail.wire.lifecycle import Implementation as Implementation
+    from dovetail.wire.lifecycle import ListChangedCapability as ListChangedCapability
+    from dovetail.wire.lifecycle import ResourcesCapability as ResourcesCapability
     from dovetail.wire.lifecycle import RootsCapability as RootsCapability
     from dovetail.wire.lifecycle import SamplingCapability as SamplingCapability
     from dovetail.wire.lifecycle import ServerCapabilities as ServerCapabilities
@@ -77,7 +85,10 @@ if TYPE_CHECKING:
     from dovetail.wire.tools import ToolAnnotations as ToolAnnotations
 
 _MODULE_BY_NAME = {
+    "ASGIApp": "dovetail.protocol.http_types",
+    "ASGIOptions": "dovetail.server.server_options",
     "Annotations": "dovetail.wire.content",
+    "AsyncHTTPClient": "dovetail.protocol.http_types",
     "AudioContent": "dovetail.wire.content",
     "CallToolResult": "dovetail.wire.tools",
     "ClientCapabilities": "dovetail.wire.lifecycle",
@@ -97,7 +108,7 @@ _MODULE_BY_NAME = {
     "GetPromptResult": "dovetail.wire.prompts",
     "HTTPRequest": "dovetail.protocol.http_types",
     "HTTPResponse": "dovetail.protocol.http_types",
-    "HTTPServerOptions": "dovetail.server.runners",
+    "HTTPServerOptions": "dovetail.server.server_options",
     "HostStats": "dovetail.protocol.stats",
     "Icon": "dovetail.wire.content",
     "ImageContent": "dovetail.wire.content",
@@ -108,6 +119,7 @@ _MODULE_BY_NAME = {
     "Lifespan": "dovetail.server.lifespan",
     "LintIssue": "dovetail.server.lint",
     "LintReport": "dovetail.server.lint",
+    "ListChangedCapability": "dovetail.wire.lifecycle",
     "ListPromptsResult": "dovetail.wire.prompts",
     "ListResourceTemplatesResult": "dovetail.wire.resources",
     "ListResourcesResult": "dovetail.wire.resources",
@@ -118,6 +130,7 @@ _MODULE_BY_NAME = {
     "ModelHint": "dovetail.wire.sampling",
     "ModelPreferences": "dovetail.wire.sampling",
     "ProgressHandler": "dovetail.client.deadlines",
+    "OpenAPIOperation": "dovetail.server.openapi.document",
     "Prompt": "dovetail.wire.prompts",
     "PromptArgument": "dovetail.wire.prompts",
     "PromptMessage": "dovetail.wire.prompts",
@@ -128,6 +141,7 @@ _MODULE_BY_NAME = {
     "ResourceLink": "dovetail.wire.content",
     "ResourceOptions": "dovetail.server.item_options",
     "ResourceTemplate": "dovetail.wire.resources",
+    "ResourcesCapability": "dovetail.wire.lifecycle",
     "Role": "dovetail.wire.content",
     "Root": "dovetail.wire.roots",
     "RootsCapability": "dovetail.wire.lifecycle",
@@ -136,7 +150,9 @@ _MODULE_BY_NAME = {
     "SamplingContent": "dovetail.wire.content",
     "SamplingHandler": "dovetail.client.handlers",
     "SamplingMessage": "dovetail.wire.sampling",
+    "SchemaProfile": "dovetail.schemas.provider_rules",
     "ServerCapabilities": "dovetail.wire.lifecycle",
+    "ServerOptions": "dovetail.server.server_options",
     "ServerStats": "dovetail.protocol.stats",
     "Target": "dovetail.client.targets",
     "TextContent": "dovetail.wire.content",
@@ -146,7 +162,7 @@ _MODULE_BY_NAME = {
     "ToolOptions": "dovetail.server.item_options",
     "ToolResultContent": "dovetail.wire.content",
     "ToolUseContent": "dovetail.wire.content",
-    "Transport": "dovetail.server.runners",
+    "Transport": "dovetail.server.server_options",
 }
 
 __all__ = [*_MODULE_BY_NAME]  # pyright: ignore[reportUnsupportedDunderAll]

@@ -170,7 +170,7 @@ async def test_a_client_that_listens_goes_on(revision: str) -> None:
 
 async def _tell(app: Server) -> None:
     while True:
-        app.changed("tools")
+        app.notify_tools_changed()
         await asyncio.sleep(0.05)
 
 

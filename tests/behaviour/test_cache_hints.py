@@ -78,13 +78,13 @@ async def test_a_result_that_asks_is_not_kept(revision: str, transport: str) -> 
 
 @requirement("caching.choice")
 async def test_the_nearest_hint_counts(revision: str, transport: str) -> None:
-    async with connect(server(cache=CacheHint(ttl_ms=5, scope="public")), transport, revision) as peer:
+    async with connect(server(cache_hints=CacheHint(ttl_ms=5, scope="public")), transport, revision) as peer:
         found = await hints(peer)
         assert found.pop("x:own") == (50, "public")
         assert found.pop("x:of/1") == (60, "private")
         assert set(found.values()) == {(5, "public")}
     by_method = {"tools/list": CacheHint(ttl_ms=300_000, scope="public"), "resources/read": CacheHint(ttl_ms=9)}
-    async with connect(server(cache=by_method), transport, revision) as peer:
+    async with connect(server(cache_hints=by_method), transport, revision) as peer:
         found = await hints(peer)
         assert found["tools/list"] == (300_000, "public")
         assert found["x:plain"] == (9, "private")
@@ -106,7 +106,7 @@ async def test_all_pages_have_one_scope(revision: str, transport: str) -> None:
 
 @requirement("caching.not-before")
 async def test_handshake_revisions_have_no_hints(revision: str, transport: str) -> None:
-    async with connect(server(cache=CacheHint(ttl_ms=5, scope="public")), transport, revision) as peer:
+    async with connect(server(cache_hints=CacheHint(ttl_ms=5, scope="public")), transport, revision) as peer:
         results = [await peer.request(method) for method in ("tools/list", "prompts/list", "resources/list")]
         results.append(await peer.request("resources/templates/list"))
         results += [await peer.request("resources/read", {"uri": uri}) for uri in ("x:plain", "x:own", "x:of/1")]

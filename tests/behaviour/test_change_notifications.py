@@ -8,6 +8,7 @@ from behaviour.manifest import requirement
 from behaviour.request_helpers import list_names
 from dovetail import Server
 from driver import STATELESS, Peer, connect, connect_again
+from list_capabilities import ALL_LISTS
 
 TOOLS = "notifications/tools/list_changed"
 PROMPTS = "notifications/prompts/list_changed"
@@ -16,7 +17,7 @@ UPDATED = "notifications/resources/updated"
 
 
 def server() -> Server:
-    app = Server("changing", offers=["tools", "prompts", "resources"])
+    app = Server("changing", capabilities=ALL_LISTS)
     for name in "ab":
         app.add_resource(lambda: "x", f"x:{name}", name=name)
     return app
@@ -63,10 +64,10 @@ async def test_a_change_may_come_from_a_thread(revision: str, transport: str) ->
     app = server()
 
     def change() -> None:
-        app.changed("tools")
+        app.notify_tools_changed()
         app.notify_resource_updated("x:a")
         app.add_prompt(lambda: "x", name="from-a-thread")
-        app.changed("resources")
+        app.notify_resources_changed()
 
     async with connect(app, transport, revision) as peer:
         await listen(peer)
@@ -83,14 +84,14 @@ async def test_a_change_may_come_from_a_thread(revision: str, transport: str) ->
 async def test_nothing_is_told_before_the_session_is_ready(revision: str, transport: str) -> None:
     app = server()
     async with connect(app, transport, revision, handshake=False) as peer:
-        app.changed("tools")
+        app.notify_tools_changed()
         await peer.initialize()
-        app.changed("tools")
+        app.notify_tools_changed()
         await peer.request("ping")
         assert peer.notices == []
         await peer.notify("notifications/initialized")
         await peer.request("ping")
-        app.changed("prompts")
+        app.notify_prompts_changed()
         await peer.next_notification(PROMPTS)
         assert len(peer.notices) == 1
 
@@ -108,7 +109,7 @@ async def test_updates_are_told_to_those_who_subscribed(revision: str, transport
                 app.notify_resource_updated(uri)
             assert await peer.next_notification(UPDATED) == {"uri": "x:a"}
             assert await other.next_notification(UPDATED) == {"uri": "x:b"}
-            app.changed("tools")
+            app.notify_tools_changed()
             await peer.next_notification(TOOLS)
             await other.next_notification(TOOLS)
             assert len(other.notices) == 2
@@ -135,7 +136,7 @@ async def test_notices_have_the_subscribers_spelling(revision: str, transport: s
             assert (await peer.next_notification(UPDATED))["uri"] == spelled[1]
             await peer.request("resources/unsubscribe", {"uri": "notes://today/%C3%A9"})
             app.notify_resource_updated("notes://today/%C3%A9")
-            app.changed("resources")
+            app.notify_resources_changed()
             await peer.next_notification(RESOURCES)
             assert [method for method, _ in peer.notices if method == UPDATED] == [UPDATED] * 3
 
@@ -153,7 +154,7 @@ async def test_after_unsubscribing_there_is_silence(revision: str, transport: st
         assert await peer.next_notification(UPDATED) == {"uri": "x:b"}
         await peer.request("resources/unsubscribe", {"uri": "x:b"})
         app.notify_resource_updated("x:b")
-        app.changed("tools")
+        app.notify_tools_changed()
         await peer.next_notification(TOOLS)
         assert [method for method, _ in peer.notices] == [UPDATED, TOOLS]
 
@@ -164,7 +165,8 @@ async def test_what_was_missed_is_told_once(revision: str, transport: str) -> No
     async with connect(app, transport, revision, listen=False) as peer:
         await peer.request("resources/subscribe", {"uri": "x:a"})
         for _ in range(3):
-            app.changed("tools", "prompts")
+            app.notify_tools_changed()
+            app.notify_prompts_changed()
             app.notify_resource_updated("x:a")
             app.notify_resource_updated("x:b")
         await peer.request("ping")
@@ -172,6 +174,6 @@ async def test_what_was_missed_is_told_once(revision: str, transport: str) -> No
         await peer.listen()
         for notice in (TOOLS, PROMPTS, UPDATED):
             await peer.next_notification(notice)
-        app.changed("resources")
+        app.notify_resources_changed()
         await peer.next_notification(RESOURCES)
         assert len(peer.notices) == 4

@@ -399,7 +399,7 @@ async def test_an_inline_function_runs_on_the_loop(revision: str, transport: str
     app = Server("inline")
     loop_thread = threading.get_ident()
 
-    @app.tool(inline=True)
+    @app.tool(run_in_thread=False)
     def here() -> bool:
         return threading.get_ident() == loop_thread
 

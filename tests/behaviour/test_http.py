@@ -183,7 +183,7 @@ async def test_a_silent_call_in_a_thread_becomes_a_stream_too(revision: str, tra
 async def test_where_streams_are_preferred_they_begin_at_once(revision: str, transport: str) -> None:
     """The times are the defaults: a stream that began only with the first comment would be too late for the driver."""
     stage = ControlledServer()
-    async with connect(stage.app, transport, revision, options={"responses": "sse"}) as peer:
+    async with connect(stage.app, transport, revision, options={"response_mode": "sse"}) as peer:
         pending = peer.start("tools/call", call_params("wait", name="s"))
         assert (await pending.streaming()).media_type == "text/event-stream"
         assert not pending.done
@@ -198,7 +198,7 @@ async def test_where_json_is_wanted_a_silent_call_stays_json(
 ) -> None:
     stage = ControlledServer(limits=ServerLimits(keep_alive_interval=0.02))
     async with (
-        connect(stage.app, transport, revision, options={"responses": option}) as peer,
+        connect(stage.app, transport, revision, options={"response_mode": option}) as peer,
         connect(stage.app, transport, revision) as other,
     ):
         pending = peer.start("tools/call", call_params("wait", name="s"), headers={"accept": accept})
@@ -239,7 +239,7 @@ async def test_an_error_after_the_stream_began_is_its_last_event(
 
 @requirement("http.responses")
 async def test_a_server_may_be_told_to_answer_in_json_only(revision: str, transport: str) -> None:
-    async with connect(ControlledServer().app, transport, revision, options={"responses": "json"}) as peer:
+    async with connect(ControlledServer().app, transport, revision, options={"response_mode": "json"}) as peer:
         pending = peer.start("tools/call", call_params("count", to=3), progress_token=1)
         assert text(await pending) == "counted to 3"
         assert pending.response is not None
@@ -249,7 +249,7 @@ async def test_a_server_may_be_told_to_answer_in_json_only(revision: str, transp
 
 @requirement("http.responses")
 async def test_a_server_may_be_told_to_answer_in_streams_only(revision: str, transport: str) -> None:
-    async with connect(ControlledServer().app, transport, revision, options={"responses": "sse"}) as peer:
+    async with connect(ControlledServer().app, transport, revision, options={"response_mode": "sse"}) as peer:
         pending = peer.start("tools/call", call_params("echo", text="hi"))
         assert text(await pending) == "hi"
         assert pending.response is not None
@@ -352,13 +352,13 @@ async def test_trailers_are_dropped(revision: str, transport: str, in_one_read: 
         seen.append(set(headers))
         return headers.get(b"x-user")
 
-    stage = ControlledServer()
+    stage = ControlledServer(auth=authenticate)
 
     @stage.app.tool
     async def header_names(ctx: Context) -> list[str]:
         return [*ctx.headers]
 
-    async with connect(stage.app, transport, revision, options={"authenticate": authenticate}) as peer:
+    async with connect(stage.app, transport, revision) as peer:
         message = {"id": 1} | peer.message("tools/call", call_params("header_names"))
         pieces = with_trailers(peer, message, b"X-User: admin\r\nAuthorization: Bearer x\r\n")
         status, message = await deliver(peer, pieces, in_one_read=in_one_read)
@@ -514,7 +514,7 @@ async def test_no_page_may_read_replies_unless_it_was_named(revision: str, trans
 @requirement("http.cors")
 async def test_a_named_page_may_call_and_read(revision: str, transport: str) -> None:
     page = "https://app.example"
-    async with connect(ControlledServer().app, transport, revision, options={"cors": [page]}) as peer:
+    async with connect(ControlledServer().app, transport, revision, options={"cors_origins": [page]}) as peer:
         asked = {
             "origin": page,
             "access-control-request-method": "POST",
@@ -561,7 +561,7 @@ async def test_errors_have_the_status_of_their_kind(transport: str) -> None:
             ("tools/call", {"name": "asking"}, 400, -32021),
         ):
             exc = await expect_error(peer.request(method, params))
-            assert (exc.status, exc.code) == (status, code), (method, params)
+            assert (exc.status_code, exc.code) == (status, code), (method, params)
         pending = peer.start("tools/call", {"name": "failing"})
         assert (await pending)["isError"] is True
         assert pending.response is not None
@@ -577,7 +577,7 @@ async def test_an_error_within_a_session_is_a_reply_like_any_other(revision: str
             ("tools/list", {"cursor": "nonsense"}, -32602),
         ):
             exc = await expect_error(peer.request(method, params))
-            assert (exc.status, exc.code) == (200, code), method
+            assert (exc.status_code, exc.code) == (200, code), method
 
 
 @requirement("http.stateless-handshake")
@@ -608,7 +608,9 @@ async def test_handshake_clients_can_be_served_without_sessions(revision: str, t
 @requirement("http.modern-only-post")
 async def test_a_stateless_server_refuses_handshake_requests_it_is_sent(transport: str) -> None:
     for options in ({}, {"sessions": False}):
-        async with connect(ControlledServer(revisions=[STATELESS]).app, transport, STATELESS, options=options) as peer:
+        async with connect(
+            ControlledServer(protocol_versions=[STATELESS]).app, transport, STATELESS, options=options
+        ) as peer:
             body = b'{"jsonrpc":"2.0","id":5,"method":"tools/list"}'
             bare = await peer.raw(body)
             assert (bare.status, bare.code) == (400, -32020)
@@ -621,7 +623,7 @@ async def test_a_stateless_server_refuses_handshake_requests_it_is_sent(transpor
 
 @requirement("http.modern-only-post")
 async def test_a_server_without_the_unnamed_revision_wants_it_named() -> None:
-    async with connect(ControlledServer(revisions=["2025-11-25"]).app, "http-stateless", "2025-11-25") as peer:
+    async with connect(ControlledServer(protocol_versions=["2025-11-25"]).app, "http-stateless", "2025-11-25") as peer:
         body = b'{"jsonrpc":"2.0","id":5,"method":"tools/list"}'
         assert (await peer.raw(body, headers={"mcp-protocol-version": None})).status == 400
         assert (await peer.raw(body)).status == 200

@@ -736,7 +736,7 @@ async def test_what_a_revision_does_not_have_is_not_asked(revision: str, transpo
 
 @requirement("asking.no-way", transports=("http",))
 async def test_an_answer_of_plain_json_cannot_ask(revision: str, transport: str) -> None:
-    async with connect(needy(), transport, revision, capabilities=ALL, options={"responses": "json"}) as peer:
+    async with connect(needy(), transport, revision, capabilities=ALL, options={"response_mode": "json"}) as peer:
         for tool in ("ask", "explicit"):
             error = await expect_error(call(peer, tool, what=["form"]))
             assert error.code == -32602

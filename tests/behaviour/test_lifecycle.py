@@ -53,7 +53,7 @@ async def test_initialize_with_wrong_params_opens_nothing(revision: str, transpo
         ):
             exc = await expect_error(peer.request("initialize", wrong))
             assert exc.code == -32602, wrong
-            assert exc.status == (400 if transport == "http" else None), wrong
+            assert exc.status_code == (400 if transport == "http" else None), wrong
         await peer.open()
         assert await peer.request("tools/list")
 
@@ -85,14 +85,14 @@ async def test_a_session_hears_of_changes_only_once_it_is_ready(revision: str, t
     stage = ControlledServer()
     async with connect(stage.app, transport, revision, handshake=False) as peer:
         await peer.initialize()
-        stage.app.changed("tools")
+        stage.app.notify_tools_changed()
         assert await peer.request("ping") == {}
         assert peer.notices == []
         await peer.notify("notifications/initialized")
         if transport == "http":
             await peer.listen()
         assert await peer.request("ping") == {}
-        stage.app.changed("tools")
+        stage.app.notify_tools_changed()
         await peer.next_notification("notifications/tools/list_changed")
         assert len(peer.notices) == 1
 

@@ -10,10 +10,11 @@ from behaviour.request_helpers import call, expect_error, text
 from dovetail import CallToolResult, Context, Server, TextContent, ToolError
 from dovetail.errors import InvalidParams
 from driver import STATELESS, connect
+from list_capabilities import ALL_LISTS
 
 
-def server() -> Server:
-    app = Server("around", offers=["tools", "prompts", "resources"])
+def server(**options: Any) -> Server:
+    app = Server("around", capabilities=ALL_LISTS, **options)
 
     @app.tool
     async def tool(word: str = "") -> str:
@@ -140,10 +141,10 @@ async def test_middleware_sees_who_asks_for_what(revision: str, transport: str) 
     assert exchange.params["name"] == "tool"
     assert exchange.params["arguments"] == {"word": "w"}
     assert exchange.meta["progressToken"] == "t"
-    assert exchange.caller.revision == revision
-    assert exchange.caller.stateless == (revision == STATELESS)
-    assert exchange.caller.capabilities.roots is not None
-    assert exchange.caller.client.name == "driver"
+    assert exchange.caller.protocol_version == revision
+    assert exchange.caller.is_stateless == (revision == STATELESS)
+    assert exchange.caller.client_capabilities.roots is not None
+    assert exchange.caller.client_info.name == "driver"
     assert exchange.caller.principal is None
     if transport == "http":
         assert exchange.headers[b"x-trace"] == b"abc"
@@ -187,7 +188,10 @@ async def test_middleware_stands_around_every_method(revision: str, transport: s
 
 @requirement("context.tells")
 async def test_the_context_tells_about_the_call(revision: str, transport: str) -> None:
-    app = server()
+    async def authenticate(headers: Any) -> str | None:
+        return headers.get(b"authorization", b"").decode() or None
+
+    app = server(auth=authenticate)
     seen: list[Context] = []
 
     @app.tool
@@ -195,15 +199,9 @@ async def test_the_context_tells_about_the_call(revision: str, transport: str) -
         seen.append(ctx)
         return "looked"
 
-    async def authenticate(headers: Any) -> str | None:
-        return headers.get(b"authorization", b"").decode() or None
-
     capabilities = {"roots": {}, "experimental": {"x": {}}, "extensions": {"com.example/unknown": {"a": 1}}}
     trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-    options = {"authenticate": authenticate} if transport == "http" else None
-    async with connect(
-        app, transport, revision, capabilities=capabilities, options=options, headers={"authorization": "ada"}
-    ) as peer:
+    async with connect(app, transport, revision, capabilities=capabilities, headers={"authorization": "ada"}) as peer:
         meta = {"traceparent": trace, "com.example/own": [1]}
         await peer.request("tools/call", {"name": "look"}, id="the id", meta=meta)
     (ctx,) = seen

@@ -8,6 +8,7 @@ import pytest
 from behaviour.controlled_server import ControlledServer, call_params, expect_error, text
 from behaviour.manifest import requirement
 from dovetail import Server
+from dovetail.types import ServerCapabilities
 from dovetail.wire.methods import METHODS
 from driver import DRAFT, HANDSHAKE, REVISIONS, STATELESS, Peer, connect
 
@@ -68,7 +69,9 @@ async def test_another_revision_is_answered_with_the_newest(transport: str, aske
 async def test_a_server_offers_only_the_revisions_it_was_given(
     transport: str, served: list[str], asked: str, given: str
 ) -> None:
-    async with connect(ControlledServer(revisions=served).app, transport, NEWEST_HANDSHAKE, handshake=False) as peer:
+    async with connect(
+        ControlledServer(protocol_versions=served).app, transport, NEWEST_HANDSHAKE, handshake=False
+    ) as peer:
         assert (await peer.initialize(asked))["protocolVersion"] == given
         await peer.notify("notifications/initialized")
         assert (await peer.request("tools/list"))["tools"]
@@ -77,22 +80,24 @@ async def test_a_server_offers_only_the_revisions_it_was_given(
 @requirement("neg.restricted")
 def test_revisions_are_checked_when_the_server_is_made() -> None:
     for wrong in ([], ["2025-01-01"], ["2025-11-25", "x"]):
-        with pytest.raises(ValueError, match="revisions"):
+        with pytest.raises(ValueError, match="protocol_versions"):
             Server("x", protocol_versions=wrong)
 
 
 @requirement("neg.modern-only-initialize")
 async def test_a_stateless_server_names_its_revisions_to_an_old_client(revision: str, transport: str) -> None:
-    async with connect(ControlledServer(revisions=[STATELESS]).app, transport, revision, handshake=False) as peer:
+    async with connect(
+        ControlledServer(protocol_versions=[STATELESS]).app, transport, revision, handshake=False
+    ) as peer:
         exc = await expect_error(peer.initialize())
         assert STATELESS in exc.message
-        assert exc.status == (400 if transport == "http" else None)
+        assert exc.status_code == (400 if transport == "http" else None)
         assert exc.data["supported"] == [STATELESS]
 
 
 @requirement("neg.modern-only-http")
 async def test_a_server_of_the_stateless_era_has_only_post(transport: str) -> None:
-    async with connect(ControlledServer(revisions=[STATELESS]).app, transport, STATELESS) as peer:
+    async with connect(ControlledServer(protocol_versions=[STATELESS]).app, transport, STATELESS) as peer:
         for method in ("GET", "DELETE"):
             response = await peer.http(method, headers={"accept": "text/event-stream", "mcp-session-id": "x"})
             assert response.status == 405, method
@@ -119,7 +124,12 @@ async def test_the_stateless_era_ignores_session_and_event_ids(transport: str) -
 
 @requirement("neg.discover")
 async def test_discover_tells_everything_at_once(transport: str) -> None:
-    app = full(version="2.0", title="Full", instructions="Do.", extensions={"com.example/x": {"on": True}})
+    app = full(
+        version="2.0",
+        title="Full",
+        instructions="Do.",
+        capabilities=ServerCapabilities(extensions={"com.example/x": {"on": True}}),
+    )
     async with connect(app, transport, STATELESS) as peer:
         told = await peer.request("server/discover")
         assert told["resultType"] == "complete"
@@ -138,7 +148,9 @@ async def test_discover_tells_everything_at_once(transport: str) -> None:
 
 @requirement("neg.discover")
 async def test_discover_lists_what_the_server_was_given(transport: str) -> None:
-    async with connect(ControlledServer(revisions=[STATELESS, "2025-03-26", DRAFT]).app, transport, STATELESS) as peer:
+    async with connect(
+        ControlledServer(protocol_versions=[STATELESS, "2025-03-26", DRAFT]).app, transport, STATELESS
+    ) as peer:
         assert (await peer.request("server/discover"))["supportedVersions"] == [STATELESS, "2025-03-26"]
 
 
@@ -154,16 +166,18 @@ async def test_a_revision_the_era_does_not_have_is_refused_with_the_list(transpo
             assert exc.data["requested"] == asked
             assert STATELESS in exc.data["supported"]
             assert set(exc.data["supported"]) <= set(known)
-            assert exc.status == (400 if transport == "http" else None)
+            assert exc.status_code == (400 if transport == "http" else None)
 
 
 @requirement("neg.handshake-only")
 async def test_a_server_of_the_handshake_era_does_not_pass_for_a_stateless_one(transport: str) -> None:
-    async with connect(ControlledServer(revisions=["2025-06-18", "2025-11-25"]).app, transport, STATELESS) as peer:
+    async with connect(
+        ControlledServer(protocol_versions=["2025-06-18", "2025-11-25"]).app, transport, STATELESS
+    ) as peer:
         for method in ("server/discover", "tools/list"):
             exc = await expect_error(peer.request(method))
             assert exc.code not in (-32020, -32021, -32022), "this code would keep the client from falling back"
-            assert exc.status == (400 if transport == "http" else None)
+            assert exc.status_code == (400 if transport == "http" else None)
         assert (await peer.initialize("2025-11-25"))["protocolVersion"] == "2025-11-25"
         await peer.notify("notifications/initialized")
         assert (await peer.request("tools/list"))["tools"]
@@ -185,7 +199,7 @@ async def test_a_stateless_request_must_say_who_asks(transport: str) -> None:
         ):
             exc = await expect_error(peer.request("tools/list", meta=meta, headers=headers))
             assert exc.code == -32602, meta
-            assert exc.status == (400 if transport == "http" else None), meta
+            assert exc.status_code == (400 if transport == "http" else None), meta
         assert await peer.request("tools/list", meta={"io.modelcontextprotocol/clientInfo": None})
 
 
@@ -215,7 +229,7 @@ async def test_headers_that_disagree_with_the_body_are_refused(transport: str) -
             {"mcp-name": None},
         ):
             exc = await expect_error(peer.request("tools/call", call_params("echo", text="x"), headers=headers))
-            assert (exc.status, exc.code) == (400, -32020), headers
+            assert (exc.status_code, exc.code) == (400, -32020), headers
         assert text(await peer.request("tools/call", call_params("echo", text="x"))) == "x"
 
 
@@ -226,7 +240,7 @@ async def test_a_handshake_method_told_in_stateless_words_does_not_exist(transpo
         params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
         exc = await expect_error(peer.request(method, params))
         assert exc.code == -32601
-        assert exc.status == (404 if transport == "http" else None)
+        assert exc.status_code == (404 if transport == "http" else None)
 
 
 @requirement("neg.interleaved")
@@ -280,7 +294,7 @@ async def test_a_method_exists_in_its_window_and_nowhere_else(revision: str, tra
             exc = await expect_error(request)
             assert exc.code == -32601, row.name
             if transport == "http" and revision == STATELESS:
-                assert exc.status == 404, row.name
+                assert exc.status_code == 404, row.name
 
 
 @requirement("neg.windows")
@@ -292,7 +306,7 @@ async def test_methods_of_dead_experiments_are_unknown(revision: str, transport:
 
 @requirement("neg.http-version-header")
 async def test_a_version_header_that_is_not_served_is_refused(revision: str, transport: str) -> None:
-    app = ControlledServer(revisions=[one for one in REVISIONS if one != "2025-06-18"]).app
+    app = ControlledServer(protocol_versions=[one for one in REVISIONS if one != "2025-06-18"]).app
     if revision == "2025-06-18":
         app = ControlledServer().app
     async with connect(app, transport, revision) as peer:

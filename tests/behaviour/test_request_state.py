@@ -131,8 +131,7 @@ async def authenticate(headers: Any) -> str | None:
 
 @requirement("state.principal")
 async def test_a_state_is_good_for_one_principal_only(revision: str, transport: str) -> None:
-    options = {"authenticate": authenticate}
-    async with connect(server(), transport, revision, capabilities=ASKED, options=options) as peer:
+    async with connect(server(auth=authenticate), transport, revision, capabilities=ASKED) as peer:
         state = await begun(peer, headers={"authorization": "ada"})
         params = CALL | {"requestState": state, "inputResponses": YES}
         for other in ({"authorization": "bob"}, {"authorization": "Ada"}, {}):
@@ -146,11 +145,11 @@ async def test_secrets_are_rotated(revision: str, transport: str) -> None:
     old, new = SECRET, SECRET + " 2"
     states: dict[str, str] = {}
     for name, secrets in (("old", [old]), ("both", [new, old]), ("new", [new])):
-        async with connect(server(secrets=secrets), transport, revision, capabilities=ASKED) as peer:
+        async with connect(server(secret_keys=secrets), transport, revision, capabilities=ASKED) as peer:
             states[name] = await begun(peer)
     good = {"old": {"old"}, "both": {"old", "both", "new"}, "new": {"both", "new"}}
     for name, secrets in (("old", [old]), ("both", [new, old]), ("new", [new])):
-        async with connect(server(secrets=secrets), transport, revision, capabilities=ASKED) as peer:
+        async with connect(server(secret_keys=secrets), transport, revision, capabilities=ASKED) as peer:
             for sealer, state in states.items():
                 request = peer.request("tools/call", CALL | {"requestState": state, "inputResponses": YES})
                 if sealer in good[name]:
@@ -161,7 +160,7 @@ async def test_secrets_are_rotated(revision: str, transport: str) -> None:
 
 @requirement("state.anywhere")
 async def test_another_server_with_the_secret_finishes_the_round(revision: str, transport: str) -> None:
-    one, two, stranger = server(secrets=[SECRET]), server(secrets=[SECRET]), server()
+    one, two, stranger = server(secret_keys=[SECRET]), server(secret_keys=[SECRET]), server()
     async with connect(one, transport, revision, capabilities=ASKED) as peer:
         state = await begun(peer)
     params = CALL | {"requestState": state, "inputResponses": YES}
@@ -178,4 +177,4 @@ async def test_another_server_with_the_secret_finishes_the_round(revision: str, 
 def test_a_weak_secret_is_refused() -> None:
     for weak in ("", "short", b"15 bytes long.."):
         with pytest.raises(ValueError, match="secret"):
-            server(secrets=[SECRET, weak])
+            server(secret_keys=[SECRET, weak])

@@ -67,7 +67,7 @@ async def cut_after(peer: Peer, stage: ControlledServer, name: str, step: int) -
 @pytest.mark.parametrize("early", [True, False])
 async def test_the_result_of_a_silent_call_can_be_fetched_later(revision: str, preferred: str, early: bool) -> None:
     stage = ControlledServer(limits=ServerLimits(keep_alive_interval=0.02))
-    async with connect(stage.app, "http", revision, options={"responses": preferred}) as peer:
+    async with connect(stage.app, "http", revision, options={"response_mode": preferred}) as peer:
         pending = peer.start("tools/call", call_params("wait", name="s"))
         response = await pending.streaming()
         await peer.wait_until(lambda: response.events_seen or None, "an event")
@@ -160,7 +160,7 @@ async def test_only_the_stream_of_the_event_is_replayed(revision: str) -> None:
         for number in range(10):
             stage.release(f"a{number}")
             stage.release(f"b{number}")
-        stage.app.changed("tools")
+        stage.app.notify_tools_changed()
         await peer.next_notification("notifications/tools/list_changed")
         for name, seen in (("a", first), ("b", second)):
             told = numbers(await all_events(await resume(peer, seen[-1].id)))
@@ -285,7 +285,7 @@ async def test_older_clients_are_spared_events_without_data(revision: str) -> No
         await pending
         assert pending.response is not None
         assert all(event.data for event in pending.response.events_seen)
-        stage.app.changed("tools")
+        stage.app.notify_tools_changed()
         await peer.next_notification("notifications/tools/list_changed")
         assert peer.listening is not None
         assert all(event.data for event in peer.listening.events_seen)
@@ -370,18 +370,18 @@ async def test_who_resumes_takes_the_stream_over(revision: str) -> None:
 async def test_the_stream_of_a_session_can_be_resumed(revision: str) -> None:
     stage = ControlledServer()
     async with connect(stage.app, "http", revision) as peer:
-        stage.app.changed("tools")
+        stage.app.notify_tools_changed()
         await peer.next_notification("notifications/tools/list_changed")
         stream = peer.listening
         assert stream is not None
         last = stream.events_seen[-1].id
         assert last is not None
-        stage.app.changed("prompts")
+        stage.app.notify_prompts_changed()
         await peer.next_notification("notifications/prompts/list_changed")
         stream.abort()
         resumed = await peer.listen(last)  # as if the second one had been lost
         await peer.next_notification("notifications/prompts/list_changed")
-        stage.app.changed("resources")
+        stage.app.notify_resources_changed()
         await peer.next_notification("notifications/resources/list_changed")
         told = [event.message["method"] for event in resumed.events_seen if event.data]
         assert told == ["notifications/prompts/list_changed", "notifications/resources/list_changed"]

@@ -103,14 +103,14 @@ async def test_deleting_a_session_leaves_the_others_alone(revision: str) -> None
 
 @requirement("session.principal")
 async def test_a_session_belongs_to_who_opened_it(revision: str) -> None:
-    app = Server("x")
+    app = Server("x", auth=by_token)
 
     @app.tool
     async def who(ctx: Context) -> str:
         return str(ctx.principal)
 
     ann, bob = {"authorization": "Bearer ann"}, {"authorization": "Bearer bob"}
-    async with connect(app, "http", revision, options={"authenticate": by_token}, headers=ann) as peer:
+    async with connect(app, "http", revision, headers=ann) as peer:
         assert text(await peer.request("tools/call", call_params("who"))) == "ann"
         async with connect_again(peer, headers=bob) as other:
             assert text(await other.request("tools/call", call_params("who"))) == "bob"
@@ -138,7 +138,7 @@ async def test_a_session_has_one_stream(revision: str) -> None:
         async with asyncio.timeout(TIMEOUT_S):
             while (await _listen_again(peer)) == 409:
                 pass
-        stage.app.changed("tools")
+        stage.app.notify_tools_changed()
         await peer.next_notification("notifications/tools/list_changed")
 
 
@@ -164,11 +164,11 @@ async def test_a_change_waits_for_the_stream_to_be_opened(revision: str) -> None
     stage = ControlledServer()
     async with connect(stage.app, "http", revision, listen=False) as peer:
         for _ in range(3):
-            stage.app.changed("tools")
+            stage.app.notify_tools_changed()
         assert await peer.request("ping") == {}
         await peer.listen()
         await peer.next_notification("notifications/tools/list_changed")
-        stage.app.changed("prompts")
+        stage.app.notify_prompts_changed()
         await peer.next_notification("notifications/prompts/list_changed")
         assert [method for method, _ in peer.notices].count("notifications/tools/list_changed") == 1
 
@@ -179,7 +179,7 @@ async def test_every_session_hears_of_a_change_once(revision: str) -> None:
     async with connect(stage.app, "http", revision) as peer, connect_again(peer) as other:
         running = peer.start("tools/call", call_params("talk", name="t"), progress_token=1)
         await stage.wait_until_started("t")
-        stage.app.changed("tools")
+        stage.app.notify_tools_changed()
         for one in (peer, other):
             await one.next_notification("notifications/tools/list_changed")
         stage.release("t")
@@ -351,9 +351,8 @@ async def test_where_all_are_in_use_there_is_no_room(revision: str) -> None:
 async def test_one_principal_has_its_share() -> None:
     limits = ServerLimits(max_sessions_per_principal=2)
     ann = {"authorization": "Bearer ann"}
-    options = {"authenticate": by_token}
     async with (
-        connect(ControlledServer(limits=limits).app, "http", "2025-11-25", options=options, headers=ann) as peer,
+        connect(ControlledServer(limits=limits, auth=by_token).app, "http", "2025-11-25", headers=ann) as peer,
         connect_again(peer, headers=ann),
         connect_again(peer, headers={"authorization": "Bearer bob"}),
     ):

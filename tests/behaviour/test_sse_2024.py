@@ -47,7 +47,7 @@ async def test_everything_the_server_says_is_a_message_event(revision: str, tran
     answer = {"roots/list": lambda _: {"roots": [{"uri": "file:///r"}]}}
     async with connect(stage.app, transport, revision, capabilities={"roots": {}}, answer=answer) as peer:
         assert text(await peer.request("tools/call", call_params("ask"), progress_token=1)) == "file:///r"
-        stage.app.changed("tools")
+        stage.app.notify_tools_changed()
         await peer.next_notification("notifications/tools/list_changed")
         assert peer.listening is not None
         assert {event.name for event in peer.listening.events_seen} == {"endpoint", "message"}
@@ -110,14 +110,13 @@ async def test_the_address_is_only_for_who_opened_the_stream() -> None:
     async def by_token(headers: Mapping[bytes, bytes]) -> str | None:
         return headers.get(b"authorization", b"").decode() or None
 
-    app = Server("x")
+    app = Server("x", auth=by_token)
 
     @app.tool
     async def who(ctx: Context) -> str:
         return str(ctx.principal)
 
-    options = {"authenticate": by_token}
-    async with connect(app, "sse", "2024-11-05", options=options, headers={"authorization": "ann"}) as peer:
+    async with connect(app, "sse", "2024-11-05", headers={"authorization": "ann"}) as peer:
         assert text(await peer.request("tools/call", call_params("who"))) == "ann"
         for other in ({}, {"authorization": "bob"}):
             response = await peer.http("POST", peer.path, JSON | other, PING)

@@ -10,6 +10,7 @@ from behaviour.request_helpers import call, expect_error
 from dovetail import Context, Server
 from dovetail.errors import ConnectionLost
 from driver import STATELESS, Peer, Pending, connect
+from list_capabilities import ALL_LISTS, declare_lists
 
 TOOLS = "notifications/tools/list_changed"
 PROMPTS = "notifications/prompts/list_changed"
@@ -26,7 +27,7 @@ EVERYTHING = {
 
 
 def server(*offers: str) -> Server:
-    app = Server("listening", offers=offers or ("tools", "prompts", "resources"))
+    app = Server("listening", capabilities=declare_lists(*offers) if offers else ALL_LISTS)
 
     @app.tool
     async def work(ctx: Context) -> str:
@@ -73,7 +74,7 @@ async def test_a_subscription_is_acknowledged_first(revision: str, transport: st
                 ({}, {}),
             )
         ):
-            app.changed("tools")
+            app.notify_tools_changed()
             pending = peer.start("subscriptions/listen", {"notifications": asked}, id=f"s{number}")
             acknowledged = await peer.next_notification(ACKNOWLEDGED)
             assert acknowledged["notifications"] == honoured
@@ -91,7 +92,7 @@ async def test_everything_carries_the_subscriptions_id(id: Any, revision: str, t
     app = server()
     async with connect(app, transport, revision) as peer:
         await listen(peer, EVERYTHING, id)
-        app.changed("tools")
+        app.notify_tools_changed()
         app.notify_resource_updated("x:a")
         await peer.next_notification(UPDATED)
         assert heard(peer, id) == [(TOOLS, None), (UPDATED, "x:a")]
@@ -113,11 +114,11 @@ async def test_a_subscription_hears_only_what_it_asked_for(revision: str, transp
         ]
         for uri in ("x:b", "x:", "x:A", "x:a/b"):
             app.notify_resource_updated(uri)
-        app.changed("tools")
-        app.changed("resources")
+        app.notify_tools_changed()
+        app.notify_resources_changed()
         app.add_tool(lambda: "x", name="new")
         app.notify_resource_updated("x:a")
-        app.changed("prompts")
+        app.notify_prompts_changed()
         await peer.next_notification(PROMPTS)
         assert heard(peer, "s") == [(UPDATED, "x:a"), (PROMPTS, None)]
         assert len(peer.notices) == 3
@@ -132,7 +133,7 @@ async def test_a_subscriptions_stream_carries_nothing_else(revision: str, transp
         )
         await peer.next_notification(ACKNOWLEDGED)
         await peer.request("tools/call", {"name": "work"}, progress_token="t", log_level="debug")
-        app.changed("tools")
+        app.notify_tools_changed()
         await peer.next_notification(TOOLS)
         said = [event.message["method"] for event in (await pending.streaming()).events_seen if event.data]
         assert said == [ACKNOWLEDGED, TOOLS]
@@ -146,7 +147,7 @@ async def test_subscriptions_live_side_by_side(revision: str, transport: str) ->
         await listen(peer, {"resourceSubscriptions": ["x:a", "x:b"]}, "both")
         await listen(peer, {"resourceSubscriptions": ["x:b"]}, 1)
         await listen(peer, {"resourceSubscriptions": ["x:b"]}, "1")
-        app.changed("tools")
+        app.notify_tools_changed()
         app.notify_resource_updated("x:a")
         app.notify_resource_updated("x:b")
         for _ in range(4):
@@ -162,7 +163,7 @@ async def test_a_server_that_stops_ends_subscriptions_with_grace(revision: str, 
     app = server()
     async with connect(app, transport, revision) as peer:
         pendings = [await listen(peer, {"toolsListChanged": True}, id) for id in ("a", 2)]
-        app.changed("tools")
+        app.notify_tools_changed()
         await app.stop()
         for pending in pendings:
             result = await pending
@@ -181,7 +182,7 @@ async def test_a_notice_ends_a_subscription(revision: str, transport: str) -> No
         gone = await listen(peer, {"toolsListChanged": True}, "gone")
         await peer.cancel("gone")
         await until_listeners_are(app, before + 1, peer)
-        app.changed("tools")
+        app.notify_tools_changed()
         await peer.next_notification(TOOLS)
         await call(peer, "work")
         assert heard(peer, "gone") == []
@@ -201,7 +202,7 @@ async def test_a_dropped_connection_ends_a_subscription(revision: str, transport
         with pytest.raises(ConnectionLost):
             await gone
         await until_listeners_are(app, 1, peer)
-        app.changed("tools")
+        app.notify_tools_changed()
         await peer.next_notification(TOOLS)
         assert heard(peer, "kept") == [(TOOLS, None)]
 
@@ -229,7 +230,7 @@ async def test_who_did_not_subscribe_hears_nothing(revision: str, transport: str
     app = server()
     assert revision == STATELESS
     async with connect(app, transport, revision) as peer:
-        app.changed("tools")
+        app.notify_tools_changed()
         app.notify_resource_updated("x:a")
         await call(peer, "work")
         assert peer.notices == []

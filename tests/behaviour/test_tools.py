@@ -22,6 +22,7 @@ from dovetail import (
     ToolError,
 )
 from driver import DRAFT, STATELESS, connect, connect_again
+from list_capabilities import ONLY_TOOLS
 
 ICON = {"src": "https://example.com/hammer.png", "mimeType": "image/png", "sizes": ["48x48"], "theme": "dark"}
 HINTS = {"title": "Hammer!", "readOnlyHint": False, "destructiveHint": True, "idempotentHint": False}
@@ -103,7 +104,7 @@ async def test_a_server_says_whether_it_has_tools(revision: str, transport: str)
 
 @requirement("tools.empty-list")
 async def test_a_server_may_offer_tools_it_does_not_have_yet(revision: str, transport: str) -> None:
-    async with connect(Server("later", offers=["tools"]), transport, revision) as peer:
+    async with connect(Server("later", capabilities=ONLY_TOOLS), transport, revision) as peer:
         opened = peer.opened or await peer.request("server/discover")
         assert opened["capabilities"]["tools"] == {"listChanged": True}
         assert (await peer.request("tools/list"))["tools"] == []

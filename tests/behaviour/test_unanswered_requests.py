@@ -36,8 +36,8 @@ class User:
 class Asking(ControlledServer):
     """A stage with tools that ask one question each, and how they ended, by the question."""
 
-    def __init__(self, **limits: Any) -> None:
-        super().__init__(limits=ServerLimits(**limits))
+    def __init__(self, auth: Any = None, **limits: Any) -> None:
+        super().__init__(limits=ServerLimits(**limits), auth=auth)
         self.outcomes: dict[str, object] = {}
         self.app.add_tool(self.ask)
         self.app.add_tool(self.ask_in_a_thread)
@@ -85,7 +85,7 @@ async def open_question(peer: Peer, user: User, tool: str, name: str) -> Pending
 @requirement("asking.time-limit")
 @KINDS
 async def test_a_question_without_an_answer_ends_the_call(revision: str, transport: str, tool: str) -> None:
-    stage, user = Asking(state_time=0.1), User()
+    stage, user = Asking(request_state_ttl=0.1), User()
     async with connect(stage.app, transport, revision, capabilities=ASKED, answer={"elicitation/create": user}) as peer:
         result = await (await open_question(peer, user, tool, "q"))
         assert result["isError"]
@@ -98,7 +98,7 @@ async def test_a_question_without_an_answer_ends_the_call(revision: str, transpo
 @requirement("asking.time-limit")
 @KINDS
 async def test_the_time_a_user_takes_does_not_count(revision: str, transport: str, tool: str) -> None:
-    stage, user = Asking(run_time=2), User()
+    stage, user = Asking(call_timeout=2), User()
     async with connect(stage.app, transport, revision, capabilities=ASKED, answer={"elicitation/create": user}) as peer:
         pending = await open_question(peer, user, tool, "q")
         # A call that begins later and does not ask is stopped, so the question is open for longer than `run_time`.
@@ -110,7 +110,7 @@ async def test_the_time_a_user_takes_does_not_count(revision: str, transport: st
 @requirement("asking.abandoned")
 @KINDS
 async def test_a_question_ends_when_its_client_is_gone(revision: str, tool: str) -> None:
-    stage, user = Asking(replay_time=0.1), User()
+    stage, user = Asking(replay_ttl=0.1), User()
     async with connect(stage.app, "http", revision, capabilities=ASKED, answer={"elicitation/create": user}) as peer:
         pending = await open_question(peer, user, tool, "q")
         await pending.disconnect()
@@ -139,7 +139,7 @@ async def test_a_question_stays_open_while_a_client_reads_its_stream(revision: s
 
 @requirement("asking.abandoned")
 async def test_only_the_question_whose_stream_is_not_read_ends(revision: str) -> None:
-    stage, user = Asking(replay_time=0.1), User()
+    stage, user = Asking(replay_ttl=0.1), User()
     answer = {"elicitation/create": user}
     async with connect(stage.app, "http", revision, capabilities=ASKED, answer=answer, listen=False) as peer:
         here, gone = [await open_question(peer, user, "ask", name) for name in ("here", "gone")]
@@ -167,25 +167,25 @@ async def test_an_answer_counts_although_the_connection_was_lost(revision: str) 
 @requirement("asking.abandoned")
 @KINDS
 async def test_a_session_that_only_waits_for_a_client_that_is_gone_expires(revision: str, tool: str) -> None:
-    stage, user = Asking(session_idle=0.1), User()
+    stage, user = Asking(session_idle_timeout=0.1), User()
     answer = {"elicitation/create": user}
     async with connect(stage.app, "http", revision, capabilities=ASKED, answer=answer, listen=False) as peer:
         pending = await open_question(peer, user, tool, "q")
         await pending.disconnect()
         assert await stage.outcome("q") in (ConnectionLost, asyncio.CancelledError, concurrent.futures.CancelledError)
         error = await expect_error(peer.request("ping"))
-        assert error.status == 404
+        assert error.status_code == 404
 
 
 @requirement("asking.places")
 async def test_a_call_that_waits_for_a_user_is_not_at_work(revision: str) -> None:
-    stage, user = Asking(calls=2), User()
+    stage, user = Asking(max_calls=2), User()
     async with connect(stage.app, "http", revision, capabilities=ASKED, answer={"elicitation/create": user}) as peer:
         questions = [await open_question(peer, user, "ask", name) for name in ("q", "r")]
         work = [peer.start("tools/call", call_params("wait", name=name)) for name in ("a", "b")]
         for name in ("a", "b"):
             await stage.wait_until_started(name)
-        assert (await expect_error(peer.request("tools/call", call_params("echo", text="hi")))).status == 503
+        assert (await expect_error(peer.request("tools/call", call_params("echo", text="hi")))).status_code == 503
         for name in ("a", "b"):
             stage.release(name)
             user.answers({"a": "q", "b": "r"}[name])
@@ -197,16 +197,14 @@ async def test_nor_is_it_counted_among_the_calls_of_its_caller(revision: str) ->
     async def authenticate(headers: Any) -> str:
         return headers.get(b"x-user", b"ada").decode()
 
-    stage, user = Asking(max_calls_per_principal=1), User()
-    options, answer = {"authenticate": authenticate}, {"elicitation/create": user}
-    async with connect(
-        stage.app, "http", revision, capabilities=ASKED, answer=answer, options=options, listen=False
-    ) as peer:
+    stage, user = Asking(auth=authenticate, max_calls_per_principal=1), User()
+    answer = {"elicitation/create": user}
+    async with connect(stage.app, "http", revision, capabilities=ASKED, answer=answer, listen=False) as peer:
         pending = await open_question(peer, user, "ask", "q")
         assert text(await peer.request("tools/call", call_params("echo", text="hi"))) == "hi"
         work = peer.start("tools/call", call_params("wait", name="a"))
         await stage.wait_until_started("a")
-        assert (await expect_error(peer.request("tools/call", call_params("echo", text="hi")))).status == 429
+        assert (await expect_error(peer.request("tools/call", call_params("echo", text="hi")))).status_code == 429
         stage.release("a")
         user.answers("q")
         assert [text(await one) for one in (work, pending)] == ["a is done", "Ada"]
@@ -214,7 +212,7 @@ async def test_nor_is_it_counted_among_the_calls_of_its_caller(revision: str) ->
 
 @requirement("asking.places")
 async def test_a_plain_function_that_waits_for_a_user_lends_its_place(revision: str) -> None:
-    stage, user = Asking(threads=1, waiting_time=0.1), User()
+    stage, user = Asking(max_threads=1, thread_queue_timeout=0.1), User()
     stage.remember_loop()
     answer = {"elicitation/create": user}
     async with connect(stage.app, "http", revision, capabilities=ASKED, answer=answer) as peer:
@@ -223,17 +221,17 @@ async def test_a_plain_function_that_waits_for_a_user_lends_its_place(revision: 
         async with connect_again(peer, capabilities=ASKED, answer=answer) as other:
             work = other.start("tools/call", call_params("block", name="a"))
             await stage.wait_until_started("a")
-            assert (await expect_error(other.request("tools/call", call_params("block", name="b")))).status == 503
+            assert (await expect_error(other.request("tools/call", call_params("block", name="b")))).status_code == 503
             stage.release("a")
             assert text(await work) == "a is done"
             kept = await open_question(other, user, "ask_in_a_thread", "q5")
-            assert (await expect_error(other.request("tools/call", call_params("block", name="b")))).status == 503
+            assert (await expect_error(other.request("tools/call", call_params("block", name="b")))).status_code == 503
             for name in (*names, "q5"):
                 user.answers(name)
             assert [text(await one) for one in (*lent, kept)] == ["Ada"] * 5
             # The places are taken back: one function at a time, as before.
             work = other.start("tools/call", call_params("block", name="c"))
             await stage.wait_until_started("c")
-            assert (await expect_error(other.request("tools/call", call_params("block", name="d")))).status == 503
+            assert (await expect_error(other.request("tools/call", call_params("block", name="d")))).status_code == 503
             stage.release("c")
             assert text(await work) == "c is done"

@@ -100,7 +100,7 @@ def create_full_server() -> Server:
 
     @app.tool
     async def change(ctx: Context, uri: str | None = None) -> None:
-        app.changed("tools") if uri is None else app.notify_resource_updated(uri)
+        app.notify_tools_changed() if uri is None else app.notify_resource_updated(uri)
 
     @app.tool
     async def book(ctx: Context) -> str:

@@ -248,14 +248,14 @@ async def test_logging_tool(ctx: Context) -> str:
 @app.tool
 def test_trigger_tool_change() -> str:
     """Announce that the list of tools changed."""
-    app.changed("tools")
+    app.notify_tools_changed()
     return "Tool list change announced."
 
 
 @app.tool
 def test_trigger_prompt_change() -> str:
     """Announce that the list of prompts changed."""
-    app.changed("prompts")
+    app.notify_prompts_changed()
     return "Prompt list change announced."
 
 

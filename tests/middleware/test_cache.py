@@ -57,7 +57,7 @@ async def test_what_is_kept_is_given_to_nobody_who_may_not_have_it(*, shared: bo
 
 async def test_what_became_invisible_is_not_given() -> None:
     seen = [True]
-    app = guarded(ResponseCache(["secret"]), visible=lambda _: seen[0])
+    app = guarded(ResponseCache(["secret"]), visible_to=lambda _: seen[0])
     assert await said(app, bob()) == "secret"
     seen.clear()
     seen.append(False)
@@ -142,7 +142,7 @@ async def test_what_has_changed_is_worked_on_anew() -> None:
         assert await client.read("in+note:1") == "below note:1: 2"
         assert await client.read("note:2") == "x note:2: 1"
         assert await client.call("count") == 1
-        app.changed("tools")
+        app.notify_tools_changed()
         assert await client.call("count") == 2
 
 

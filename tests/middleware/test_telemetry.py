@@ -98,7 +98,7 @@ async def test_one_trace_from_the_client_into_the_tool(revision: str) -> None:
 
 
 async def test_failures_by_their_kind() -> None:
-    theirs, ours = Kept(), Kept(arguments=True)
+    theirs, ours = Kept(), Kept(include_arguments=True)
     async with Client(server(theirs), middleware=[ours.middleware]) as client:
         await client.call_tool("broken", {})
         with pytest.raises(RemoteError):
@@ -184,7 +184,7 @@ async def test_over_http_the_transport_is_told() -> None:
     from dovetail import testing
 
     theirs = Kept()
-    async with testing.connect(server(theirs), transport="http", revision="2025-11-25") as client:
+    async with testing.connect(server(theirs), transport="http", protocol_version="2025-11-25") as client:
         await client.call("work", word="w")
     attributes = theirs.spans["tools/call work"].attributes
     assert attributes["network.protocol.name"] == "http"

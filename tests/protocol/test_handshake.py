@@ -54,7 +54,7 @@ def service(capabilities: ServerCapabilities = EVERYTHING, revisions: tuple[str,
     return SimpleNamespace(
         implementation=ours,
         instructions="Count.",
-        revisions=revisions,
+        protocol_versions=revisions,
         capabilities=lambda: capabilities,
         limits=ServerLimits(max_meta_bytes=1000),
         readable=lambda uri, principal: True,

@@ -23,7 +23,19 @@ from dovetail.errors import ResourceNotFound
 
 TRANSPORT, OPTIONS = sys.argv[1], json.loads(sys.argv[2])
 
-app = Server("target", version="1.0", limits=ServerLimits(**OPTIONS.get("limits", {})), **OPTIONS.get("server", {}))
+
+async def bearer(headers: Mapping[bytes, bytes]) -> str | None:
+    """Believe the name that each caller sends. The tests are about what follows from it."""
+    return headers.get(b"authorization", b"").decode("latin-1").removeprefix("Bearer ") or None
+
+
+app = Server(
+    "target",
+    version="1.0",
+    limits=ServerLimits(**OPTIONS.get("limits", {})),
+    auth=bearer if OPTIONS.get("principals") else None,
+    **OPTIONS.get("server", {}),
+)
 
 events: dict[str, asyncio.Event] = {}
 seen: Counter[str] = Counter()
@@ -191,7 +203,7 @@ async def whoami(ctx: Context) -> str:
 async def change(what: Literal["tools", "resources", "prompts"] = "tools", times: int = 1) -> None:
     """Say that a list is another now."""
     for _ in range(times):
-        app.changed(what)
+        getattr(app, f"notify_{what}_changed")()
 
 
 @app.tool
@@ -279,16 +291,9 @@ def names(value: str) -> list[str]:
     return [one for one in ("ada", "grace") if one.startswith(value)]
 
 
-async def bearer(headers: Mapping[bytes, bytes]) -> str | None:
-    """Whoever names himself is believed: the tests are about what follows from it."""
-    return headers.get(b"authorization", b"").decode("latin-1").removeprefix("Bearer ") or None
-
-
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
     transport = dict(OPTIONS.get("transport", {}))
     if TRANSPORT == "http":
         transport.setdefault("port", 0)
-        if OPTIONS.get("principals"):
-            transport["authenticate"] = bearer
     app.run(TRANSPORT, **transport)

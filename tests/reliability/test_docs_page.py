@@ -16,10 +16,6 @@ from dovetail.protocol import limits
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reliability.md"
 BLOCK = re.compile(r"(<!-- generated: limits -->\n).*?(<!-- end -->)", re.DOTALL)
-COUNTS = {
-    "calls", "max_calls_per_connection", "max_calls_per_principal", "threads", "waiting", "sessions", "max_sessions_per_principal",
-    "max_sessions_per_address", "streams", "listens", "replay_events",
-}  # fmt: skip
 
 
 def comments() -> dict[str, str]:
@@ -34,7 +30,7 @@ def comments() -> dict[str, str]:
 
 
 def spoken(name: str, value: float) -> str:
-    if name in COUNTS:
+    if isinstance(value, int) and not name.endswith("_bytes"):
         return f"{value:,}".replace(",", " ")
     if isinstance(value, int):
         unit, size = ("MiB", limits.MiB) if value % limits.MiB == 0 else ("KiB", limits.KiB)

@@ -164,7 +164,7 @@ async def test_a_function_can_ask_for_scopes_by_its_arguments() -> None:
 
 
 async def test_filtered_results_are_private_and_kept_apart() -> None:
-    server = app(cache=CacheHint(1000, "public"))
+    server = app(cache_hints=CacheHint(1000, "public"))
     ada, bob = await ask(server, ADA, "tools/list"), await ask(server, BOB, "tools/list")
     assert ada["cacheScope"] == bob["cacheScope"] == "private"
     assert ada["ttlMs"] == 1000
@@ -218,7 +218,7 @@ def test_rules_are_checked_where_they_are_written() -> None:
     server = Server("x")
     with pytest.raises(ValueError, match="two words"):
         server.add_tool(lambda: "x", name="one", scopes=["two words"])
-    with pytest.raises(TypeError, match="visible"):
+    with pytest.raises(TypeError, match="visible_to"):
         server.add_tool(lambda: "x", name="two", visible_to=True)
 
 
@@ -383,7 +383,7 @@ async def test_what_is_hidden_is_not_reached_by_a_template() -> None:
 def test_a_restriction_says_whom_and_what() -> None:
     server = tagged()
     for words, wrong in (
-        ("scopes=.*visible=", lambda: server.restrict(tags=["admin"])),
+        ("scopes=.*visible_to=", lambda: server.restrict(tags=["admin"])),
         ("tags=", lambda: server.restrict(visible_to=red)),
         ("two words", lambda: server.restrict(tags=["admin"], scopes=["two words"])),
     ):

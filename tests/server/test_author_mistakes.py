@@ -152,19 +152,20 @@ def plain_middleware(exchange: Any, call_next: Any) -> Any:
         (wrong(timeout=-3), "timeout"),
         (wrong(timeout="3"), "timeout="),
         (lambda app: app.resource(lambda: "x"), "URI"),
-        (lambda app: app.asgi(responses="stream"), "'auto', 'json'.*'sse'"),
-        (lambda app: app.asgi(authenticate=lambda _: "ada"), "authenticate"),
+        (lambda app: app.asgi(response_mode="stream"), "'auto', 'json'.*'sse'"),
+        (lambda _: Server("x", auth=lambda _: "ada"), "auth.*async"),
+        (lambda app: app.asgi(respons_mode="json"), values("respons_mode", "response_mode")),
         (wrong(timout=3), values("timout", "timeout")),
-        (wrong(cache=CacheHint(3)), "middleware.Caching"),
+        (wrong(cache_hint=CacheHint(3)), "middleware.ResponseCache"),
         (lambda app: app.prompt(read_only=True)(named), values("prompt", "read_only")),
         (lambda app: app.resource("x://y", mimetype="a/b")(named), values("mimetype", "mime_type")),
         (lambda app: app.resource("x://{y}", size=3)(lambda y: y), "x://{y}"),
         (lambda app: app.resource("notes")(named), values("notes", "URI")),
         (lambda app: app.resource("/notes/{y}")(lambda y: y), values("/notes/{y}", "URI")),
         (lambda _: tool(timout=3)(named), values("timout", "timeout")),
-        (lambda app: app.complete("nobody", "x")(named), values("nobody")),
-        (lambda app: (app.prompt(asking), app.complete("askin", "city")), values("askin", "asking")),
-        (lambda app: (app.prompt(asking), app.complete("asking", "ciy")), values("ciy", "city")),
+        (lambda app: app.completion("nobody", "x")(named), values("nobody")),
+        (lambda app: (app.prompt(asking), app.completion("askin", "city")), values("askin", "asking")),
+        (lambda app: (app.prompt(asking), app.completion("asking", "ciy")), values("ciy", "city")),
         (lambda app: app.mount("http://far.example/mcp"), values("Server", "Client", "http://far.example/mcp")),
         (lambda app: app.mount(app, "x"), values("x", "x")),
         (lambda app: app.middleware(plain_middleware), "plain_middleware.*async def"),
@@ -172,16 +173,17 @@ def plain_middleware(exchange: Any, call_next: Any) -> Any:
         (lambda _: AnyClient("http://far.example", middleware=[plain_middleware]), "plain_middleware.*async def"),
         (lambda _: Server("x", cache_hints={"tools": CacheHint(3)}), "tools.*tools/list"),
         (lambda app: app.run("unix"), "path"),
+        (lambda app: app.run("tcp"), "port"),
         (lambda app: app.run(port=8000), r'app.run\("http", port=...\)'),
         (lambda app: app.run("http", prot=8000), values("prot", "port")),
         (lambda app: app.run("http", port="8000"), values(0, 65535)),
         (lambda app: app.run("http", port=80000), values(0, 65535)),
         (lambda app: app.run("streamable-http"), values("streamable-http", "http")),
         (lambda app: app.run("http", workers=0), values("workers", 1)),
-        (lambda app: app.run("tcp", host="0.0.0.0"), "anonymous=True"),
-        (lambda _: GUARDED.run("tcp"), "auth=.*HTTP.*anonymous=True"),
-        (lambda _: GUARDED.run("unix", path="/nowhere/s"), "auth=.*HTTP.*anonymous=True"),
-        (lambda _: ServerLimits(call_timeout=-3), "run_time"),
+        (lambda app: app.run("tcp", host="0.0.0.0", port=0), "allow_anonymous=True"),
+        (lambda _: GUARDED.run("tcp", port=0), "auth=.*HTTP.*allow_anonymous=True"),
+        (lambda _: GUARDED.run("unix", path="/nowhere/s"), "auth=.*HTTP.*allow_anonymous=True"),
+        (lambda _: ServerLimits(call_timeout=-3), "call_timeout"),
         (lambda _: Server(5), "name=.*5"),  # pyright: ignore[reportArgumentType]
         (lambda _: Server("x", version=1), "version="),  # pyright: ignore[reportArgumentType]
         (lambda _: Server("x", limits=5), "limits=.*Limits"),  # pyright: ignore[reportArgumentType]
@@ -195,7 +197,7 @@ def plain_middleware(exchange: Any, call_next: Any) -> Any:
         (lambda _: RateLimit("5"), "requests.*'5'"),  # pyright: ignore[reportArgumentType]
         (lambda _: RateLimit(5, per="1"), "per"),  # pyright: ignore[reportArgumentType]
         (lambda _: RateLimit(5, methods="tools/call"), "methods"),
-        (lambda _: ResponseLimit("5"), "size"),  # pyright: ignore[reportArgumentType]
+        (lambda _: ResponseLimit("5"), "max_bytes"),  # pyright: ignore[reportArgumentType]
         (lambda _: Server.from_openapi(DOCUMENT, include=["GET"]), 'include=.*"GET /path"'),
         (lambda _: Server.from_openapi(DOCUMENT, include="(("), r"include=.*\(\("),
         (lambda _: Server.from_openapi(DOCUMENT, tool_names=["a"]), "names="),  # pyright: ignore[reportArgumentType]

@@ -255,7 +255,7 @@ async def test_a_plain_function_waits_for_what_others_await(revision: str) -> No
         raise ElicitationDeclined
 
     heard: list[float] = []
-    async with testing.connect(app_with(run), revision=revision, elicit=answer) as client:
+    async with testing.connect(app_with(run), protocol_version=revision, elicitation_handler=answer) as client:
         told = await client.call_tool("run", progress_handler=lambda step, *_: heard.append(step))
     assert told.content == [TextContent(text="3 seats, not sure")]
     assert set(heard) == {1}

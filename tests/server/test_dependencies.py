@@ -76,7 +76,8 @@ async def test_not_shared_runs_for_each(log: list[str]) -> None:
 
     @app.tool
     def run(
-        one: Annotated[list[int], Depends(fresh, shared=False)], two: Annotated[list[int], Depends(fresh, shared=False)]
+        one: Annotated[list[int], Depends(fresh, use_cache=False)],
+        two: Annotated[list[int], Depends(fresh, use_cache=False)],
     ) -> bool:
         return one is two
 

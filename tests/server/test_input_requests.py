@@ -22,9 +22,17 @@ from dovetail import (
     TextContent,
 )
 from dovetail.errors import InvalidParams, MissingClientCapability
-from dovetail.server.input_requests import InputRequestBase, InputRoundEnded
+from dovetail.server.input_requests import (
+    AnyInputRequest,
+    InputRoundEnded,
+    build_input_request,
+    find_missing_capabilities,
+    read_input_response,
+)
 from dovetail.wire.codec import convert
+from dovetail.wire.input_required import InputRequest
 from dovetail.wire.lifecycle import ClientCapabilities
+from dovetail.wire.roots import Root
 from dovetail.wire.sampling import SamplingMessage, ToolChoice
 from dovetail.wire.tools import Tool
 from mentions import mentions
@@ -73,7 +81,7 @@ def declaring(capabilities: dict[str, Any]) -> ClientCapabilities:
             },
         ),
         (ElicitURL("Go", "https://a"), "elicitation/create", {"mode": "url", "message": "Go", "url": "https://a"}),
-        (ListRoots(), "roots/list", {}),
+        (ListRoots(), "roots/list", None),
         (
             Sample("Hello", max_tokens=9, system_prompt="Be kind", temperature=0.5, stop_sequences=["."]),
             "sampling/createMessage",
@@ -87,18 +95,20 @@ def declaring(capabilities: dict[str, Any]) -> ClientCapabilities:
         ),
     ],
 )
-def test_a_question_as_it_is_sent(question: InputRequestBase[Any], method: str, params: dict[str, Any]) -> None:
-    assert (question.method, question.params()) == (method, params)
+def test_a_question_as_it_is_sent(question: AnyInputRequest, method: str, params: Any) -> None:
+    assert build_input_request(question) == InputRequest(method=method, params=params)
 
 
 def test_what_can_be_put_to_a_model() -> None:
     block, message = TextContent(text="a"), SamplingMessage(role="assistant", content=TextContent(text="b"))
-    assert Sample(block).params()["messages"] == [{"role": "user", "content": {"type": "text", "text": "a"}}]
-    assert Sample(["a", message]).params()["messages"] == [
+    assert build_input_request(Sample(block)).params["messages"] == [
+        {"role": "user", "content": {"type": "text", "text": "a"}}
+    ]
+    assert build_input_request(Sample(["a", message])).params["messages"] == [
         {"role": "user", "content": {"type": "text", "text": "a"}},
         {"role": "assistant", "content": {"type": "text", "text": "b"}},
     ]
-    assert Sample("a").params()["maxTokens"] == 1024
+    assert build_input_request(Sample("a")).params["maxTokens"] == 1024
 
 
 FORM, URL = Elicit("?", Seat), ElicitURL("?", "https://a")
@@ -110,43 +120,44 @@ WITH_TOOLS = Sample("?", tools=[Tool(name="t", input_schema={"type": "object"})]
     ("question", "declared", "missing"),
     [
         (FORM, {}, {"elicitation": {"form": {}}}),
-        (FORM, {"elicitation": {}}, None),
-        (FORM, {"elicitation": {"form": {}}}, None),
+        (FORM, {"elicitation": {}}, {}),
+        (FORM, {"elicitation": {"form": {}}}, {}),
         (FORM, {"elicitation": {"url": {}}}, {"elicitation": {"form": {}}}),
-        (FORM, {"elicitation": {"form": {}, "url": {}}}, None),
+        (FORM, {"elicitation": {"form": {}, "url": {}}}, {}),
         (URL, {}, {"elicitation": {"url": {}}}),
         (URL, {"elicitation": {}}, {"elicitation": {"url": {}}}),
-        (URL, {"elicitation": {"url": {}}}, None),
+        (URL, {"elicitation": {"url": {}}}, {}),
         (PLAIN, {}, {"sampling": {}}),
-        (PLAIN, {"sampling": {}}, None),
+        (PLAIN, {"sampling": {}}, {}),
         (WITH_TOOLS, {}, {"sampling": {"tools": {}}}),
         (WITH_TOOLS, {"sampling": {}}, {"sampling": {"tools": {}}}),
-        (WITH_TOOLS, {"sampling": {"tools": {}}}, None),
+        (WITH_TOOLS, {"sampling": {"tools": {}}}, {}),
         (WITH_CHOICE, {"sampling": {}}, {"sampling": {"tools": {}}}),
-        (WITH_CHOICE, {"sampling": {"tools": {}}}, None),
+        (WITH_CHOICE, {"sampling": {"tools": {}}}, {}),
         (ListRoots(), {}, {"roots": {}}),
-        (ListRoots(), {"roots": {}}, None),
+        (ListRoots(), {"roots": {}}, {}),
     ],
 )
-def test_what_a_client_must_have_declared(question: InputRequestBase[Any], declared: Any, missing: Any) -> None:
-    assert question.missing(declaring(declared)) == missing
+def test_what_a_client_must_have_declared(question: AnyInputRequest, declared: Any, missing: Any) -> None:
+    assert find_missing_capabilities(question, declaring(declared)) == missing
 
 
 def test_what_comes_back_is_read_as_what_was_asked_for() -> None:
-    assert FORM.read(accept({"row": 3})) == Seat(3)
-    assert Elicit("?", int).read(accept({"value": 5})) == 5
-    assert URL.read({"action": "accept"}) is None
-    assert [one.uri for one in ListRoots().read({"roots": [{"uri": "file:///a"}]})] == ["file:///a"]
-    answer = PLAIN.read({"role": "assistant", "model": "m", "content": {"type": "text", "text": "yes"}})
+    assert read_input_response(FORM, accept({"row": 3})) == Seat(3)
+    assert read_input_response(Elicit("?", int), accept({"value": 5})) == 5
+    assert read_input_response(URL, {"action": "accept"}) is None
+    assert read_input_response(ListRoots(), {"roots": [{"uri": "file:///a"}]}) == [Root(uri="file:///a")]
+    sampled = {"role": "assistant", "model": "m", "content": {"type": "text", "text": "yes"}}
+    answer = read_input_response(PLAIN, sampled)
     assert (answer.model, answer.content) == ("m", TextContent(text="yes"))
 
 
 @pytest.mark.parametrize("question", [FORM, URL])
-def test_a_no_is_not_an_answer(question: InputRequestBase[Any]) -> None:
+def test_a_no_is_not_an_answer(question: AnyInputRequest) -> None:
     with pytest.raises(ElicitationDeclined):
-        question.read({"action": "decline"})
+        read_input_response(question, {"action": "decline"})
     with pytest.raises(ElicitationCancelled):
-        question.read({"action": "cancel"})
+        read_input_response(question, {"action": "cancel"})
 
 
 @pytest.mark.parametrize(
@@ -166,9 +177,9 @@ def test_a_no_is_not_an_answer(question: InputRequestBase[Any]) -> None:
         (ListRoots(), None),
     ],
 )
-def test_an_answer_that_does_not_fit_is_the_clients_mistake(question: InputRequestBase[Any], raw: Any) -> None:
+def test_an_answer_that_does_not_fit_is_the_clients_mistake(question: AnyInputRequest, raw: Any) -> None:
     with pytest.raises(InvalidParams, match="Invalid"):
-        question.read(raw)
+        read_input_response(question, raw)
 
 
 # One question, both eras
@@ -390,8 +401,8 @@ async def test_a_state_is_for_the_same_caller_and_server() -> None:
 
 async def test_servers_with_one_secret_take_each_others_states() -> None:
     secrets = ["a secret of many bytes"]
-    state = (await Client(app_with(book, secrets=secrets)).call("run", {"flight": "OS1"}))["requestState"]
-    other = Client(app_with(book, secrets=["a newer secret of bytes", *secrets]))
+    state = (await Client(app_with(book, secret_keys=secrets)).call("run", {"flight": "OS1"}))["requestState"]
+    other = Client(app_with(book, secret_keys=["a newer secret of bytes", *secrets]))
     result = await other.call("run", {"flight": "OS1"}, requestState=state, inputResponses={"q1": accept({"row": 3})})
     assert text(result) == "OS1 row 3"
 

@@ -87,15 +87,15 @@ async def test_what_does_not_wait_runs_in_a_thread(function: Any) -> None:
 
 @pytest.mark.parametrize("function", IN_A_THREAD.values(), ids=IN_A_THREAD)
 async def test_what_is_declared_quick_runs_where_it_is(function: Any) -> None:
-    runner = Runner(function, inline=True)
+    runner = Runner(function, run_in_thread=False)
     assert await runner((1,), {"b": 2}, ThreadPool(ServerLimits()), None) == (threading.get_ident(), 3)
 
 
 @pytest.mark.parametrize("function", [lambda: 1 / 0, functools.partial(lambda x: 1 / x, 0)])
-@pytest.mark.parametrize("inline", [True, False])
-async def test_what_a_function_raises_is_raised(function: Any, inline: bool) -> None:
+@pytest.mark.parametrize("run_in_thread", [True, False])
+async def test_what_a_function_raises_is_raised(function: Any, run_in_thread: bool) -> None:
     with pytest.raises(ZeroDivisionError):
-        await Runner(function, inline=inline)((), {}, ThreadPool(ServerLimits()), None)
+        await Runner(function, run_in_thread=run_in_thread)((), {}, ThreadPool(ServerLimits()), None)
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), "5"])
@@ -120,7 +120,7 @@ def test_a_partial_speaks_for_the_function_in_it_and_not_for_partials() -> None:
 async def test_a_coroutine_function_behind_a_plain_decorator_is_awaited() -> None:
     app = Server("x")
     app.add_tool(wrapped(coroutine), name="plain", max_concurrency=1)
-    app.add_tool(wrapped(wrapped(coroutine)), name="quick", inline=True)
+    app.add_tool(wrapped(wrapped(coroutine)), name="quick", run_in_thread=False)
     for name in ("plain", "quick"):
         result = await Client(app).call(name, {"a": 1, "b": 2})
         assert result["structuredContent"] == [threading.get_ident(), 3]

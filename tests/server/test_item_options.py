@@ -15,6 +15,7 @@ from dovetail.server.item_options import PromptOptions, ResourceOptions, ToolOpt
 from dovetail.server.prompt import Prompt
 from dovetail.server.resource import Resource, ResourceTemplate
 from dovetail.server.tool import Tool
+from list_capabilities import ALL_LISTS
 from mentions import mentions, values
 from server.direct_client import Client, text
 
@@ -28,7 +29,7 @@ def test_options_are_what_the_classes_take() -> None:
         parameters = inspect.signature(kind).parameters.values()
         return {one.name for one in parameters if one.kind is one.KEYWORD_ONLY}
 
-    access = {"scopes", "visible"}  # the server's own: who may use it is not part of what it is
+    access = {"scopes", "visible_to"}  # the server's own: who may use it is not part of what it is
     assert keywords(Tool) == set(ToolOptions.__annotations__) - access
     assert keywords(Prompt) == set(PromptOptions.__annotations__) - access
     assert keywords(Resource) == set(ResourceOptions.__annotations__) - access
@@ -93,7 +94,7 @@ async def test_a_limit_lets_few_in_at_once_and_the_others_wait() -> None:
     gate.set()
     assert [text(one) for one in await asyncio.gather(*calls)] == list("01234")
     assert most == 2
-    with pytest.raises(ValueError, match=values("limit", 1)):
+    with pytest.raises(ValueError, match=values("max_concurrency", 1)):
         app.add_tool(slow, name="none", max_concurrency=0)
 
 
@@ -114,7 +115,7 @@ async def test_a_limit_holds_on_every_loop() -> None:
 
 
 async def test_what_is_disabled_is_neither_listed_nor_found_and_keeps_its_place() -> None:
-    app = Server("x", offers=["tools", "prompts", "resources"])
+    app = Server("x", capabilities=ALL_LISTS)
     heard: list[str] = []
 
     class Ear:
@@ -287,7 +288,7 @@ async def test_what_is_revealed_is_told_and_the_rest_is_masked_and_logged_once(
     (record,) = caplog.records
     assert told[3].rpartition(" ")[2] in record.getMessage()
     assert "ValueError: secret" in record.getMessage()
-    with pytest.raises(TypeError, match="reveal"):
+    with pytest.raises(TypeError, match="expose_errors"):
         app.add_tool(fail, name="other", expose_errors=[LookupError("no class")])  # pyright: ignore[reportArgumentType]
 
 
@@ -321,11 +322,11 @@ def test_hints_that_are_none(annotations: Any, words: str) -> None:
 UNFIT: list[tuple[dict[str, Any], str]] = [
     ({"title": 3}, "title=.*3"),
     ({"timeout": "2"}, "timeout="),
-    ({"limit": 1.5}, r"limit=.*1\.5"),
-    ({"limit": "2"}, "limit=.*'2'"),
-    ({"limit": True}, "limit=.*True"),
+    ({"max_concurrency": 1.5}, r"max_concurrency=.*1\.5"),
+    ({"max_concurrency": "2"}, "max_concurrency=.*'2'"),
+    ({"max_concurrency": True}, "max_concurrency=.*True"),
     ({"enabled": "no"}, "enabled=.*True.*False"),
-    ({"inline": 1}, "inline=.*True.*False"),
+    ({"run_in_thread": 1}, "run_in_thread=.*True.*False"),
     ({"icons": ["x"]}, "icons=.*Icon"),
     ({"icons": "x"}, "icons=.*Icon"),
     ({"meta": [1]}, "meta="),
@@ -344,14 +345,14 @@ def test_options_of_the_wrong_kind_are_named(options: dict[str, Any], words: str
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"cache": 60}, "cache=.*Lifetime"),
-        ({"cache": {"tools/list": 60}}, "cache=.*Lifetime"),
-        ({"offload": True}, "offload=.*Offload"),
-        ({"trace": True}, "trace="),
+        ({"cache_hints": 60}, "cache_hints=.*CacheHint"),
+        ({"cache_hints": {"tools/list": 60}}, "cache_hints=.*CacheHint"),
+        ({"large_results": True}, "large_results=.*LargeResults"),
+        ({"recording": True}, "recording="),
         ({"icons": ["x"]}, "icons="),
         ({"debug": "yes"}, "debug=.*True.*False"),
-        ({"extensions": [1]}, "extensions="),
-        ({"secrets": "s" * 16}, "secrets="),
+        ({"capabilities": {"tools": {}}}, "capabilities=.*ServerCapabilities"),
+        ({"secret_keys": "s" * 16}, "secret_keys="),
     ],
 )
 def test_options_of_servers_of_the_wrong_kind_are_named(options: dict[str, Any], words: str) -> None:
@@ -367,7 +368,7 @@ async def test_options_in_other_forms() -> None:
         raise ValueError("told")
 
     assert "told" in str(await Client(app).call("fail"))
-    with pytest.raises(TypeError, match=r"cache=.*Lifetime"):
+    with pytest.raises(TypeError, match=r"cache_hint=.*CacheHint"):
         app.resource("x://y", cache_hint=60)(lambda: "x")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="timeout"):
         app.add_tool(fail, name="never", timeout=timedelta())

@@ -13,7 +13,10 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def server(**policy: Any) -> Server:
-    app = Server("x", large_results=LargeResults(**{"text": 100, "binary": 100, "preview": 10} | policy))
+    app = Server(
+        "x",
+        large_results=LargeResults(**{"max_text_chars": 100, "max_base64_chars": 100, "preview_chars": 10} | policy),
+    )
 
     @app.tool
     def long(n: int) -> str:
@@ -68,14 +71,14 @@ async def test_pictures_too() -> None:
     assert contents["blob"].startswith("iVBORw0KGgo")
 
 
-@pytest.mark.parametrize("policy", [{"seconds": 0}, {"memory": 250}])
+@pytest.mark.parametrize("policy", [{"ttl": 0}, {"max_stored_chars": 250}])
 async def test_it_is_forgotten_after_a_while_or_for_lack_of_room(policy: dict[str, Any]) -> None:
     client = Client(server(**policy))
     _, first = (await client.call("long", {"n": 200}))["content"]
     _, second = (await client.call("long", {"n": 201}))["content"]
     with pytest.raises(ResourceNotFound):
         await client.request("resources/read", {"uri": first["uri"]})
-    if "memory" in policy:
+    if "max_stored_chars" in policy:
         assert await client.request("resources/read", {"uri": second["uri"]})
 
 

@@ -198,7 +198,7 @@ def test_an_event_loop_that_was_closed_in_the_middle_of_everything() -> None:
     loop.set_exception_handler(lambda *_: None)  # of the tasks that it leaves behind
     loop.run_until_complete(busy())
     loop.close()
-    app.changed("tools")
+    app.notify_tools_changed()
     asyncio.run(use(app))
     asyncio.run(app.stop())
     asyncio.run(use(app))

@@ -288,7 +288,7 @@ def test_a_server_may_tell_at_registration(caplog: pytest.LogCaptureFixture) -> 
         """
         return item
 
-    quiet, telling = Server("quiet"), Server("telling", lint=True)
+    quiet, telling = Server("quiet"), Server("telling", debug=True)
     for app in (quiet, telling):
         app.add_tool(documented)
     quiet.add_tool(order)

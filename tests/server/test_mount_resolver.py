@@ -60,7 +60,7 @@ async def test_a_name_two_mounts_have_is_that_of_the_one_the_caller_is_listed() 
         assert (await listed(app, scopes))["x"] == f"of {await said(app, 'x', scopes)}"
 
 
-@pytest.mark.parametrize("options", [{"scopes": ["admin"]}, {"visible": lambda _: False}])
+@pytest.mark.parametrize("options", [{"scopes": ["admin"]}, {"visible_to": lambda _: False}])
 async def test_what_a_caller_is_not_listed_gives_way(options: Any) -> None:
     app = having("x", name="outer", **options)
     app.mount(having("x", name="A", **options))

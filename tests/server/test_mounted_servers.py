@@ -20,6 +20,7 @@ from dovetail import (
     Transform,
 )
 from dovetail import ResourceContents as Contents
+from list_capabilities import ONLY_TOOLS
 from mentions import mentions, values
 
 
@@ -133,7 +134,7 @@ async def test_what_comes_later_shows(revision: str) -> None:
         child.notify_resource_updated("note:1")
         change = await anext(feed)
         assert (change.kind, change.uri) == ("resource", "in+note:1")
-        app.mount(Server("second", offers=["tools"]), "second")
+        app.mount(Server("second", capabilities=ONLY_TOOLS), "second")
         assert (await anext(feed)).kind in ("tools", "resources", "prompts")
         unmount()
         with pytest.raises(RemoteError):
@@ -245,7 +246,7 @@ async def test_a_question_is_sealed_with_the_outer_servers_secrets() -> None:
         Client(worker(), elicitation_handler=lambda _: {}) as other,
     ):
         pending: Any = await one.call_tool("in_ask", allow_input_required=True)
-        (key,) = pending.questions
+        (key,) = pending.input_requests
         result = await other.resume(pending, {key: {"action": "accept", "content": {"value": "that"}}})
         assert "that" in str(result.content)
 

@@ -224,7 +224,7 @@ async def test_replies() -> None:
     with pytest.raises(ToolError, match=r"404.*no such item"):
         await reply(404, {"detail": "no such item"})
     with pytest.raises(ToolError, match="10"):
-        await reply(200, b"x" * 11, "text/plain", max_reply=10)
+        await reply(200, b"x" * 11, "text/plain", max_response_bytes=10)
     with pytest.raises(ToolError, match="JSON"):
         await reply(200, b"<html>")
 
@@ -327,7 +327,7 @@ async def test_choosing_and_naming() -> None:
     assert found["get_a"].annotations.read_only_hint is True
     assert list(await tools(include="^GET")) == ["get_a", "remove_b_2"]
     assert list(await tools(include=lambda operation: operation.path == "/a")) == ["get_a", "post_a"]
-    assert "look" in await tools(names={"get_a": "look"})
+    assert "look" in await tools(tool_names={"get_a": "look"})
 
 
 def test_documents_that_are_none() -> None:
@@ -415,9 +415,9 @@ async def test_a_fastapi_application_of_this_process() -> None:
 async def test_names_that_do_not_fit_are_refused() -> None:
     document = spec({"/a": {"get": {"operationId": "alpha"}, "post": {"operationId": "beta"}}})
     for names, words in (
-        ({"alfa": "a"}, values("names", "alfa", "alpha")),
-        ({"alpha": "beta"}, values("names", "alpha", "beta", "beta")),
-        ({"alpha": "x", "beta": "x"}, values("names", "x")),
+        ({"alfa": "a"}, values("tool_names", "alfa", "alpha")),
+        ({"alpha": "beta"}, values("tool_names", "alpha", "beta", "beta")),
+        ({"alpha": "x", "beta": "x"}, values("tool_names", "x")),
     ):
         with pytest.raises(ValueError, match=words):
             Server.from_openapi(document, client=Web(), tool_names=names)

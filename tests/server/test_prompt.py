@@ -19,7 +19,7 @@ def packing(city: str, days: int = 3, style: Literal["light", "full"] = "light")
 def test_arguments_are_the_parameters() -> None:
     declared = Prompt(packing).declaration
     assert (declared.name, declared.description) == ("packing", "A packing list.")
-    assert (Prompt(packing).runner.inline, Prompt(packing).runner.timeout) == (False, None)
+    assert (Prompt(packing).runner.run_in_thread, Prompt(packing).runner.timeout) == (True, None)
     assert declared.arguments == [
         PromptArgument(name="city", required=True),
         PromptArgument(name="days"),
@@ -56,12 +56,19 @@ def test_what_is_no_text_says_how_to_write_it() -> None:
 
 def test_options_come_first() -> None:
     prompt = Prompt(
-        packing, name="p", title="P", description="", icons=[Icon(src="a:b")], meta={"x": 1}, timeout=2.0, inline=True
+        packing,
+        name="p",
+        title="P",
+        description="",
+        icons=[Icon(src="a:b")],
+        meta={"x": 1},
+        timeout=2.0,
+        run_in_thread=False,
     )
     declared = prompt.declaration
     assert (declared.name, declared.title, declared.description) == ("p", "P", "")
     assert (declared.icons, declared.meta) == ([Icon(src="a:b")], {"x": 1})
-    assert (prompt.runner.timeout, prompt.runner.inline) == (2.0, True)
+    assert (prompt.runner.timeout, prompt.runner.run_in_thread) == (2.0, False)
 
 
 def test_a_prompt_without_arguments_lists_none() -> None:

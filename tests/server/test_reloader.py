@@ -84,7 +84,7 @@ def note() -> str:
 
 @app.tool
 async def touch(ctx: Context) -> str:
-    app.updated("note://a")
+    app.notify_resource_updated("note://a")
     await ctx.debug("touched")
     return "{version}"
 """
@@ -152,7 +152,7 @@ async def test_over_http_nobody_is_turned_away(tmp_path: Path) -> None:
 
 
 def test_where_there_is_no_program_to_start_again() -> None:
-    code = "from dovetail import Server\nServer('x').run('tcp', reload=True)"
+    code = "from dovetail import Server\nServer('x').run('tcp', port=0, reload=True)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert ran.returncode != 0
     assert "reload" in ran.stderr.splitlines()[-1]

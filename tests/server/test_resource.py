@@ -34,7 +34,7 @@ def test_a_resource_declares_what_its_function_says() -> None:
     assert (declared.uri, declared.name, declared.description) == ("a:b", "read", "What there is.")
     assert (declared.mime_type, declared.size, declared.title) == (None, None, None)
     for one in (Resource(read, "a:b"), ResourceTemplate(lambda x: x, "a:{x}")):
-        assert (one.runner.inline, one.runner.timeout, one.cache_hint) == (False, None, None)
+        assert (one.runner.run_in_thread, one.runner.timeout, one.cache_hint) == (True, None, None)
 
 
 def test_a_function_without_a_name_leaves_it_to_the_uri() -> None:
@@ -44,11 +44,13 @@ def test_a_function_without_a_name_leaves_it_to_the_uri() -> None:
 
 
 def test_options_come_first() -> None:
-    resource = Resource(read, "a:b", size=5, cache=CacheHint(1), timeout=2.0, inline=True, **OPTIONS)
-    template = ResourceTemplate(lambda x: x, "a:{x}", cache=CacheHint(1), timeout=2.0, inline=True, **OPTIONS)
+    resource = Resource(read, "a:b", size=5, cache_hint=CacheHint(1), timeout=2.0, run_in_thread=False, **OPTIONS)
+    template = ResourceTemplate(
+        lambda x: x, "a:{x}", cache_hint=CacheHint(1), timeout=2.0, run_in_thread=False, **OPTIONS
+    )
     for one in (resource, template):
         assert {name: getattr(one.declaration, name) for name in OPTIONS} == OPTIONS
-        assert (one.cache_hint, one.runner.timeout, one.runner.inline) == (CacheHint(1), 2.0, True)
+        assert (one.cache_hint, one.runner.timeout, one.runner.run_in_thread) == (CacheHint(1), 2.0, False)
     assert resource.declaration.size == 5
     assert template.declaration.uri_template == "a:{x}"
 

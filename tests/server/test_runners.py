@@ -53,17 +53,17 @@ async def forever() -> str:
     await asyncio.Event().wait()
     return "never"
 
-@app.tool(inline=True)
+@app.tool(run_in_thread=False)
 def block() -> str:
     print("blocking", file=sys.stderr, flush=True)
     time.sleep(60)
     return "never"
 
-@app.tool(inline=True)
+@app.tool(run_in_thread=False)
 def pid() -> int:
     return os.getpid()
 
-@app.tool(inline=True)
+@app.tool(run_in_thread=False)
 def crash() -> None:
     os._exit(9)
 
@@ -278,7 +278,7 @@ def test_several_workers_do_not_keep_results_back(mounted: bool) -> None:
     if mounted:
         app = Server("outer")
         app.mount(keeping)
-    with pytest.raises(ValueError, match="offload"):
+    with pytest.raises(ValueError, match="large_results"):
         app.run("http", port=0, workers=2, sessions=False)
 
 
@@ -375,11 +375,11 @@ async def test_what_cannot_start_is_told_to_whoever_serves_it(capsys: pytest.Cap
 
 
 async def test_running_in_a_running_loop_says_what_to_write(capsys: pytest.CaptureFixture[str]) -> None:
-    for transport in ("stdio", "http", "tcp"):
+    for transport in ("stdio", "http"):
         with pytest.raises(RuntimeError, match=f'await app.serve\\("{transport}"'):
             Server("x").run(transport)
     assert capsys.readouterr().err == ""
-    with pytest.raises(TypeError, match=values("http", "workers")):
+    with pytest.raises(TypeError, match=values("serve", "workers")):
         await Server("x").serve("http", workers=2)
     with pytest.raises(ValueError, match="transport"):
         await Server("x").serve("sse")
@@ -455,7 +455,7 @@ def test_sessions_cannot_be_shared_by_workers() -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.20", "example.com"])
 def test_the_world_is_not_served_by_accident(host: str) -> None:
-    with pytest.raises(ValueError, match="anonymous=True"):
+    with pytest.raises(ValueError, match="allow_anonymous=True"):
         Server("any").run("http", host=host)
 
 

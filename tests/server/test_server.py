@@ -23,8 +23,10 @@ from dovetail.errors import (
 )
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.limits import CallerBusy
+from dovetail.types import ServerCapabilities
 from dovetail.wire.input_required import InputRequiredResult
 from dovetail.wire.prompts import GetPromptResult
+from list_capabilities import ALL_LISTS, ONLY_RESOURCES, ONLY_TOOLS
 from mentions import mentions, values
 from server.direct_client import LATEST_HANDSHAKE, NEWEST, TIMEOUT_S, Client, error_text, text
 
@@ -136,11 +138,10 @@ def test_what_is_removed_may_come_again() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"revisions": []},
-        {"revisions": ["2099-01-01"]},
-        {"offers": ["toys"]},
-        {"extensions": {"no/good/key": {}}},
-        {"secrets": ["short"]},
+        {"protocol_versions": []},
+        {"protocol_versions": ["2099-01-01"]},
+        {"capabilities": ServerCapabilities(extensions={"no/good/key": {}})},
+        {"secret_keys": ["short"]},
         {"page_size": 0},
     ],
 )
@@ -155,11 +156,6 @@ def test_keys_of_meta_have_a_form(add: str) -> None:
         getattr(Server("any"), add)(lambda: 1, name="n", meta={"-bad": 1})
 
 
-def test_only_lists_change() -> None:
-    with pytest.raises(ValueError, match="tools, resources, prompts"):
-        Server("any").changed("weather")
-
-
 def test_revisions_are_kept_in_order() -> None:
     assert Server("any", protocol_versions=[NEWEST, "2024-11-05"]).protocol_versions == ("2024-11-05", NEWEST)
 
@@ -168,7 +164,7 @@ def test_revisions_are_kept_in_order() -> None:
 
 
 def test_capabilities_follow_what_is_registered() -> None:
-    app = Server("any", experimental={"x": {}}, extensions={"com.example/x": {}})
+    app = Server("any", capabilities=ServerCapabilities(experimental={"x": {}}, extensions={"com.example/x": {}}))
     assert app.capabilities().tools is None
     assert app.capabilities().prompts is None
     assert app.capabilities().resources is None
@@ -204,7 +200,9 @@ def test_choices_are_completions_for_free() -> None:
 async def test_what_is_always_offered_may_be_empty(name: str) -> None:
     for method in [f"{name}/list"] if name != "resources" else ["resources/list", "resources/templates/list"]:
         (items,) = (
-            value for value in (await Client(Server("any", offers=[name])).request(method)).values() if value == []
+            value
+            for value in (await Client(Server("any", capabilities=ALL_LISTS)).request(method)).values()
+            if value == []
         )
         assert items == []
         with pytest.raises(MethodNotFound):
@@ -221,7 +219,7 @@ async def test_resources_of_one_kind_are_enough_to_list_both(uri: str) -> None:
 
 
 async def test_discovery_tells_it_all() -> None:
-    app = Server("any", instructions="Ask.", offers=["tools"], protocol_versions=["2024-11-05", NEWEST, "draft"])
+    app = Server("any", instructions="Ask.", capabilities=ONLY_TOOLS, protocol_versions=["2024-11-05", NEWEST, "draft"])
     found = await Client(app).request("server/discover")
     assert found["supportedVersions"] == [NEWEST, "2024-11-05"]
     assert found["instructions"] == "Ask."
@@ -245,7 +243,7 @@ async def test_lists_come_in_pages(revision: str) -> None:
 
 
 async def test_a_list_is_told_as_it_is_now() -> None:
-    app = Server("any", offers=["tools"])
+    app = Server("any", capabilities=ONLY_TOOLS)
     client = Client(app)
     for expected in (["a"], ["a", "b"]):
         app.add_tool(lambda: 1, name=expected[-1])
@@ -366,7 +364,7 @@ async def test_whatever_a_tool_raises_is_masked_and_logged(
         raise fault()
 
     app = Server("faulty")
-    app.add_tool(waiting if kind == "async" else plain, name="run", inline=kind == "inline")
+    app.add_tool(waiting if kind == "async" else plain, name="run", run_in_thread=kind != "inline")
     said = error_text(await Client(app).call("run"))
     assert mentions(said, "run", "faulty")
     assert "secret" not in said
@@ -564,7 +562,7 @@ async def test_a_short_limit_leaves_no_timer_behind(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(loop, "call_at", remember)
     app = Server("quick")
-    app.add_tool(lambda: "done", name="quick", inline=True, timeout=1.5)
+    app.add_tool(lambda: "done", name="quick", run_in_thread=False, timeout=1.5)
     assert text(await Client(app).call("quick")) == "done"
     assert [one.cancelled() for one in timers] == [True]
 
@@ -821,7 +819,8 @@ async def test_a_listener_hears_what_it_asked_for_until_the_server_stops() -> No
     app.add_resource(lambda: "x", "a:b")
     client = Client(app)
     task = await listening(client, toolsListChanged=True, resourceSubscriptions=["a:b"])
-    app.changed("tools", "prompts")
+    app.notify_tools_changed()
+    app.notify_prompts_changed()
     app.notify_resource_updated("a:c")
     app.notify_resource_updated("a:b")
     await settled()
@@ -867,14 +866,14 @@ async def test_where_nothing_is_offered_nothing_is_listened_to() -> None:
 
 
 async def test_a_uri_listened_to_has_a_limit() -> None:
-    app = Server("any", offers=["resources"], limits=ServerLimits(max_uri_bytes=10))
+    app = Server("any", capabilities=ONLY_RESOURCES, limits=ServerLimits(max_uri_bytes=10))
     filter = {"resourceSubscriptions": ["a:" + "x" * 9]}
     with pytest.raises(InvalidParams, match="10"):
         await Client(app).request("subscriptions/listen", {"notifications": filter})
 
 
 async def test_listeners_are_no_calls_but_have_a_limit_of_their_own() -> None:
-    app = Server("any", offers=["tools"], limits=ServerLimits(max_calls=1, max_subscriptions_per_principal=1))
+    app = Server("any", capabilities=ONLY_TOOLS, limits=ServerLimits(max_calls=1, max_subscriptions_per_principal=1))
     client = Client(app, origin="alice")
     task = await listening(client, toolsListChanged=True)
     assert await client.request("tools/list")

@@ -108,7 +108,7 @@ async def test_what_would_break_the_loop_comes_back_wrapped(kind: type[BaseExcep
 
 
 async def test_no_more_threads_than_allowed_and_all_work_is_done(gate: Gate) -> None:
-    small = crew(threads=3, waiting=50, waiting_time=PATIENCE)
+    small = crew(max_threads=3, max_thread_queue=50, thread_queue_timeout=PATIENCE)
     async with asyncio.TaskGroup() as group:
         calls = [group.create_task(run(small, gate, number)) for number in range(20)]
         await gate.holds(3)
@@ -118,7 +118,7 @@ async def test_no_more_threads_than_allowed_and_all_work_is_done(gate: Gate) -> 
 
 
 async def test_a_thread_is_used_again(gate: Gate) -> None:
-    small, seen = crew(threads=8), set()
+    small, seen = crew(max_threads=8), set()
     for _ in range(20):
         seen.add(await run(small, threading.get_ident))
         await until(lambda: not small.busy)
@@ -127,7 +127,7 @@ async def test_a_thread_is_used_again(gate: Gate) -> None:
 
 async def test_idle_threads_go_home(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> None:
     monkeypatch.setattr(thread_pool, "_IDLE_TIMEOUT_S", 0.01)  # private: nobody should wait for the real time
-    others, small = set(threading.enumerate()), crew(threads=4)
+    others, small = set(threading.enumerate()), crew(max_threads=4)
     async with asyncio.TaskGroup() as group:
         for _ in range(4):
             group.create_task(run(small, gate))
@@ -139,7 +139,7 @@ async def test_idle_threads_go_home(monkeypatch: pytest.MonkeyPatch, gate: Gate)
 
 
 async def test_the_line_has_an_end(gate: Gate) -> None:
-    small = crew(threads=1, waiting=2, waiting_time=PATIENCE)
+    small = crew(max_threads=1, max_thread_queue=2, thread_queue_timeout=PATIENCE)
     async with asyncio.TaskGroup() as group:
         calls = [group.create_task(run(small, gate, 0))]
         await gate.holds(1)
@@ -152,7 +152,7 @@ async def test_the_line_has_an_end(gate: Gate) -> None:
 
 
 async def test_who_waits_too_long_is_told_and_never_runs(gate: Gate) -> None:
-    small, ran = crew(threads=1, waiting_time=0.02), []
+    small, ran = crew(max_threads=1, thread_queue_timeout=0.02), []
     async with asyncio.TaskGroup() as group:
         group.create_task(run(small, gate))
         await gate.holds(1)
@@ -165,7 +165,7 @@ async def test_who_waits_too_long_is_told_and_never_runs(gate: Gate) -> None:
 
 
 async def test_one_who_runs_is_not_told_that_the_wait_was_long(gate: Gate) -> None:
-    small = crew(threads=1, waiting_time=0.01)
+    small = crew(max_threads=1, thread_queue_timeout=0.01)
     call = asyncio.create_task(run(small, gate, "done"))
     await gate.holds(1)
     other = asyncio.create_task(run(small, gate))
@@ -176,7 +176,7 @@ async def test_one_who_runs_is_not_told_that_the_wait_was_long(gate: Gate) -> No
 
 
 async def test_half_of_the_crew_is_for_others(gate: Gate) -> None:
-    small = crew(threads=4, waiting_time=PATIENCE)
+    small = crew(max_threads=4, thread_queue_timeout=PATIENCE)
     async with asyncio.TaskGroup() as group:
         for _ in range(2):
             group.create_task(run(small, gate, origin="greedy"))
@@ -193,13 +193,13 @@ async def test_half_of_the_crew_is_for_others(gate: Gate) -> None:
 
 
 async def test_a_crew_of_one_serves_everyone_in_turn(gate: Gate) -> None:
-    small = crew(threads=1)
+    small = crew(max_threads=1)
     gate.open.set()
     assert [await run(small, gate, number, origin="one") for number in range(3)] == [0, 1, 2]
 
 
 async def test_what_was_given_up_before_it_began_does_not_begin(gate: Gate) -> None:
-    small, ran = crew(threads=1, waiting_time=PATIENCE), []
+    small, ran = crew(max_threads=1, thread_queue_timeout=PATIENCE), []
     async with asyncio.TaskGroup() as group:
         group.create_task(run(small, gate))
         await gate.holds(1)
@@ -214,7 +214,7 @@ async def test_what_was_given_up_before_it_began_does_not_begin(gate: Gate) -> N
 
 
 async def test_what_is_given_up_while_it_runs_ends_unheard(gate: Gate) -> None:
-    small = crew(threads=1)
+    small = crew(max_threads=1)
     unwanted = asyncio.create_task(run(small, gate))
     await gate.holds(1)
     unwanted.cancel()
@@ -225,7 +225,7 @@ async def test_what_is_given_up_while_it_runs_ends_unheard(gate: Gate) -> None:
 
 
 def test_a_thread_survives_the_loop_it_worked_for() -> None:
-    small, gate = crew(threads=1), Gate()
+    small, gate = crew(max_threads=1), Gate()
 
     async def leave_something_running() -> None:
         asyncio.create_task(run(small, gate))  # noqa: RUF006
@@ -237,7 +237,7 @@ def test_a_thread_survives_the_loop_it_worked_for() -> None:
 
 
 def test_a_blocked_thread_does_not_hold_the_process_up() -> None:
-    small, gate = crew(threads=1), Gate()
+    small, gate = crew(max_threads=1), Gate()
 
     async def leave() -> None:
         with pytest.raises(TimeoutError):

@@ -61,12 +61,12 @@ def test_options_come_first() -> None:
         annotations=hints,
         meta={"com.example/x": 1},
         timeout=3.0,
-        inline=True,
+        run_in_thread=False,
     )
     declared = tool.declaration
     assert (tool.name, declared.title, declared.description) == ("sum", "Sum", "")
     assert (declared.icons, declared.annotations, declared.meta) == ([Icon(src="a:b")], hints, {"com.example/x": 1})
-    assert (tool.runner.timeout, tool.runner.inline) == (3.0, True)
+    assert (tool.runner.timeout, tool.runner.run_in_thread) == (3.0, False)
 
 
 def test_a_context_is_no_argument() -> None:

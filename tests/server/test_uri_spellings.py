@@ -75,7 +75,7 @@ def mounted(far: bool, **options: Any) -> Server:
     "make",
     [
         lambda: notes(scopes=["admin"]),
-        lambda: notes(visible=is_admin),
+        lambda: notes(visible_to=is_admin),
         lambda: restricted("notes://private"),
         lambda: restricted("NOTES://privat%65"),
         lambda: restricted("NOTES://privat%65", name="private"),

@@ -47,10 +47,10 @@ async def run_pending_callbacks(turns: int = 10) -> None:
 class FakeService:
     """A service. Each exchange is worked on by the function the test gave."""
 
-    def __init__(self, work: Work = echo, *, revisions: tuple[str, ...] = REVISIONS, **limits: Any) -> None:
+    def __init__(self, work: Work = echo, *, protocol_versions: tuple[str, ...] = REVISIONS, **limits: Any) -> None:
         self.implementation = Implementation(name="stand", version="1")
         self.instructions = None
-        self.revisions = revisions
+        self.protocol_versions = protocol_versions
         self.limits = ServerLimits(**limits)
         self.tap = None
         self.work = work

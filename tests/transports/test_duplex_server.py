@@ -127,10 +127,10 @@ async def test_a_failed_handshake_may_be_tried_again() -> None:
 
 
 async def test_a_server_of_one_era_does_not_speak_the_other() -> None:
-    line = Line(FakeService(revisions=(LATEST_HANDSHAKE,)))
+    line = Line(FakeService(protocol_versions=(LATEST_HANDSHAKE,)))
     line.send(stateless_request())
     assert (await line.answer())["error"]["code"] == -32600
-    line = Line(FakeService(revisions=(NEWEST,)))
+    line = Line(FakeService(protocol_versions=(NEWEST,)))
     line.send(initialize())
     assert (await line.answer())["error"]["code"] == -32022
 
@@ -242,7 +242,7 @@ async def test_methods_of_the_other_era_do_not_exist() -> None:
 
 async def test_a_large_meta_is_refused_also_in_a_batch() -> None:
     large = {"x": "y" * 200}
-    line = Line(FakeService(meta=100)).open(BATCHING)
+    line = Line(FakeService(max_meta_bytes=100)).open(BATCHING)
     line.send(request(id=1, _meta=large), stateless_request(id=2) | {"params": {"name": "echo", "_meta": META | large}})
     for answer in await line.answers(2):
         assert answer["error"]["code"] == -32602

@@ -175,9 +175,9 @@ async def test_a_result_that_cannot_be_sent_is_an_error() -> None:
 
 async def test_a_large_meta_is_refused() -> None:
     message = request(id=5, name="echo", _meta=META | {"x": "y" * 200})
-    answer = await post(endpoint(FakeService(meta=100)), message)
+    answer = await post(endpoint(FakeService(max_meta_bytes=100)), message)
     assert (answer.status, answer.last["error"]["code"]) == (400, -32602)
-    assert (await post(endpoint(FakeService(meta=200)), stateless_request(text="y" * 300))).status == 200
+    assert (await post(endpoint(FakeService(max_meta_bytes=200)), stateless_request(text="y" * 300))).status == 200
 
 
 async def test_an_exchange_knows_how_large_its_message_was() -> None:
@@ -375,7 +375,9 @@ async def test_a_body_at_and_over_the_limit(pieces: int) -> None:
         size = -(-len(raw) // pieces)
         cut = [raw[start : start + size] for start in range(0, len(raw), size)]
         return (
-            await AsgiRequest(endpoint(FakeService(body=limit)), body=cut, headers=mirror_headers(message)).wait_done()
+            await AsgiRequest(
+                endpoint(FakeService(max_body_bytes=limit)), body=cut, headers=mirror_headers(message)
+            ).wait_done()
         ).status
 
     assert await status(len(raw)) == 200
@@ -389,13 +391,13 @@ async def test_a_length_that_is_too_large_or_none_is_refused_unread(length: str)
         (b"content-type", b"application/json"),
         (b"content-length", length.encode("latin-1", "replace")),
     ]
-    answer = AsgiRequest(endpoint(FakeService(body=100)), body=[b"{", b"}"], headers=headers)
+    answer = AsgiRequest(endpoint(FakeService(max_body_bytes=100)), body=[b"{", b"}"], headers=headers)
     assert (await answer.wait_done()).status == 413
     assert len(answer.coming) == 2
 
 
 async def test_a_body_that_takes_too_long() -> None:
-    app = endpoint(FakeService(body_time=0.01))
+    app = endpoint(FakeService(body_timeout=0.01))
     slow = AsgiRequest(app, body=[b"{", b"}"])
     slow.coming.pop()
     assert (await slow.wait_done()).status == 408
@@ -524,13 +526,13 @@ async def test_both_eras_on_one_path() -> None:
 
 
 async def test_a_server_without_the_modern_era() -> None:
-    app = endpoint(FakeService(revisions=(LATEST_HANDSHAKE,)))
+    app = endpoint(FakeService(protocol_versions=(LATEST_HANDSHAKE,)))
     assert (await post(app, stateless_request())).status == 400
     assert (await post(app, initialize())).status == 200
 
 
 async def test_a_server_without_the_handshake_era() -> None:
-    app = endpoint(FakeService(revisions=(NEWEST,)))
+    app = endpoint(FakeService(protocol_versions=(NEWEST,)))
     assert text(await post(app, stateless_request(text="x"))) == "x"
     refused = await post(app, initialize())
     assert (refused.status, refused.last["error"]["code"]) == (400, -32022)

@@ -144,7 +144,7 @@ def stream(**limits: Any) -> EventStream:
 
 
 def test_an_event_larger_than_the_window_is_kept_alone() -> None:
-    one = stream(replay_bytes=10)
+    one = stream(max_replay_bytes=10)
     one.append(b"small")
     large = one.append(b"x" * 1000)
     assert one.read_after(1) == [(2, large)]

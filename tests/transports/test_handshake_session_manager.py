@@ -241,7 +241,7 @@ async def test_requests_of_a_session_have_a_limit() -> None:
 
 @pytest.mark.parametrize("batch", [True, False])
 async def test_a_large_meta_is_refused(batch: bool) -> None:
-    app = endpoint(FakeService(meta=100))
+    app = endpoint(FakeService(max_meta_bytes=100))
     message = request(id=5, _meta={"x": "y" * 200})
     answer = await post(app, [message] if batch else message, await open_session(app, BATCHING))
     (error,) = answer.last if batch else [answer.last]
@@ -361,7 +361,7 @@ async def test_events_of_another_session_are_not_found() -> None:
 
 
 async def test_events_that_fell_out_of_the_window_are_an_error_and_not_nothing() -> None:
-    app = endpoint(FakeService(talking, replay_events=1))
+    app = endpoint(FakeService(talking, max_replay_events=1))
     session = await open_session(app)
     ids = [event.id for event in (await post(app, request(), session)).events]
     assert (await get(app, session, ids[0]).wait_done()).status == 400
@@ -400,7 +400,7 @@ async def test_a_second_reader_takes_over_and_the_first_is_let_go_at_once() -> N
         await exchange.notify("notifications/message", {"n": 1})
         return await held(exchange)
 
-    app = endpoint(FakeService(work, keep_alive=1000.0))
+    app = endpoint(FakeService(work, keep_alive_interval=1000.0))
     session = await open_session(app)
     going = start_post(app, request(text="a"), session)
     await wait_until(lambda: held.started)
@@ -564,7 +564,7 @@ async def test_a_stream_needs_a_client_that_takes_one() -> None:
 
 
 async def test_a_quiet_stream_shows_signs_of_life() -> None:
-    app = endpoint(FakeService(keep_alive=0.005))
+    app = endpoint(FakeService(keep_alive_interval=0.005))
     session = await open_session(app)
     stream = get(app, session)
     await wait_until(lambda: stream.body.count(b"\n:") >= 2)
@@ -573,7 +573,7 @@ async def test_a_quiet_stream_shows_signs_of_life() -> None:
 
 
 async def test_a_reader_too_slow_for_the_window_is_let_go() -> None:
-    stand = FakeService(replay_events=2)
+    stand = FakeService(max_replay_events=2)
     app = endpoint(stand)
     session = await open_session(app)
     stream = get(app, session)
@@ -703,7 +703,7 @@ async def test_a_session_that_is_never_finished_opening_goes() -> None:
 
 
 async def test_a_session_nobody_uses_goes() -> None:
-    app = endpoint(FakeService(session_idle=0.01))
+    app = endpoint(FakeService(session_idle_timeout=0.01))
     await gone(app, await open_session(app))
 
 
@@ -718,7 +718,7 @@ async def test_a_session_that_is_over_is_not_served_even_before_it_is_swept_away
 
 async def test_a_session_goes_when_its_time_is_over() -> None:
     held = PausedWork()
-    app = endpoint(FakeService(held, session_lifetime=0.05, replay_time=QUICK_SWEEP))
+    app = endpoint(FakeService(held, session_lifetime=0.05, replay_ttl=QUICK_SWEEP))
     session = await open_session(app)
     stream, going = get(app, session), start_post(app, request(text="a"), session)
     await wait_until(lambda: held.started)
@@ -733,7 +733,7 @@ async def test_a_session_goes_when_its_time_is_over() -> None:
 
 async def test_a_session_at_work_is_in_use() -> None:
     held = PausedWork()
-    app = endpoint(FakeService(held, session_idle=0.02, replay_time=QUICK_SWEEP))
+    app = endpoint(FakeService(held, session_idle_timeout=0.02, replay_ttl=QUICK_SWEEP))
     session = await open_session(app)
     going, listening = start_post(app, request(text="a"), session), await open_session(app)
     stream = get(app, listening)
@@ -748,7 +748,7 @@ async def test_a_session_at_work_is_in_use() -> None:
 
 
 async def test_events_are_forgotten_after_a_while() -> None:
-    app = endpoint(FakeService(talking, replay_time=0.01))
+    app = endpoint(FakeService(talking, replay_ttl=0.01))
     session = await open_session(app)
     last = (await post(app, request(), session)).events[0].id
     await wait_until(lambda: app.stats().replay_bytes == 0)
@@ -757,7 +757,7 @@ async def test_events_are_forgotten_after_a_while() -> None:
 
 async def test_the_sweeper_rests_where_there_are_no_sessions() -> None:
     """Its timer would keep the endpoint and the server alive."""
-    stand = FakeService(replay_time=QUICK_SWEEP)
+    stand = FakeService(replay_ttl=QUICK_SWEEP)
     app = endpoint(stand)
     session = await open_session(app)
     await AsgiRequest(app, "DELETE", headers=session).wait_done()
@@ -794,7 +794,7 @@ async def test_an_address_has_a_share_of_the_sessions() -> None:
 
 
 async def test_the_longest_unused_session_gives_way() -> None:
-    app = endpoint(FakeService(sessions=2))
+    app = endpoint(FakeService(max_sessions=2))
     first, second = await open_session(app), await open_session(app)
     await asyncio.sleep(0.002)
     await post(app, request("ping"), first)
@@ -803,7 +803,7 @@ async def test_the_longest_unused_session_gives_way() -> None:
 
 
 async def test_sessions_in_use_do_not_give_way() -> None:
-    app = endpoint(FakeService(sessions=1))
+    app = endpoint(FakeService(max_sessions=1))
     stream = get(app, await open_session(app))
     await wait_until(lambda: stream.sent)
     refused = await post(app, initialize())
@@ -814,7 +814,7 @@ async def test_sessions_in_use_do_not_give_way() -> None:
 
 
 async def test_streams_of_one_caller_have_a_limit() -> None:
-    app = endpoint(FakeService(streams=1))
+    app = endpoint(FakeService(max_streams_per_principal=1))
     client = ("10.0.0.9", 5)
     first, second = await open_session(app, client=client), await open_session(app, client=client)
     stream = get(app, first, client=client)

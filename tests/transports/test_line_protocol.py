@@ -157,7 +157,7 @@ async def test_a_last_line_may_lack_its_newline() -> None:
 
 
 async def test_a_line_too_long_is_answered_and_the_next_one_served() -> None:
-    lines, pipe = connected(line=400)
+    lines, pipe = connected(max_message_bytes=400)
     lines.data_received(line({"x": "y" * 1000}) + line(stateless_request(text="next")))
     await wait_until(lambda: len(pipe.messages) == 2)
     refused, served = pipe.messages

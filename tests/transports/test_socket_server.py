@@ -95,7 +95,7 @@ async def test_connections_do_not_know_each_other(kind: str, tmp_path: Path) -> 
 @each_kind
 async def test_a_client_that_leaves_stops_its_work_and_no_other(kind: str, tmp_path: Path) -> None:
     held = PausedWork()
-    async with Scene(kind, tmp_path, FakeService(held, drain=0.01)).serving() as scene:
+    async with Scene(kind, tmp_path, FakeService(held, drain_timeout=0.01)).serving() as scene:
         first, second = await scene.connect(), await scene.connect()
         first.send(stateless_request(id=1, text="a"))
         second.send(stateless_request(id=1, text="b"))

@@ -198,7 +198,7 @@ async def test_the_head_is_screened_as_everywhere() -> None:
 
 @pytest.mark.parametrize(("kind", "size", "status"), [("text/plain", 2, 415), ("application/json", 101, 413)])
 async def test_a_body_is_screened_as_everywhere(kind: str, size: int, status: int) -> None:
-    pair = Pair(endpoint(FakeService(body=100)))
+    pair = Pair(endpoint(FakeService(max_body_bytes=100)))
     path, _, query = (await pair.address()).partition("?")
     headers = {"content-type": kind}
     answer = await AsgiRequest(pair.app, "POST", path, b"x" * size, headers, query_string=query.encode()).wait_done()
@@ -209,7 +209,9 @@ async def test_a_body_is_screened_as_everywhere(kind: str, size: int, status: in
 @pytest.mark.parametrize("options", [{"http_sse": False}, {"sessions": False}])
 async def test_it_can_be_left_out(options: dict[str, Any]) -> None:
     assert (await AsgiRequest(endpoint(**options), "GET", "/sse").wait_done()).status == 404
-    assert (await AsgiRequest(endpoint(FakeService(revisions=(NEWEST,))), "GET", "/sse").wait_done()).status == 404
+    assert (
+        await AsgiRequest(endpoint(FakeService(protocol_versions=(NEWEST,))), "GET", "/sse").wait_done()
+    ).status == 404
 
 
 async def test_pages_that_are_named_may_read() -> None:
@@ -257,7 +259,7 @@ async def test_closing_ends_all_streams() -> None:
 
 
 async def test_clients_have_a_limit() -> None:
-    app = endpoint(FakeService(sessions=1))
+    app = endpoint(FakeService(max_sessions=1))
     pair = Pair(app)
     await pair.address()
     refused = await AsgiRequest(app, "GET", "/sse").wait_done()
@@ -269,7 +271,7 @@ async def test_clients_have_a_limit() -> None:
 
 
 async def test_a_quiet_stream_shows_signs_of_life() -> None:
-    pair = Pair(endpoint(FakeService(keep_alive=0.005)))
+    pair = Pair(endpoint(FakeService(keep_alive_interval=0.005)))
     await wait_until(lambda: pair.stream.sent and pair.stream.body.count(b"\n:") >= 2)
     await pair.leave()
 

@@ -125,7 +125,7 @@ async def test_a_head_in_many_pieces_is_a_head() -> None:
     ],
 )
 async def test_a_head_has_a_size(extra: dict[str, str], expected: int) -> None:
-    async with site(header=100, max_header_block_bytes=800) as here:
+    async with site(max_header_bytes=100, max_header_block_bytes=800) as here:
         reader, writer = await here.connect()
         writer.write(whole(stateless_request(), **extra))
         assert await status(reader) == expected
@@ -143,7 +143,7 @@ async def test_a_head_that_never_ends_is_ended() -> None:
 
 @pytest.mark.parametrize("sent", [b"", b"P", b"POST /mcp HTTP/1.1\r\nhost: localhost\r\n"])
 async def test_a_head_has_a_time(sent: bytes) -> None:
-    async with site(header_time=0.05) as here:
+    async with site(header_timeout=0.05) as here:
         reader, writer = await here.connect()
         writer.write(sent)
         assert await status(reader) == 408
@@ -151,7 +151,7 @@ async def test_a_head_has_a_time(sent: bytes) -> None:
 
 
 async def test_the_next_head_has_a_time_too() -> None:
-    async with site(header_time=0.05) as here:
+    async with site(header_timeout=0.05) as here:
         reader, writer = await here.connect()
         writer.write(whole(stateless_request()))
         assert (await answer(reader))[0] == 200
@@ -164,7 +164,7 @@ async def test_the_next_head_has_a_time_too() -> None:
 
 @pytest.mark.parametrize("part", [0, 5])
 async def test_a_body_has_a_time(part: int) -> None:
-    async with site(body_time=0.05) as here:
+    async with site(body_timeout=0.05) as here:
         reader, writer = await here.connect()
         data = whole(stateless_request())
         writer.write(data[: data.index(b"\r\n\r\n") + 4 + part])
@@ -174,7 +174,7 @@ async def test_a_body_has_a_time(part: int) -> None:
 
 async def test_work_that_takes_long_is_not_a_slow_body() -> None:
     held = PausedWork()
-    async with site(FakeService(held, body_time=0.02, header_time=0.02)) as here:
+    async with site(FakeService(held, body_timeout=0.02, header_timeout=0.02)) as here:
         reader, writer = await here.connect()
         writer.write(whole(stateless_request(text="a")))
         await wait_until(lambda: held.started)

@@ -66,7 +66,7 @@ DEFAULT_OPTIONS = RequestOptions()
 class OutgoingExchange(Exchange):
     """A request this side makes, as middleware sees it; its id is given when it is sent."""
 
-    outgoing: ClassVar[bool] = True
+    is_outgoing: ClassVar[bool] = True
 
     send: Callable[["OutgoingExchange"], Awaitable[Any]] | None = None
 

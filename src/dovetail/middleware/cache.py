@@ -1,9 +1,9 @@
 """Caching: results kept on this side for a while, so that the same question is not worked on twice."""
 
 import contextlib
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from time import monotonic
 from typing import Any, Final
 
 from dovetail.protocol import subscription_filter
@@ -33,13 +33,14 @@ _TOKEN_CLAIMS: Final = frozenset({"exp", "iat", "nbf", "jti", "auth_time"})  # n
 
 
 class ResponseCache:
-    """Keeps the results of these tools, prompts (by name) and resources (by URI) for so many seconds.
+    """Caches the results of these tools and prompts (by name) and resources (by URI) for `ttl` seconds.
 
-    Each caller has results of its own, with each set of scopes and claims, unless `shared=True` says that all get the
-    same, whoever they are: without it nothing is kept over HTTP for callers who prove nothing, for they cannot be told
-    apart. On a server, what a caller may not use is refused, kept or not; a resource that the server says was updated
-    is read anew, and once it says that a list is another, everything. Failures and questions are not kept. At most
-    `entries` are; the longest unused give way.
+    Each caller has its own results, for each set of scopes and claims. With `shared=True`, all callers share them.
+    Without it, nothing is cached for anonymous callers over HTTP, because the server cannot tell them apart.
+
+    A server checks access before it returns a cached result. It drops a resource when it sends an update for it, and
+    everything when a list changes. Failures and input requests are not cached. Beyond `max_entries`, the cache drops
+    the result that was not used for the longest time.
     """
 
     def __init__(
@@ -49,7 +50,6 @@ class ResponseCache:
         ttl: float = 60.0,
         shared: bool = False,
         max_entries: int = 1000,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if isinstance(names, str):
             raise TypeError(f"names are several: write ResponseCache([{names!r}])")
@@ -57,7 +57,6 @@ class ResponseCache:
         self._ttl = ttl
         self._shared = shared
         self._max_entries = max_entries
-        self._clock = clock
         self._cached: OrderedDict[CacheKey, _CachedResult] = OrderedDict()
         self._change_count = 0  # how many were heard of
 
@@ -71,7 +70,7 @@ class ResponseCache:
         request_params = {name: value for name, value in exchange.params.items() if name != "_meta"}
         key = exchange.method, owner, encode_canonical(request_params)
         cached = self._cached.get(key)
-        if cached is not None and self._clock() < cached.expires_at:
+        if cached is not None and monotonic() < cached.expires_at:
             if exchange.check is not None:
                 await exchange.check(exchange)
             with contextlib.suppress(KeyError):  # meanwhile forgotten
@@ -86,7 +85,7 @@ class ResponseCache:
             and not has_failed(result)
         )
         if is_cacheable and change_count == self._change_count:  # else it may be of before the change
-            self._store(key, _CachedResult(name, self._clock() + self._ttl, result, exchange.wraps))
+            self._store(key, _CachedResult(name, monotonic() + self._ttl, result, exchange.wraps))
         return result
 
     def on_change(self, method: str, uri: str | None) -> None:

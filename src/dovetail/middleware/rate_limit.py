@@ -1,8 +1,8 @@
 """RateLimit: so many requests in so much time for each caller; one bucket of tokens each."""
 
 import asyncio
-import time
 from collections.abc import Callable, Collection
+from time import monotonic
 from typing import Any, Final
 
 from dovetail.protocol.exchange import Exchange
@@ -19,10 +19,10 @@ class _Bucket(Struct):
 
 
 class RateLimit:
-    """Lets each caller make `requests` in `per` seconds, and `burst` at once.
+    """Allows each caller `requests` in `per` seconds, and `burst` at once.
 
-    A server refuses what is too much with `ServerBusy`, which says when to try again; a client waits for its turn. Callers
-    are told apart by their principal, or by what `by(exchange)` returns. `methods` are those that count.
+    A server refuses further requests with `ServerBusy`, which says when to try again. A client waits instead. Each
+    principal has its own limit, or each value that `key(exchange)` returns. Only the `methods` count.
     """
 
     def __init__(
@@ -33,7 +33,6 @@ class RateLimit:
         burst: int | None = None,
         key: Callable[[Exchange], str] = get_caller_key,
         methods: Collection[str] = ("tools/call", "resources/read", "prompts/get", "completion/complete"),
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         numbers: dict[str, Any] = {"requests": requests, "per": per, "burst": burst}
         for name, value in numbers.items():
@@ -49,7 +48,6 @@ class RateLimit:
         self._burst = float(burst if burst is not None else max(1, int(requests)))
         self._get_key = key
         self._methods = frozenset(methods)
-        self._clock = clock
         self._buckets: dict[str, _Bucket] = {}
 
     async def __call__(self, exchange: Exchange, call_next: CallNext) -> Any:
@@ -63,7 +61,7 @@ class RateLimit:
 
     def _take_token(self, key: str, *, borrow: bool) -> float:
         """Take a token; if there is none, how long until there is one. Who borrows has taken it all the same."""
-        now = self._clock()
+        now = monotonic()
         bucket = self._buckets.get(key)
         if bucket is None:
             if len(self._buckets) >= _MAX_BUCKETS:

@@ -20,7 +20,7 @@ class ResponseLimit:
 
     def __init__(self, max_bytes: int) -> None:
         if not isinstance(max_bytes, int) or isinstance(max_bytes, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"size must be a number of bytes, not {max_bytes!r}")
+            raise TypeError(f"max_bytes must be a number of bytes, not {max_bytes!r}")
         if max_bytes < 256:
             raise ValueError("a limit below 256 bytes leaves no room to say what was cut")
         self._max_bytes = max_bytes

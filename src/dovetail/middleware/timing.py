@@ -15,7 +15,7 @@ _BUCKET_BOUNDS_S: Final = tuple(0.0001 * 2**n for n in range(22))
 
 
 class TimingStats(Struct):
-    """What is known of one method and name, in seconds."""
+    """Count and durations of one method and name, in seconds."""
 
     count: int = 0
     failures: int = 0
@@ -28,9 +28,9 @@ class TimingStats(Struct):
         """The average."""
         return self.total / self.count if self.count else 0.0
 
-    def within(self, share: float) -> float:
-        """The time within which this share of the requests was done, rounded up to a power of two."""
-        target_count, counted = share * self.count, 0
+    def percentile(self, percent: float) -> float:
+        """Return the time within which this percentage of the requests was done, at most twice the true value."""
+        target_count, counted = percent / 100 * self.count, 0
         for bound, count in zip(_BUCKET_BOUNDS_S, self.bucket_counts or (), strict=False):
             counted += count
             if counted >= target_count:
@@ -39,7 +39,7 @@ class TimingStats(Struct):
 
 
 class Timing:
-    """Counts and times requests; `timing["tools/call", "search"].mean`, or all of them in `timing.seen`."""
+    """Counts and times requests; `timing["tools/call", "search"].mean`, or all of them in `timing.stats`."""
 
     def __init__(self) -> None:
         self.stats: dict[tuple[str, str], TimingStats] = {}

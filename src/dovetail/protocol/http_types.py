@@ -1,7 +1,7 @@
-"""HTTPRequest and HTTPResponse: HTTP as values, for whoever sends it."""
+"""HTTP requests and responses as values, and the types of ASGI applications."""
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, Protocol, TypeAlias
 
 from dovetail.wire.base import Struct
 
@@ -23,4 +23,17 @@ class HTTPResponse(Struct, frozen=True):
     body: bytes
 
 
+class AsyncHTTPClient(Protocol):
+    """A client with the method `request` of `httpx.AsyncClient`."""
+
+    def request(self, method: str, url: str, *, headers: Any, content: Any) -> Awaitable[Any]:
+        """Send a request. The result has `status_code`, `headers` and `content`."""
+        ...
+
+
 SendRequest: TypeAlias = Callable[[HTTPRequest], Awaitable[HTTPResponse]]
+
+ASGIMessage: TypeAlias = MutableMapping[str, Any]
+ASGIApp: TypeAlias = Callable[
+    [ASGIMessage, Callable[[], Awaitable[ASGIMessage]], Callable[[ASGIMessage], Awaitable[None]]], Awaitable[None]
+]

@@ -28,6 +28,14 @@ NOT_FOUND_ERRORS: Final[Mapping[ItemKind, Callable[[str], InvalidParams]]] = {
 ChangeCallback: TypeAlias = Callable[[str, str | None], None]
 
 
+class SupportsMount(Protocol):
+    """A `Server` or a `Client`: something that can be mounted on a server."""
+
+    def mountable(self) -> "Mountable":
+        """Return the server as the one it is mounted on sees it."""
+        ...
+
+
 class Mountable(Protocol):
     """A server as seen by the one it is mounted on."""
 

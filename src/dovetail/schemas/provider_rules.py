@@ -7,7 +7,7 @@ JSON text, which the server reads where no text may stand. docs/schemas.md names
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from dovetail.schemas.reader import as_object, get_list, get_mapping, get_number, get_required
 
@@ -83,7 +83,12 @@ PROVIDER_RULES: Final[Mapping[str, SchemaRules]] = {
     ),
 }
 
-PROFILES: Final = {"openai": "openai-strict", "gemini": "gemini-openapi", "anthropic": "anthropic-strict"}
+SchemaProfile: TypeAlias = Literal["openai", "gemini", "anthropic"]
+PROFILES: Final[Mapping[SchemaProfile, str]] = {
+    "openai": "openai-strict",
+    "gemini": "gemini-openapi",
+    "anthropic": "anthropic-strict",
+}
 UNMODIFIED_RULE_SETS: Final = ("openai", "gemini", "anthropic")  # what a schema meets that a host hands on as it is
 
 
@@ -142,15 +147,15 @@ def _check_subschema(schema_rules: SchemaRules, schema: Schema, *, is_root: bool
         yield "not every property is required"
 
 
-def fit_schema(profile: str, schema: Schema) -> Schema:
+def fit_schema(profile: SchemaProfile, schema: Schema) -> Schema:
     """The schema of a tool's arguments, rewritten so that the profile's maker takes it, strictly where it can."""
     if profile not in PROFILES:
-        raise ValueError(f"profile must be one of {', '.join(PROFILES)}, not {profile!r}")
+        raise ValueError(f"schema_profile must be one of {', '.join(PROFILES)}, not {profile!r}")
     return _SchemaFitter(profile, schema).fit_root()
 
 
 class _SchemaFitter:
-    def __init__(self, profile: str, schema: Schema) -> None:
+    def __init__(self, profile: SchemaProfile, schema: Schema) -> None:
         self._rules = PROVIDER_RULES[PROFILES[profile]]
         self._uses_nullable = "nullable" in (self._rules.keywords or ())
         self._schema = schema

@@ -271,12 +271,14 @@ def is_visible_to(rule: AccessRule, name: str, principal: Principal | None) -> b
         return False
 
 
-def build_access_rule(scopes: str | Iterable[str], visible: Any) -> AccessRule:
+def build_access_rule(scopes: str | Iterable[str], visible_to: Any) -> AccessRule:
     """The rule an author means."""
     unique_scopes = (scopes,) if isinstance(scopes, str) else tuple(dict.fromkeys(scopes))
     for scope in unique_scopes:
         if not SCOPE_PATTERN.fullmatch(scope):
             raise ValueError(f"{scope!r} is not a scope: one word, without quotes or backslashes")
-    if not (visible is None or callable(visible)):
-        raise TypeError("visible must be a function of the principal that returns whether it is shown")
-    return AccessRule(unique_scopes, cast("Predicate | None", visible))
+    if not (visible_to is None or callable(visible_to)):
+        raise TypeError(
+            f"visible_to must be a function that takes the principal and returns a bool, not {visible_to!r}"
+        )
+    return AccessRule(unique_scopes, cast("Predicate | None", visible_to))

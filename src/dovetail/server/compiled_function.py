@@ -27,7 +27,7 @@ def compile_function(
     lax: bool = False,
     timeout: float | None = None,
     max_concurrency: int | None = None,
-    inline: bool = False,
+    run_in_thread: bool = True,
     expose_errors: Collection[type[Exception]] = (),
 ) -> "tuple[Signature | CustomSchemaSignature, Runner]":
     """How a call's arguments reach the function, and how it is run; with a schema of the author's, they are one dict.
@@ -36,7 +36,7 @@ def compile_function(
         TypeError: a parameter can be filled neither from JSON nor by a dependency.
     """
     plan = _build_plan(function)
-    runner = _build_runner(function, plan, timeout, inline)
+    runner = _build_runner(function, plan, timeout, run_in_thread)
     if expose_errors:
         runner = ErrorExposingRunner(runner, expose_errors)
     if max_concurrency is not None:
@@ -72,15 +72,15 @@ def _build_plan(function: Callable[..., Any]) -> "DependencyPlan | None":
 
 
 def _build_runner(
-    function: Callable[..., Any], plan: "DependencyPlan | None", timeout: float | None, inline: bool
+    function: Callable[..., Any], plan: "DependencyPlan | None", timeout: float | None, run_in_thread: bool
 ) -> Runner:
     if _is_generator(function):
         from dovetail.server.invocation import StreamingRunner
 
-        runner = StreamingRunner(function, timeout=timeout, inline=inline)
+        runner = StreamingRunner(function, timeout=timeout, run_in_thread=run_in_thread)
     else:
         runner_class = AwaitingRunner if may_return_coroutine(function) else Runner
-        runner = runner_class(function, timeout=timeout, inline=inline)
+        runner = runner_class(function, timeout=timeout, run_in_thread=run_in_thread)
     if plan is None:
         return runner
     from dovetail.server.dependencies import DependencyRunner

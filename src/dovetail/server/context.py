@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from dovetail.errors import InsufficientScope, MissingClientCapability
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.principal import Principal
-from dovetail.server.input_requests import Elicit, ElicitURL, InputRequestBase, InputRequests, ListRoots, Sample
+from dovetail.server.input_requests import AnyInputRequest, Elicit, ElicitURL, InputRequests, ListRoots, Sample
 from dovetail.wire.codec import convert, to_plain
 from dovetail.wire.content import SamplingContent
 from dovetail.wire.jsonrpc import RequestId
@@ -52,74 +52,74 @@ class Headers(Mapping[str, str]):
 class Context(Generic[State]):
     """The call being served, and the caller's ear. `Context[State]` says what the lifespan yields."""
 
-    __slots__ = ("_input_requests", "_last_progress", "_logger", "exchange", "lifespan")
+    __slots__ = ("_exchange", "_input_requests", "_last_progress", "_logger", "lifespan")
 
-    def __init__(self, exchange: Exchange, asking: InputRequests, logger: str, lifespan: State) -> None:
-        self.exchange = exchange
+    def __init__(self, exchange: Exchange, input_requests: InputRequests, logger: str, lifespan: State, /) -> None:
+        self._exchange = exchange
         self.lifespan: State = lifespan  # what the server's lifespan yielded
-        self._input_requests = asking
+        self._input_requests = input_requests
         self._logger = logger
         self._last_progress: float | None = None
 
     @property
     def request_id(self) -> RequestId:
         """The JSON-RPC id of the request."""
-        return self.exchange.id
+        return self._exchange.id
 
     @property
     def extra(self) -> dict[str, Any]:
         """What middleware handed on for this request, by the names it gave; empty where it handed on nothing."""
-        return self.exchange.extra
+        return self._exchange.extra
 
     @property
     def protocol_version(self) -> str:
-        """The protocol revision the caller speaks."""
-        return self.exchange.caller.protocol_version
+        """The protocol version of the client."""
+        return self._exchange.caller.protocol_version
 
     @property
     def principal(self) -> Principal | None:
         """Who the caller proved to be, with the scopes and claims that came with it; None where nobody asked."""
-        return self.exchange.caller.principal
+        return self._exchange.caller.principal
 
     @property
     def client_info(self) -> Implementation | None:
         """What the client calls itself. Nobody checked it."""
-        return self.exchange.caller.client_info
+        return self._exchange.caller.client_info
 
     @property
     def client_capabilities(self) -> ClientCapabilities:
         """What the client declared it can do."""
-        return self.exchange.caller.client_capabilities
+        return self._exchange.caller.client_capabilities
 
     @property
     def meta(self) -> Mapping[str, Any]:
         """The request's `_meta`."""
-        return self.exchange.meta
+        return self._exchange.meta
 
     @property
     def headers(self) -> Mapping[str, str]:
         """The HTTP headers of the request, in any spelling of their names; empty on other transports."""
-        return Headers(self.exchange.headers or {})
+        return Headers(self._exchange.headers or {})
 
     def wait(self, awaited: Coroutine[Any, Any, T]) -> T:
         """What a plain function writes for `await`: `ctx.wait(ctx.progress(1))`. It runs in a thread and cannot await.
 
         Raises:
-            RuntimeError: there is an event loop here already, as in an `inline` function.
+            RuntimeError: there is an event loop here already, as in a function with `run_in_thread=False`.
             concurrent.futures.CancelledError: the call has been stopped.
         """
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             return asyncio.run_coroutine_threadsafe(
-                self._wait_within_call(awaited), self.exchange.task.get_loop()
+                self._wait_within_call(awaited), self._exchange.task.get_loop()
             ).result()
         awaited.close()
         raise RuntimeError("Context.wait is for plain functions, in threads: here, write `await`")
 
     async def _wait_within_call(self, awaited: Coroutine[Any, Any, T]) -> T:
         """Waits no longer than the call lasts."""
-        if self.exchange.task.done():
+        if self._exchange.task.done():
             awaited.close()
             raise asyncio.CancelledError
         waiting_task: Any = asyncio.current_task()
@@ -127,33 +127,33 @@ class Context(Generic[State]):
         def cancel_waiting(_: Any) -> None:
             waiting_task.cancel()
 
-        self.exchange.task.add_done_callback(cancel_waiting)
+        self._exchange.task.add_done_callback(cancel_waiting)
         try:
             return await awaited
         finally:
-            self.exchange.task.remove_done_callback(cancel_waiting)
+            self._exchange.task.remove_done_callback(cancel_waiting)
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Tell how far the work is. Goes nowhere if the caller did not ask; a value that does not rise is left out."""
-        token = self.exchange.progress_token
+        token = self._exchange.progress_token
         if token is None:
             if self.protocol_version != DRAFT:
                 return
-            token = self.exchange.id
+            token = self._exchange.id
         # spec: progress#progress-flow
         if self._last_progress is not None and progress <= self._last_progress:
             return
         self._last_progress = progress
         params = ProgressParams(progress_token=token, progress=progress, total=total, message=message)
-        await self.exchange.notify("notifications/progress", params)
+        await self._exchange.notify("notifications/progress", params)
 
     async def log(self, level: LoggingLevel, data: Any, logger: str | None = None) -> None:
         """Send a log message, if the caller wants messages of this level."""
-        min_severity = self.exchange.caller.log_level
+        min_severity = self._exchange.caller.log_level
         if min_severity is None or get_severity(level) < min_severity:
             return
         params = LoggingMessageNotificationParams(level=level, data=to_plain(data), logger=logger or self._logger)
-        await self.exchange.notify("notifications/message", params)
+        await self._exchange.notify("notifications/message", params)
 
     async def debug(self, data: Any, logger: str | None = None) -> None:
         """Log at level debug."""
@@ -176,12 +176,12 @@ class Context(Generic[State]):
     @overload
     async def elicit(self, message: str, form: Any, *, key: str | None = None) -> Any: ...
     async def elicit(self, message: str, form: Any, *, key: str | None = None) -> Any:
-        """Ask the user to fill in a form and return its value.
+        """Ask the user to fill in a form, and return its value.
 
         Raises:
-            Declined: the user said no.
-            Dismissed: the user closed the question.
-            MissingClientCapability: the client cannot ask users.
+            ElicitationDeclined: the user declined.
+            ElicitationCancelled: the user closed the form.
+            MissingClientCapability: the client does not support forms.
         """
         return await self._request_input(Elicit(message, form), key)
 
@@ -203,11 +203,11 @@ class Context(Generic[State]):
         """The directories and files the client lets the server work in."""
         return await self._request_input(ListRoots(), key)
 
-    async def request_inputs(self, **requests: InputRequestBase[Any]) -> dict[str, Any]:
-        """Ask several questions at once, in one round; the answers come back under the same names."""
+    async def request_inputs(self, **requests: AnyInputRequest) -> dict[str, Any]:
+        """Send several input requests in one round, and return the values by the same names."""
         return await self._input_requests.ask(requests)
 
-    async def _request_input(self, request: InputRequestBase[Any], key: str | None) -> Any:
+    async def _request_input(self, request: AnyInputRequest, key: str | None) -> Any:
         key = key or self._input_requests.next_key()
         return (await self._input_requests.ask({key: request}))[key]
 
@@ -216,25 +216,25 @@ class Context(Generic[State]):
     @overload
     async def once(self, key: str, function: Callable[[], Any], into: Any = None) -> Any: ...
     async def once(self, key: str, function: Callable[[], Any], into: Any = None) -> Any:
-        """Run a step with side effects once, even if the function it stands in runs again for more answers.
+        """Run a step with side effects once, even if the tool runs again for more input.
 
-        The value must be JSON; it is remembered by the client, sealed, until the call is complete. It comes back as
-        plain JSON, or as `type` if one is given.
+        The value must be JSON. The client keeps it, sealed, until the call is complete. Later rounds return it as plain
+        JSON, or as `into` if you pass a type.
         """
         return await self._input_requests.once(key, function, into)
 
     @property
     def input_responses(self) -> Mapping[str, Any]:
-        """What came back for the questions of an InputRequired, as sent, by key."""
+        """The client's responses to the requests of an `InputRequired`, by key, as they were sent."""
         return self._input_requests.round_state.input_responses
 
     @property
     def request_state(self) -> str | None:
-        """The state given with an InputRequired in the round before."""
+        """The `request_state` of the `InputRequired` in the previous round."""
         return self._input_requests.round_state.author_state
 
     def require_capabilities(self, **capabilities: Any) -> None:
-        """Refuse the call unless the client declared these, e.g. `require(sampling={"tools": {}})`."""
+        """Refuse the call unless the client declared these, such as `require_capabilities(sampling={"tools": {}})`."""
         required = {name: {} if value is True else value for name, value in capabilities.items()}
         declared = to_plain(self.client_capabilities)
         if declared.get("elicitation") == {}:
@@ -252,8 +252,8 @@ class Context(Generic[State]):
 
     async def close_sse_stream(self, retry_ms: int = 1000) -> None:
         """Let go of the HTTP connection; the client fetches the rest later. Does nothing where that is not possible."""
-        if self.exchange.close_stream is not None:
-            await self.exchange.close_stream(retry_ms)
+        if self._exchange.close_stream is not None:
+            await self._exchange.close_stream(retry_ms)
 
 
 def _covers(declared: Any, required: Any) -> bool:

@@ -23,16 +23,16 @@ from dovetail.server.thread_pool import ThreadPool
 class Depends:
     """Fills a parameter with what a function returns or yields: `Annotated[T, Depends(function)]`.
 
-    The function may be plain or a coroutine, or a generator of either kind, whose rest runs when the call is over. It
-    may take the Context, parameters with the name of one of the tool's, and dependencies of its own. It runs once in a
-    call, however many need it, unless `shared` is False.
+    The function may be plain or async, or a generator, whose code after `yield` runs when the call is over. It may take
+    the Context, parameters of the tool by their names, and dependencies. It runs once in a call, even if several
+    functions depend on it, unless `use_cache` is False.
     """
 
     __slots__ = ("dependency", "use_cache")
 
-    def __init__(self, function: Callable[..., Any], *, shared: bool = True) -> None:
-        self.dependency = function
-        self.use_cache = shared
+    def __init__(self, dependency: Callable[..., Any], *, use_cache: bool = True) -> None:
+        self.dependency = dependency
+        self.use_cache = use_cache
 
 
 Overrides = Mapping[Callable[..., Any], Callable[..., Any]]
@@ -185,7 +185,7 @@ class DependencyRunner(Runner):
     takes_context = True
 
     def __init__(self, inner: Runner, plan: DependencyPlan) -> None:
-        super().__init__(inner.function, timeout=inner.timeout, inline=inner.inline)
+        super().__init__(inner.function, timeout=inner.timeout, run_in_thread=inner.run_in_thread)
         self._inner = inner
         self._plan = plan
 

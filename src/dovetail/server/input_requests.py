@@ -11,7 +11,7 @@ remembers a value across rounds for those who must.
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeAlias
 
 from dovetail.error_context import clip
 from dovetail.errors import ElicitationCancelled, ElicitationDeclined, InvalidParams, MissingClientCapability
@@ -24,7 +24,7 @@ from dovetail.wire.content import SamplingContent, TextContent
 from dovetail.wire.elicitation import ElicitResult
 from dovetail.wire.input_required import InputRequest, InputRequiredResult
 from dovetail.wire.lifecycle import ClientCapabilities
-from dovetail.wire.roots import ListRootsResult, Root
+from dovetail.wire.roots import ListRootsResult
 from dovetail.wire.sampling import (
     CreateMessageRequestParams,
     CreateMessageResult,
@@ -36,36 +36,13 @@ from dovetail.wire.tools import Tool
 
 INPUT_REQUIRED = "input_required"
 
-T = TypeVar("T")
-Answer = TypeVar("Answer", covariant=True)
-
 
 class InputRoundEnded(BaseException):
     """Ends a round in which a question has no answer yet. Not an Exception: no author should catch it by accident."""
 
 
-class InputRequestBase(Generic[Answer]):
-    """Something to ask the client. `read` makes the author's value of what came back."""
-
-    method: str
-
-    def params(self) -> dict[str, Any]:
-        """The question as it is sent."""
-        raise NotImplementedError
-
-    def missing(self, client_capabilities: ClientCapabilities) -> dict[str, Any] | None:
-        """What the client would have had to declare and did not."""
-        raise NotImplementedError
-
-    def read(self, raw: Any) -> Answer:
-        """The answer, checked."""
-        raise NotImplementedError
-
-
-class Elicit(InputRequestBase[Any]):
-    """A form for the user: a type with flat fields, a single primitive type, or a schema of your own."""
-
-    method = "elicitation/create"
+class Elicit:
+    """A form for the user: a type with flat fields, a single primitive type, or a JSON Schema."""
 
     def __init__(self, message: str, form: Any) -> None:
         from dovetail.server.parameters.elicitation_form import compile_form  # only servers that ask pay for it
@@ -73,47 +50,17 @@ class Elicit(InputRequestBase[Any]):
         self.message = message
         self.form = compile_form(form)
 
-    def params(self) -> dict[str, Any]:
-        return {"mode": "form", "message": self.message, "requestedSchema": self.form.schema}
 
-    def missing(self, client_capabilities: ClientCapabilities) -> dict[str, Any] | None:
-        # An empty declaration means forms. spec: elicitation#capabilities
-        capability = client_capabilities.elicitation
-        is_supported = capability is not None and (capability.form is not None or capability.url is None)
-        return None if is_supported else {"elicitation": {"form": {}}}
-
-    def read(self, raw: Any) -> Any:
-        result = _read_accepted(raw)
-        try:
-            return self.form.read(result.content)
-        except ValueError as exc:
-            raise InvalidParams(f"Invalid params: the answer does not fit the form: {clip(str(exc), 512)}") from None
-
-
-class ElicitURL(InputRequestBase[None]):
-    """A page the user is asked to visit, for what must not pass through the client."""
-
-    method = "elicitation/create"
+class ElicitURL:
+    """A page that the user is asked to open, for data that must not pass through the client."""
 
     def __init__(self, message: str, url: str) -> None:
         self.message = message
         self.url = url
 
-    def params(self) -> dict[str, Any]:
-        return {"mode": "url", "message": self.message, "url": self.url}
 
-    def missing(self, client_capabilities: ClientCapabilities) -> dict[str, Any] | None:
-        capability = client_capabilities.elicitation
-        return None if capability is not None and capability.url is not None else {"elicitation": {"url": {}}}
-
-    def read(self, raw: Any) -> None:
-        _read_accepted(raw)
-
-
-class Sample(InputRequestBase[CreateMessageResult]):
+class Sample:
     """A message for the client's model to complete."""
-
-    method = "sampling/createMessage"
 
     def __init__(
         self,
@@ -128,51 +75,89 @@ class Sample(InputRequestBase[CreateMessageResult]):
         tool_choice: ToolChoice | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> None:
-        self._message_params = CreateMessageRequestParams(
-            messages=_to_sampling_messages(messages),
-            max_tokens=max_tokens,
-            system_prompt=system_prompt,
-            temperature=temperature,
-            stop_sequences=stop_sequences,
-            model_preferences=model_preferences,
-            tools=tools,
-            tool_choice=tool_choice,
-            metadata=metadata,
-        )
-
-    def params(self) -> dict[str, Any]:
-        return to_plain(self._message_params)
-
-    def missing(self, client_capabilities: ClientCapabilities) -> dict[str, Any] | None:
-        capability, tools = client_capabilities.sampling, self._message_params.tools or self._message_params.tool_choice
-        is_supported = capability is not None and (not tools or capability.tools is not None)
-        return None if is_supported else {"sampling": {"tools": {}} if tools else {}}
-
-    def read(self, raw: Any) -> CreateMessageResult:
-        return convert(raw, CreateMessageResult, label="sampling answer")
+        self.messages = _to_sampling_messages(messages)
+        self.max_tokens = max_tokens
+        self.system_prompt = system_prompt
+        self.temperature = temperature
+        self.stop_sequences = stop_sequences
+        self.model_preferences = model_preferences
+        self.tools = tools
+        self.tool_choice = tool_choice
+        self.metadata = metadata
 
 
-class ListRoots(InputRequestBase[list[Root]]):
-    """The directories and files the client lets the server work in."""
+class ListRoots:
+    """The directories and files that the client lets the server work in."""
 
-    method = "roots/list"
 
-    def params(self) -> dict[str, Any]:
-        return {}
+AnyInputRequest: TypeAlias = Elicit | ElicitURL | Sample | ListRoots
 
-    def missing(self, client_capabilities: ClientCapabilities) -> dict[str, Any] | None:
-        return None if client_capabilities.roots is not None else {"roots": {}}
 
-    def read(self, raw: Any) -> list[Root]:
-        return convert(raw, ListRootsResult, label="roots").roots
+def build_input_request(request: AnyInputRequest) -> InputRequest:
+    """Return an input request as it is sent."""
+    match request:
+        case Elicit():
+            params = {"mode": "form", "message": request.message, "requestedSchema": request.form.schema}
+            return InputRequest(method="elicitation/create", params=params)
+        case ElicitURL():
+            params = {"mode": "url", "message": request.message, "url": request.url}
+            return InputRequest(method="elicitation/create", params=params)
+        case Sample():
+            params = to_plain(CreateMessageRequestParams(**vars(request)))
+            return InputRequest(method="sampling/createMessage", params=params)
+        case ListRoots():
+            return InputRequest(method="roots/list", params=None)
+
+
+def find_missing_capabilities(request: AnyInputRequest, declared: ClientCapabilities) -> dict[str, Any]:
+    """Return the capabilities that a client must declare for an input request, and does not."""
+    match request:
+        case Elicit():
+            # An empty declaration means forms. spec: elicitation#capabilities
+            elicitation = declared.elicitation
+            is_supported = elicitation is not None and (elicitation.form is not None or elicitation.url is None)
+            return {} if is_supported else {"elicitation": {"form": {}}}
+        case ElicitURL():
+            is_supported = declared.elicitation is not None and declared.elicitation.url is not None
+            return {} if is_supported else {"elicitation": {"url": {}}}
+        case Sample():
+            needs_tools = bool(request.tools or request.tool_choice)
+            is_supported = declared.sampling is not None and (not needs_tools or declared.sampling.tools is not None)
+            return {} if is_supported else {"sampling": {"tools": {}} if needs_tools else {}}
+        case ListRoots():
+            return {} if declared.roots is not None else {"roots": {}}
+
+
+def read_input_response(request: AnyInputRequest, response: Any) -> Any:
+    """Return the value that the author's function gets for a response.
+
+    Raises:
+        ElicitationDeclined: the user declined.
+        ElicitationCancelled: the user cancelled.
+        InvalidParams: the response does not fit the request.
+    """
+    match request:
+        case Elicit():
+            result = _read_accepted(response)
+            try:
+                return request.form.read(result.content)
+            except ValueError as exc:
+                raise InvalidParams(
+                    f"Invalid params: the answer does not fit the form: {clip(str(exc), 512)}"
+                ) from None
+        case ElicitURL():
+            _read_accepted(response)
+            return None
+        case Sample():
+            return convert(response, CreateMessageResult, label="sampling answer")
+        case ListRoots():
+            return convert(response, ListRootsResult, label="roots").roots
 
 
 class InputRequired:
     """Returned by a function that drives the rounds itself: what it needs, and what it wants to be told again."""
 
-    def __init__(
-        self, requests: Mapping[str, InputRequestBase[Any]] | None = None, request_state: str | None = None
-    ) -> None:
+    def __init__(self, requests: Mapping[str, AnyInputRequest] | None = None, request_state: str | None = None) -> None:
         if not requests and request_state is None:
             raise ValueError("InputRequired needs requests, a state, or both")
         self.requests = dict(requests or {})
@@ -191,7 +176,7 @@ class InputRequests:
         self._request_count = 0
         self._reached_keys: set[str] = set()
         self._used_keys: set[str] = set()  # keys of this run
-        self._unanswered: dict[str, InputRequestBase[Any]] = {}
+        self._unanswered: dict[str, AnyInputRequest] = {}
         self.round_state = self._restore_state()
 
     def _restore_state(self) -> RequestState:
@@ -227,7 +212,7 @@ class InputRequests:
         self._request_count += 1
         return f"q{self._request_count}"
 
-    async def ask(self, requests: Mapping[str, InputRequestBase[Any]]) -> dict[str, Any]:
+    async def ask(self, requests: Mapping[str, AnyInputRequest]) -> dict[str, Any]:
         """Answers to all of them, asked together; ends the round where the peer cannot be asked directly."""
         for key in requests:
             if key in self._used_keys:
@@ -236,22 +221,23 @@ class InputRequests:
         self._check_capabilities(requests.values())
         if self._exchange.ask is not None:
             raw_responses = await self._ask_directly(requests, self._exchange.ask)
-            return {key: request.read(raw_responses[key]) for key, request in requests.items()}
+            return {key: read_input_response(request, raw_responses[key]) for key, request in requests.items()}
         if not self._exchange.caller.is_stateless:
             raise _make_unreachable_error(requests.values())
         answers: dict[str, Any] = {}
         for key, request in requests.items():
             if self._has_answer(key, request):
-                answers[key] = request.read(self.round_state.input_responses[key])
+                answers[key] = read_input_response(request, self.round_state.input_responses[key])
             else:
                 self._unanswered[key] = request
         if self._unanswered:
             raise InputRoundEnded
         return answers
 
-    def _has_answer(self, key: str, request: InputRequestBase[Any]) -> bool:
+    def _has_answer(self, key: str, request: AnyInputRequest) -> bool:
         self._reached_keys.add(key)
-        request_digest = hash_request([request.method, request.params()])
+        input_request = build_input_request(request)
+        request_digest = hash_request([input_request.method, input_request.params or {}])
         previous_digest = self.round_state.request_digests.get(key)
         if previous_digest is not None and previous_digest != request_digest:
             if self._debug:
@@ -266,17 +252,18 @@ class InputRequests:
     def _check_capabilities(self, requests: Any) -> None:
         required: dict[str, Any] = {}
         for request in requests:
-            missing = request.missing(self._exchange.caller.client_capabilities)
-            for name, capability in (missing or {}).items():
+            missing = find_missing_capabilities(request, self._exchange.caller.client_capabilities)
+            for name, capability in missing.items():
                 required[name] = required.get(name, {}) | capability
         if required:
             raise MissingClientCapability(required)
 
-    async def _ask_directly(self, requests: Mapping[str, InputRequestBase[Any]], ask: Ask) -> dict[str, Any]:
+    async def _ask_directly(self, requests: Mapping[str, AnyInputRequest], ask: Ask) -> dict[str, Any]:
         """What the client answers to each, unread; when one fails, the others are withdrawn."""
         revision = self._exchange.caller.protocol_version
+        input_requests = [build_input_request(request) for request in requests.values()]
         outgoing = [
-            downgrade.downgrade_request(revision, request.method, request.params()) for request in requests.values()
+            downgrade.downgrade_request(revision, request.method, request.params or {}) for request in input_requests
         ]
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
@@ -306,26 +293,19 @@ class InputRequests:
 
     def build_required_result(self) -> InputRequiredResult:
         """The result that ends a round: every question asked in vain, and the sealed memory."""
-        requests = {
-            key: InputRequest(method=request.method, params=request.params() or None)
-            for key, request in self._unanswered.items()
-        }
-        return self._build_result(requests)
+        return self._build_result(self._unanswered)
 
     def build_explicit_result(self, input_required: InputRequired) -> InputRequiredResult:
         """The result of an author who drives the rounds."""
         self._check_capabilities(input_required.requests.values())
         self.round_state.author_state = input_required.request_state
-        requests = {
-            key: InputRequest(method=request.method, params=request.params() or None)
-            for key, request in input_required.requests.items()
-        }
-        return self._build_result(requests)
+        return self._build_result(input_required.requests)
 
-    def _build_result(self, requests: dict[str, InputRequest]) -> InputRequiredResult:
+    def _build_result(self, requests: Mapping[str, AnyInputRequest]) -> InputRequiredResult:
+        input_requests = {key: build_input_request(request) for key, request in requests.items()}
         sealed_state = self._sealer.seal(self.round_state, self._get_binding(), time.time() + self._state_ttl)
         return InputRequiredResult(
-            result_type=INPUT_REQUIRED, input_requests=requests or None, request_state=sealed_state
+            result_type=INPUT_REQUIRED, input_requests=input_requests or None, request_state=sealed_state
         )
 
     async def ask_explicit(self, input_required: InputRequired) -> None:
@@ -347,9 +327,9 @@ class InputRequests:
         return [key for key in self.round_state.request_digests if key not in self._reached_keys]
 
 
-def _make_unreachable_error(requests: Iterable[InputRequestBase[Any]]) -> MissingClientCapability:
+def _make_unreachable_error(requests: Iterable[AnyInputRequest]) -> MissingClientCapability:
     """A handshake client without a session, or that takes no event stream, cannot be sent a question."""
-    required: dict[str, Any] = {request.method.partition("/")[0]: {} for request in requests}
+    required: dict[str, Any] = {build_input_request(request).method.partition("/")[0]: {} for request in requests}
     return MissingClientCapability(
         required, "This client cannot be asked: there is no session, or no event stream, to ask it on"
     )

@@ -1,6 +1,6 @@
 """Runner: how a function of the author's is called, whatever it is: a coroutine, a plain function, a method.
 
-Coroutine functions run in the request's own task; plain ones in a thread, unless declared quick with `inline`.
+Coroutine functions run in the request's own task; plain ones in a thread, unless registered with `run_in_thread=False`.
 """
 
 import asyncio
@@ -24,16 +24,18 @@ from dovetail.wire.content import TextContent
 class Runner:
     """One function, and how to call it."""
 
-    __slots__ = ("function", "inline", "is_async", "timeout")
+    __slots__ = ("function", "is_async", "run_in_thread", "timeout")
 
     takes_context = False  # whether the first argument is the context, for the runner itself
 
-    def __init__(self, function: Callable[..., Any], *, timeout: float | None = None, inline: bool = False) -> None:
+    def __init__(
+        self, function: Callable[..., Any], *, timeout: float | None = None, run_in_thread: bool = True
+    ) -> None:
         if timeout is not None and (isinstance(timeout, str) or not timeout > 0):
             raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
         self.function = function
         self.is_async = _is_async(function)
-        self.inline = inline
+        self.run_in_thread = run_in_thread
         self.timeout = timeout
 
     def __call__(
@@ -42,7 +44,9 @@ class Runner:
         """Its value, to be awaited. Not a coroutine itself: that would be one more between caller and author."""
         if self.is_async:
             return self.function(*args, **kwargs)
-        return self._call_inline(args, kwargs) if self.inline else thread_pool.run(self.function, args, kwargs, origin)
+        if self.run_in_thread:
+            return thread_pool.run(self.function, args, kwargs, origin)
+        return self._call_inline(args, kwargs)
 
     async def _call_inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self.function(*args, **kwargs)
@@ -70,8 +74,8 @@ class LimitedRunner(Runner):
 
     def __init__(self, inner: Runner, max_concurrency: int) -> None:
         if max_concurrency < 1:
-            raise ValueError(f"limit must be at least 1, not {max_concurrency}")
-        super().__init__(inner.function, timeout=inner.timeout, inline=inner.inline)
+            raise ValueError(f"max_concurrency must be at least 1, not {max_concurrency}")
+        super().__init__(inner.function, timeout=inner.timeout, run_in_thread=inner.run_in_thread)
         self.takes_context = inner.takes_context
         self._inner = inner
         self._max_concurrency = max_concurrency
@@ -97,8 +101,8 @@ class ErrorExposingRunner(Runner):
 
     def __init__(self, inner: Runner, exception_types: Collection[type[Exception]]) -> None:
         if not all(isinstance(type_, type) and issubclass(type_, Exception) for type_ in exception_types):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"reveal takes classes of exceptions, not {exception_types!r}")
-        super().__init__(inner.function, timeout=inner.timeout, inline=inner.inline)
+            raise TypeError(f"expose_errors must be exception classes, not {exception_types!r}")
+        super().__init__(inner.function, timeout=inner.timeout, run_in_thread=inner.run_in_thread)
         self.takes_context = inner.takes_context
         self._inner = inner
         self._exposed_types = tuple(exception_types)

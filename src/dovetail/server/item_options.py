@@ -42,7 +42,7 @@ class PromptOptions(TypedDict, total=False):
     meta: dict[str, Any] | None
     timeout: float | timedelta | None
     max_concurrency: int | None
-    inline: bool
+    run_in_thread: bool
     expose_errors: type[Exception] | Collection[type[Exception]]
     scopes: Collection[str]
     visible_to: Callable[[Principal | None], bool] | None
@@ -72,9 +72,10 @@ class ResourceOptions(PromptOptions, total=False):
 
 _OPTIONS_BY_KIND: Final[dict[str, Any]] = {"tool": ToolOptions, "prompt": PromptOptions, "resource": ResourceOptions}
 _NO_CACHE_OPTION_HINT: Final = (
-    ": how long clients keep lists is said by Server(cache=...); dovetail.middleware.Caching keeps results"
+    ". Set how long clients may cache lists with Server(cache_hints=...). "
+    "Cache results on the server with dovetail.middleware.ResponseCache"
 )
-_HINT_BY_OPTION: Final = {("tool", "cache"): _NO_CACHE_OPTION_HINT, ("prompt", "cache"): _NO_CACHE_OPTION_HINT}
+_HINT_BY_OPTION: Final = {(kind, "cache_hint"): _NO_CACHE_OPTION_HINT for kind in ("tool", "prompt")}
 
 
 _TEXT_TYPE: Final = (str, "a text")
@@ -88,10 +89,10 @@ _EXPECTED_TYPES: Final[dict[str, tuple[Any, str]]] = {
     "mime_type": _TEXT_TYPE,
     "meta": (Mapping, "a dict"),
     "timeout": ((int, float, timedelta), "a number of seconds"),
-    "limit": (int, "a whole number"),
+    "max_concurrency": (int, "a whole number"),
     "size": (int, "a whole number"),
-    "cache": (CacheHint, "a CacheHint(...), in milliseconds"),
-    "inline": _FLAG_TYPE,
+    "cache_hint": (CacheHint, "a CacheHint(...)"),
+    "run_in_thread": _FLAG_TYPE,
     "enabled": _FLAG_TYPE,
     "read_only": _FLAG_TYPE,
     "destructive": _FLAG_TYPE,
@@ -121,8 +122,8 @@ def check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
     normalized = dict(options)
     if isinstance(normalized.get("timeout"), timedelta):
         normalized["timeout"] = normalized["timeout"].total_seconds()
-    if isinstance(normalized.get("reveal"), type):
-        normalized["reveal"] = (normalized["reveal"],)
+    if isinstance(normalized.get("expose_errors"), type):
+        normalized["expose_errors"] = (normalized["expose_errors"],)
     return normalized
 
 

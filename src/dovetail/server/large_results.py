@@ -1,7 +1,7 @@
-"""Offloading: what is too large for a conversation stays here, and the result links to it.
+"""Large results: parts of a result that are too large to send stay on the server, and the result links to them.
 
-Opt-in by `Server(offload=LargeResults())`. Kept in the memory of this process, for a while, under names nobody can guess,
-for the principal whose call it came of and for no other.
+Enabled by `Server(large_results=LargeResults())`. The parts are kept in the memory of this process for a while, under
+keys that cannot be guessed. Only the principal that made the call can read them.
 """
 
 import secrets
@@ -24,17 +24,17 @@ from dovetail.wire.content import (
 )
 from dovetail.wire.tools import CallToolResult
 
-RESULT_URI_TEMPLATE: Final = "results://kept/{key}"
+RESULT_URI_TEMPLATE: Final = "results://{key}"
 
 
 class LargeResults(Struct, frozen=True, kw_only=True):
-    """When a block of a tool's result is kept back, and for how long it can be fetched."""
+    """Which parts of a tool's result stay on the server, and for how long clients can read them."""
 
-    max_text_chars: int = 50_000  # characters that still travel
-    max_base64_chars: int = 1_000_000  # characters of base64 that still travel
-    preview_chars: int = 1_000  # characters of a text that is kept back that travel all the same
-    ttl: float = 900.0
-    max_stored_chars: int = 64_000_000  # characters kept in all; beyond that the oldest go
+    max_text_chars: int = 50_000  # longer texts stay on the server
+    max_base64_chars: int = 1_000_000  # larger images, audio and files stay on the server
+    preview_chars: int = 1_000  # beginning of a stored text that is sent with the link
+    ttl: float = 900.0  # seconds
+    max_stored_chars: int = 64_000_000  # beyond this in total, the oldest parts are removed
 
 
 class StoredResult(Struct, frozen=True):
@@ -83,9 +83,9 @@ class ResultStore:
                 link = self._store(
                     ResourceContents(uri="", mime_type=mime_type, text=block.text), len(block.text), owner
                 )
-                remaining_chars = len(block.text) - self._settings.preview_chars
-                preview = f"{block.text[: self._settings.preview_chars]}…\n\n[{remaining_chars} more characters at {link.uri}]"
-                return [replace(block, text=preview), link]
+                preview = block.text[: self._settings.preview_chars]
+                note = f"[{len(block.text) - len(preview)} more characters at {link.uri}]"
+                return [replace(block, text=f"{preview}…\n\n{note}"), link]
             case ImageContent() | AudioContent() if len(block.data) > self._settings.max_base64_chars:
                 contents = ResourceContents(uri="", mime_type=block.mime_type, blob=block.data)
                 return [self._store(contents, len(block.data), owner)]

@@ -62,12 +62,6 @@ class Image:
         self.annotations = annotations
         self.meta = meta
 
-    def block(self) -> ContentBlock:
-        """As content."""
-        return ImageContent(
-            data=_encode_base64(self.data), mime_type=self.mime_type, annotations=self.annotations, meta=self.meta
-        )
-
 
 class Audio:
     """A sound, from its bytes or from a file; what kind it is shows in the file's name or in the first bytes."""
@@ -84,12 +78,6 @@ class Audio:
         self.mime_type = mime_type or _require_mime_type(self.data, name, "audio/")
         self.annotations = annotations
         self.meta = meta
-
-    def block(self) -> ContentBlock:
-        """As content."""
-        return AudioContent(
-            data=_encode_base64(self.data), mime_type=self.mime_type, annotations=self.annotations, meta=self.meta
-        )
 
 
 class File:
@@ -112,17 +100,25 @@ class File:
         self.annotations = annotations
         self.meta = meta
 
-    def block(self) -> ContentBlock:
-        """As content."""
-        return EmbeddedResource(resource=self.contents(self.uri), annotations=self.annotations, meta=self.meta)
 
-    def contents(self, uri: str, mime_type: str | None = None) -> ResourceContents:
-        """As the contents of a resource: text, if that is what it is."""
-        content_type = mime_type or self.mime_type
-        text = _decode_text(self.data, content_type)
-        if text is not None:
-            return ResourceContents(uri=uri, mime_type=content_type, text=text)
-        return ResourceContents(uri=uri, mime_type=content_type, blob=_encode_base64(self.data))
+def build_block(media: "Image | Audio | File") -> ContentBlock:
+    """Return an image, a sound or a file as a content block."""
+    if isinstance(media, File):
+        contents = build_file_contents(media, media.uri)
+        return EmbeddedResource(resource=contents, annotations=media.annotations, meta=media.meta)
+    content_type = ImageContent if isinstance(media, Image) else AudioContent
+    return content_type(
+        data=_encode_base64(media.data), mime_type=media.mime_type, annotations=media.annotations, meta=media.meta
+    )
+
+
+def build_file_contents(file: File, uri: str, mime_type: str | None = None) -> ResourceContents:
+    """Return a file as the contents of a resource, as text if its media type is textual."""
+    content_type = mime_type or file.mime_type
+    text = _decode_text(file.data, content_type)
+    if text is not None:
+        return ResourceContents(uri=uri, mime_type=content_type, text=text)
+    return ResourceContents(uri=uri, mime_type=content_type, blob=_encode_base64(file.data))
 
 
 MEDIA_TYPES: Final = (Image, Audio, File)

@@ -28,14 +28,19 @@ class Prompt:
         version: str | None = None,
         meta: dict[str, Any] | None = None,
         timeout: float | None = None,
-        limit: int | None = None,
-        inline: bool = False,
-        reveal: Collection[type[Exception]] = (),
+        max_concurrency: int | None = None,
+        run_in_thread: bool = True,
+        expose_errors: Collection[type[Exception]] = (),
         enabled: bool = True,
     ) -> None:
         # Prompt arguments are strings on the wire: they are read as what the annotation says.
         self.signature, self.runner = compile_function(
-            function, lax=True, timeout=timeout, max_concurrency=limit, inline=inline, expose_errors=reveal
+            function,
+            lax=True,
+            timeout=timeout,
+            max_concurrency=max_concurrency,
+            run_in_thread=run_in_thread,
+            expose_errors=expose_errors,
         )
         self.declaration = wire.Prompt(
             name=name or get_function_name(function),

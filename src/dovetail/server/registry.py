@@ -3,7 +3,7 @@
 Everything registered is compiled on the spot, so that a mistake shows where it was made. Knows nothing of requests.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast, overload
 
@@ -31,6 +31,7 @@ from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, 
 from dovetail.wire.meta import is_valid_key
 
 if TYPE_CHECKING:  # what few servers use is loaded by those who do
+    from dovetail.schemas.provider_rules import SchemaProfile
     from dovetail.server.access_rules import AccessRule, AccessRules, Predicate
     from dovetail.server.large_results import LargeResults, ResultStore
     from dovetail.server.lint import LintReport
@@ -38,6 +39,8 @@ if TYPE_CHECKING:  # what few servers use is loaded by those who do
 F = TypeVar("F", bound=Callable[..., Any])
 
 _LIST_NAMES: Final = ("tools", "resources", "prompts")
+_LIST_CHANGED: Final = ListChangedCapability(list_changed=True)
+_RESOURCES: Final = ResourcesCapability(subscribe=True, list_changed=True)
 _LIST_BY_KIND: Final = {"tool": "tools", "resource": "resources", "resource template": "resources", "prompt": "prompts"}
 
 
@@ -48,20 +51,16 @@ class Registry:
         self,
         page_cache: PageCache,
         *,
-        always: Collection[str],
-        experimental: dict[str, Any] | None,
-        extensions: dict[str, Any] | None,
-        offload: "LargeResults | None",
-        profile: str | None,
+        capabilities: ServerCapabilities | None,
+        large_results: "LargeResults | None",
+        schema_profile: "SchemaProfile | None",
         lint: bool,
         show_locked: bool,
     ) -> None:
         self.changes = Subscriptions()
         self._lock = RLock()  # one thread at a time changes what is offered; nobody waits to read it
         self._page_cache = page_cache
-        self._declared_lists = _check_list_names(always)
-        self._experimental = experimental
-        self._extensions = _check_meta_keys(extensions)
+        self._declared_capabilities = _check_capabilities(capabilities)
         self._tools: dict[str, Tool] = {}
         self._resources: dict[str, Resource] = {}
         self._templates: dict[str, ResourceTemplate] = {}
@@ -73,11 +72,11 @@ class Registry:
         self.disabled_tags: frozenset[str] = frozenset()
         self.disabled_names: frozenset[str] = frozenset()
         self._completers: dict[tuple[str, str], Completer] = {}
-        self._profile = _check_profile(profile)
+        self._profile: SchemaProfile | None = _check_profile(schema_profile)
         self._is_lint_enabled = lint
         self._show_locked = show_locked
         self._access_rules: AccessRules | None = None  # who may use what, once something is not for everyone
-        self._result_store = None if offload is None else self._make_result_store(offload)
+        self._result_store = None if large_results is None else self._make_result_store(large_results)
 
     @overload
     def tool(self, function: F, /) -> F: ...
@@ -86,9 +85,7 @@ class Registry:
     def tool(self, function: Any = None, /, **options: Any) -> Any:
         """Offer a function as a tool: `@app.tool`, `@app.tool()` or `@app.tool("name", title=...)`.
 
-        Options: name, title, description, icons, annotations or read_only, destructive, idempotent and open_world,
-        input_schema, output_schema, tags, version, meta, timeout, limit (calls at once), inline, reveal, scopes (a
-        caller needs them all), visible (a function of the principal), enabled.
+        Options: see `ToolOptions`.
         """
         return self._make_decorator(function, options, self.add_tool)
 
@@ -114,8 +111,7 @@ class Registry:
     def resource(self, uri: str, /, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
         """Offer a function's value under a URI, or under every URI of a template such as `city://{name}/profile`.
 
-        Options: name, title, description, mime_type, size (not of a template), icons, annotations, tags, version, meta,
-        cache, timeout, limit (reads at once), inline, reveal, scopes, visible, enabled.
+        Options: see `ResourceOptions`.
         """
 
         if callable(uri):  # `@app.resource`, without its URI
@@ -148,10 +144,9 @@ class Registry:
     @overload
     def prompt(self, called: str | None = None, /, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
     def prompt(self, function: Any = None, /, **options: Any) -> Any:
-        """Offer a function as a prompt.
+        """Offer a function as a prompt: `@app.prompt`, `@app.prompt()` or `@app.prompt("name", title=...)`.
 
-        Options: name, title, description, icons, tags, version, meta, timeout, limit (calls at once), inline, reveal,
-        scopes, visible, enabled.
+        Options: see `PromptOptions`.
         """
         return self._make_decorator(function, options, self.add_prompt)
 
@@ -221,15 +216,15 @@ class Registry:
         scopes: Collection[str] = (),
         visible_to: "Predicate | None" = None,
     ) -> None:
-        """Say who may see and use things: those of some names or URIs, or with one of the tags, now and later.
+        """Limit who may see and use items, by name, URI or tag. Items registered or mounted later are included.
 
-        A caller needs all the `scopes`; `visible` is a function of the principal. All rules about a thing hold, for
-        what is mounted here too.
+        A caller needs all `scopes`. `visible_to` is a function that takes the principal and returns a bool. If several
+        rules match an item, all of them apply.
         """
         from dovetail.server.access_rules import build_access_rule
 
         if not (names or tags) or not (scopes or visible_to):
-            raise ValueError("restrict takes names or tags=, and scopes= or visible=")
+            raise ValueError("restrict() needs names or tags=, and scopes= or visible_to=")
         _check_tags(tags)
         rule = build_access_rule(scopes, visible_to)
         with self._lock:
@@ -245,7 +240,8 @@ class Registry:
                         new_names and not new_names.isdisjoint(access_rules.find_rule_names(kind, name))
                     ):
                         access_rules.add(kind, name, rule)
-        self.changed(*_LIST_NAMES)
+        for list_name in _LIST_NAMES:
+            self._notify_list_changed(list_name)
 
     def _set_enabled(self, names: Collection[str], tags: Collection[str], *, enabled: bool) -> None:
         with self._lock:
@@ -265,7 +261,7 @@ class Registry:
             self.disabled_tags = self.disabled_tags.difference(tags) if enabled else self.disabled_tags.union(tags)
             self.disabled_names = self.disabled_names.difference(names) if enabled else self.disabled_names.union(names)
         for kind in kinds:
-            self.changed(_LIST_BY_KIND[kind])
+            self._notify_list_changed(_LIST_BY_KIND[kind])
 
     def _list_names(self) -> list[str]:
         """Everything registered here, enabled or not."""
@@ -286,10 +282,14 @@ class Registry:
     def _make_result_store(self, settings: "LargeResults") -> "ResultStore":
         from dovetail.server.large_results import RESULT_URI_TEMPLATE, LargeResults, ResultStore
 
-        check_type("offload=", settings, LargeResults, "an LargeResults(...)")
+        check_type("large_results=", settings, LargeResults, "a LargeResults(...)")
         store = ResultStore(settings)
         self.add_resource(
-            store.fetch, RESULT_URI_TEMPLATE, name="result", description="A result too large to send.", inline=True
+            store.fetch,
+            RESULT_URI_TEMPLATE,
+            name="result",
+            description="A result too large to send.",
+            run_in_thread=False,
         )
         return store
 
@@ -307,7 +307,7 @@ class Registry:
                         self._access_rules.add(kind, name, rule)
             if item.enabled:
                 self._set_enabled_items(kind, self._get_enabled_items(kind) | {name: item})
-        self.changed(_LIST_BY_KIND[kind])
+        self._notify_list_changed(_LIST_BY_KIND[kind])
 
     def _ensure_access_rules(self) -> "AccessRules":
         from dovetail.server.access_rules import AccessRules
@@ -326,7 +326,7 @@ class Registry:
             self._refresh_enabled(kind)
             if self._access_rules is not None:
                 self._access_rules.remove(kind, name)  # last: nothing is offered without its rule
-        self.changed(_LIST_BY_KIND[kind])
+        self._notify_list_changed(_LIST_BY_KIND[kind])
 
     def _get_enabled_items(self, kind: str) -> dict[str, Any]:
         if kind == "tool":
@@ -370,16 +370,26 @@ class Registry:
 
         return register
 
-    # Telling of changes
+    # Change notices. Any task or thread may send them.
 
-    def changed(self, *lists: str) -> None:
-        """Say that the list of tools, resources or prompts is another now. From any task or thread."""
-        for name in _check_list_names(lists):
-            self._page_cache.clear()
-            self.changes.publish(subscription_filter.LIST_CHANGED_METHODS[name])
+    def notify_tools_changed(self) -> None:
+        """Notify clients that the list of tools has changed. Registering and removing tools does this for you."""
+        self._notify_list_changed("tools")
+
+    def notify_resources_changed(self) -> None:
+        """Notify clients that the list of resources or templates has changed. Registering and removing does this."""
+        self._notify_list_changed("resources")
+
+    def notify_prompts_changed(self) -> None:
+        """Notify clients that the list of prompts has changed. Registering and removing prompts does this for you."""
+        self._notify_list_changed("prompts")
+
+    def _notify_list_changed(self, list_name: str) -> None:
+        self._page_cache.clear()
+        self.changes.publish(subscription_filter.LIST_CHANGED_METHODS[list_name])
 
     def notify_resource_updated(self, uri: str) -> None:
-        """Say that a resource has new contents. From any task or thread."""
+        """Notify clients that subscribed to a resource that its contents have changed."""
         self.changes.publish(subscription_filter.RESOURCE_UPDATED, uri)
 
     def heard(self, method: str, uri: str | None) -> None:
@@ -392,9 +402,9 @@ class Registry:
         return self.changes.subscribe(listener)
 
     def lint(self, *profiles: str) -> "list[LintReport]":
-        """What hosts and models may stumble over in the tools, and an estimate of what each costs in tokens.
+        """Return the problems that hosts and models may have with each tool, and an estimate of its size in tokens.
 
-        Checked is what OpenAI, Gemini and Anthropic take, or the rule sets named.
+        Checks the rules of OpenAI, Gemini and Anthropic unless you name other profiles.
         """
         from dovetail.server.lint import lint_tool
 
@@ -404,17 +414,14 @@ class Registry:
 
     def capabilities(self) -> ServerCapabilities:
         """What is offered now."""
-        declared_lists = self._declared_lists
-        return ServerCapabilities(
-            experimental=self._experimental,
-            logging={},
-            completions={} if self._has_completions() else None,
-            prompts=ListChangedCapability(list_changed=True) if self._prompts or "prompts" in declared_lists else None,
-            resources=ResourcesCapability(subscribe=True, list_changed=True)
-            if self._resources or self._templates or "resources" in declared_lists
-            else None,
-            tools=ListChangedCapability(list_changed=True) if self._tools or "tools" in declared_lists else None,
-            extensions=self._extensions,
+        declared = self._declared_capabilities
+        return replace(
+            declared,
+            logging=declared.logging or {},
+            completions=declared.completions or ({} if self._has_completions() else None),
+            prompts=_LIST_CHANGED if self._prompts or declared.prompts is not None else None,
+            resources=_RESOURCES if self._resources or self._templates or declared.resources is not None else None,
+            tools=_LIST_CHANGED if self._tools or declared.tools is not None else None,
         )
 
     def _has_completions(self) -> bool:
@@ -427,12 +434,12 @@ def _split_access_options(kind: str, options: Mapping[str, Any]) -> "tuple[Acces
     """The rule of who may use it, None for everyone, and the other options."""
     item_options = check_options(kind, options)
     _check_meta_keys(item_options.get("meta"))
-    scopes, visible = item_options.pop("scopes", ()), item_options.pop("visible", None)
-    if not scopes and visible is None:
+    scopes, visible_to = item_options.pop("scopes", ()), item_options.pop("visible_to", None)
+    if not scopes and visible_to is None:
         return None, item_options
     from dovetail.server.access_rules import build_access_rule
 
-    return build_access_rule(scopes, visible), item_options
+    return build_access_rule(scopes, visible_to), item_options
 
 
 def _check_tags(tags: Collection[str]) -> None:
@@ -453,21 +460,23 @@ def _check_declaration(declaration: WireStruct) -> None:
         raise TypeError(f"{getattr(declaration, 'name', 'it')!r} cannot be offered: {exc}") from None
 
 
-def _check_profile(profile: str | None) -> str | None:
+def _check_profile(profile: "SchemaProfile | None") -> "SchemaProfile | None":
     if profile is None:
         return None
     from dovetail.schemas.provider_rules import PROFILES
 
     if profile not in PROFILES:
-        raise ValueError(f"profile must be one of {', '.join(PROFILES)}, not {profile!r}")
+        raise ValueError(f"schema_profile must be one of {', '.join(PROFILES)}, not {profile!r}")
     return profile
 
 
-def _check_list_names(names: Iterable[str]) -> frozenset[str]:
-    list_names = frozenset(names)
-    if not list_names <= set(_LIST_NAMES):
-        raise ValueError(f"expected some of {', '.join(_LIST_NAMES)}, got {', '.join(sorted(list_names))}")
-    return list_names
+def _check_capabilities(capabilities: ServerCapabilities | None) -> ServerCapabilities:
+    check_type("capabilities=", capabilities, ServerCapabilities, "a ServerCapabilities(...)")
+    capabilities = capabilities or ServerCapabilities()
+    for field in ("experimental", "extensions"):
+        check_type(f"ServerCapabilities.{field}", getattr(capabilities, field), Mapping, "a dict")
+    _check_meta_keys(capabilities.extensions)
+    return capabilities
 
 
 def _check_meta_keys(meta: dict[str, Any] | None) -> dict[str, Any] | None:

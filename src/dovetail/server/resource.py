@@ -37,16 +37,21 @@ class Resource:
         tags: Collection[str] = (),
         version: str | None = None,
         meta: dict[str, Any] | None = None,
-        cache: CacheHint | None = None,
+        cache_hint: CacheHint | None = None,
         timeout: float | None = None,
-        limit: int | None = None,
-        inline: bool = False,
-        reveal: Collection[type[Exception]] = (),
+        max_concurrency: int | None = None,
+        run_in_thread: bool = True,
+        expose_errors: Collection[type[Exception]] = (),
         enabled: bool = True,
     ) -> None:
         _check_uri(uri)
         self.signature, self.runner = compile_function(
-            function, lax=True, timeout=timeout, max_concurrency=limit, inline=inline, expose_errors=reveal
+            function,
+            lax=True,
+            timeout=timeout,
+            max_concurrency=max_concurrency,
+            run_in_thread=run_in_thread,
+            expose_errors=expose_errors,
         )
         if self.signature.parameters:
             raise TypeError(
@@ -54,7 +59,7 @@ class Resource:
                 f"it also takes {', '.join(self.signature.parameters)}"
             )
         self.key = uri_key(uri)
-        self.cache_hint = cache
+        self.cache_hint = cache_hint
         self.declaration = wire.Resource(
             uri=uri,
             name=name or get_function_name(function, uri),
@@ -90,11 +95,11 @@ class ResourceTemplate:
         tags: Collection[str] = (),
         version: str | None = None,
         meta: dict[str, Any] | None = None,
-        cache: CacheHint | None = None,
+        cache_hint: CacheHint | None = None,
         timeout: float | None = None,
-        limit: int | None = None,
-        inline: bool = False,
-        reveal: Collection[type[Exception]] = (),
+        max_concurrency: int | None = None,
+        run_in_thread: bool = True,
+        expose_errors: Collection[type[Exception]] = (),
         enabled: bool = True,
     ) -> None:
         from dovetail.server.uri_template import URITemplate  # only servers with templates pay for it
@@ -102,7 +107,12 @@ class ResourceTemplate:
         _check_uri(uri)
         self.template = URITemplate(uri)
         self.signature, self.runner = compile_function(
-            function, lax=True, timeout=timeout, max_concurrency=limit, inline=inline, expose_errors=reveal
+            function,
+            lax=True,
+            timeout=timeout,
+            max_concurrency=max_concurrency,
+            run_in_thread=run_in_thread,
+            expose_errors=expose_errors,
         )
         variables, parameters = set(self.template.variables), set(self.signature.parameters)
         is_closed = self.signature.schema.get("additionalProperties") is False
@@ -112,7 +122,7 @@ class ResourceTemplate:
                 f"function's parameters ({', '.join(self.signature.parameters)}) do not agree"
             )
         _warn_list_variables(uri, self.template.lists, self.signature.schema["properties"])
-        self.cache_hint = cache
+        self.cache_hint = cache_hint
         self.declaration = wire.ResourceTemplate(
             uri_template=uri,
             name=name or get_function_name(function, uri),

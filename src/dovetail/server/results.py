@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from dovetail.errors import InvalidParams, MCPError
 from dovetail.server.input_requests import InputRequired
-from dovetail.server.media import BYTES_TYPES, File, is_media_type, to_media
+from dovetail.server.media import BYTES_TYPES, File, build_block, build_file_contents, is_media_type, to_media
 from dovetail.server.parameters.annotations import (
     build_schema,
     convert_value,
@@ -254,7 +254,7 @@ def _to_block_or_none(value: Any) -> ContentBlock | None:
     if isinstance(value, _BLOCK_TYPES):
         return _check_block(value)
     media = to_media(value)
-    return None if media is None else media.block()
+    return None if media is None else build_block(media)
 
 
 def _check_result(result: ToolResult) -> ToolResult:
@@ -320,7 +320,7 @@ def _to_contents(value: Any, uri: str, mime_type: str | None) -> ResourceContent
     if media is None:
         return None
     file = media if isinstance(media, File) else File(media.data, mime_type=media.mime_type)
-    return file.contents(uri, mime_type)
+    return build_file_contents(file, uri, mime_type)
 
 
 def _is_role_pair(value: Any) -> bool:

@@ -6,26 +6,32 @@ that needs it.
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, Unpack, overload
 
 from dovetail.server import server as framework
+from dovetail.server.item_options import check_type
+from dovetail.server.server_options import ASGIOptions, HTTPServerOptions, ServerOptions, Transport
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dovetail.protocol.http_types import ASGIApp, AsyncHTTPClient, HTTPRequest, HTTPResponse
     from dovetail.server.loop_watchdog import LoopWatchdog
+    from dovetail.server.openapi.document import OpenAPIOperation
+    from dovetail.server.openapi.operation_call import HeaderFactory
     from dovetail.transports.duplex_server import DuplexServer
 
 log = logging.getLogger("dovetail")
 
 RECORDING_VARIABLE = "DOVETAIL_RECORDING"  # the recording file of every server and client
-
-Transport = Literal["stdio", "http", "unix", "tcp"]
 
 _EOF_GRACE_S = 1.0  # for calls still running when the client has closed its end
 _EXIT_GRACE_S = 0.7
@@ -36,48 +42,46 @@ _RESPAWN_DELAY_S = 0.5
 _STARTUP_FAILED_EXIT_CODE = 3  # as uvicorn says it
 
 
-class HTTPServerOptions(TypedDict, total=False):
-    """What `run` takes, whatever the transport; those of another transport are refused."""
-
-    host: str
-    port: int
-    workers: int
-    ssl_certfile: str | None
-    ssl_keyfile: str | None
-    allow_anonymous: bool
-    path: str
-    public_url: str | None
-    allowed_hosts: Collection[str]
-    allowed_origins: Collection[str]
-    cors_origins: Collection[str]
-    response_mode: Literal["auto", "json", "sse"]
-    sessions: bool
-    health: bool
-    http_sse: bool
-    authenticate: Any
-    fallback: Any
-
-
 class Server(framework.Server):
     """A server: register tools, resources and prompts on it, then `run` it or mount its `asgi` application."""
 
     def checked_auth(self, auth: Any) -> Any:
-        """What was given as `auth`; TypeError, where it was written, if it cannot guard a server."""
-        if auth is not None:
+        """Return the value of `auth=`.
+
+        Raises:
+            TypeError: it is neither a guard, nor a verifier, nor an authenticator.
+        """
+        if auth is not None and not is_authenticator(auth):
             from dovetail.oauth.guard.guard import get_credential_checker
 
             get_credential_checker(auth)
         return auth
 
+    @overload
+    def run(self, transport: Literal["stdio"] = "stdio", *, reload: bool = False) -> None: ...
+    @overload
     def run(
-        self, transport: Transport | str = "stdio", *, reload: bool = False, **options: Unpack[HTTPServerOptions]
-    ) -> None:
-        """Serve until told to stop.
+        self, transport: Literal["http"], *, reload: bool = False, **options: Unpack[HTTPServerOptions]
+    ) -> None: ...
+    @overload
+    def run(
+        self, transport: Literal["unix"], *, path: "str | Path", allow_anonymous: bool = False, reload: bool = False
+    ) -> None: ...
+    @overload
+    def run(
+        self,
+        transport: Literal["tcp"],
+        *,
+        host: str = "127.0.0.1",
+        port: int,
+        allow_anonymous: bool = False,
+        reload: bool = False,
+    ) -> None: ...
+    def run(self, transport: Transport = "stdio", *, reload: bool = False, **options: Any) -> None:
+        """Serve until a signal stops the process, or the client closes its end ("stdio").
 
-        "stdio": this process's standard streams. "http": options `host`, `port`, `workers`, `ssl_certfile`,
-        `ssl_keyfile`, `anonymous`, and all of `asgi`. "unix": options `path`, `anonymous`. "tcp": options `host`,
-        `port`, `anonymous`.
-        reload: for development, start the program anew whenever one of its files changes.
+        "http" takes the options of `HTTPServerOptions`, "unix" takes `path`, "tcp" takes `host` and `port`. With
+        `reload`, the program restarts when one of its files changes. Use that only in development.
         """
         runners: dict[str, Callable[..., None]] = {
             "stdio": run_stdio,
@@ -85,15 +89,25 @@ class Server(framework.Server):
             "unix": run_unix,
             "tcp": run_tcp,
         }
-        _check_options(transport, runners, options)
+        _check_options("run", transport, options)
         _check_no_loop(transport)
-        if not (reload and _run_reloader(transport, dict(options))):
+        if not (reload and _run_reloader(transport, options)):
             runners[transport](self, **options)
 
-    async def serve(self, transport: Transport | str = "stdio", **options: Unpack[HTTPServerOptions]) -> None:
-        """Serve in the running loop, until the client closes its end ("stdio"), a signal comes or this is cancelled.
+    @overload
+    async def serve(self, transport: Literal["stdio"] = "stdio") -> None: ...
+    @overload
+    async def serve(self, transport: Literal["http"], **options: Unpack[HTTPServerOptions]) -> None: ...
+    @overload
+    async def serve(self, transport: Literal["unix"], *, path: "str | Path", allow_anonymous: bool = False) -> None: ...
+    @overload
+    async def serve(
+        self, transport: Literal["tcp"], *, host: str = "127.0.0.1", port: int, allow_anonymous: bool = False
+    ) -> None: ...
+    async def serve(self, transport: Transport = "stdio", **options: Any) -> None:
+        """Serve in the running event loop. Takes the options of `run`, except `workers` and `reload`.
 
-        Transports and options as for `run`, but for `workers` and `reload`: the process is yours.
+        Returns when a signal comes or the client closes its end ("stdio"). Cancel it to stop it.
         """
         runners: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
             "stdio": serve_stdio,
@@ -101,53 +115,31 @@ class Server(framework.Server):
             "unix": serve_unix,
             "tcp": serve_tcp,
         }
-        _check_options(transport, runners, options)
+        _check_options("serve", transport, options)
         await runners[transport](self, **options)
 
-    def asgi(
-        self,
-        *,
-        path: str = "/mcp",
-        public_url: str | None = None,
-        allowed_hosts: Collection[str] = (),
-        allowed_origins: Collection[str] = (),
-        cors_origins: Collection[str] = (),
-        response_mode: Literal["auto", "json", "sse"] = "auto",
-        sessions: bool = True,
-        health: bool = False,
-        http_sse: bool = True,
-        authenticate: Any = None,
-        fallback: Any = None,
-    ) -> Any:
-        """The server as an ASGI application, for any ASGI server or mounted in another application.
-
-        otherwise: the application for all other paths, for frameworks that cannot mount.
-        """
+    def asgi(self, **options: Unpack[ASGIOptions]) -> "ASGIApp":
+        """Return the server as an ASGI application, to mount in another application or to run with any ASGI server."""
         from dovetail.transports.http_server.endpoint import Endpoint
 
-        guard = None
-        if self.auth is not None:
+        _check_names("asgi()", options, ASGIOptions.__annotations__)
+        endpoint_options: dict[str, Any] = {name: value for name, value in options.items() if name != "fallback"}
+        if is_authenticator(self.auth):
+            endpoint_options["authenticate"] = self.auth
+        elif self.auth is not None:
             from dovetail.auth.asgi_guard import create_asgi_guard
 
-            guard = create_asgi_guard(self.auth, path, public_url, allowed_hosts, self.needed_scopes)
-        endpoint = Endpoint(
-            self,
-            path=path,
-            public_url=public_url,
-            allowed_hosts=allowed_hosts,
-            allowed_origins=allowed_origins,
-            cors_origins=cors_origins,
-            response_mode=response_mode,
-            sessions=sessions,
-            health=health,
-            http_sse=http_sse,
-            authenticate=authenticate,
-            guard=guard,
-            on_start=self.start,
-            on_stop=self.stop,
-        )
+            endpoint_options["guard"] = create_asgi_guard(
+                self.auth,
+                options.get("path", "/mcp"),
+                options.get("public_url"),
+                options.get("allowed_hosts", ()),
+                self.needed_scopes,
+            )
+        endpoint = Endpoint(self, on_start=self.start, on_stop=self.stop, **endpoint_options)
         self._endpoints.add(endpoint)
         app: Any = endpoint
+        fallback = options.get("fallback")
         if fallback is not None:
             from dovetail.transports.http_server.asgi import FallbackRouter
 
@@ -171,36 +163,38 @@ class Server(framework.Server):
     @classmethod
     def from_openapi(
         cls,
-        document: Any,
-        client: Any = None,
+        document: Mapping[str, Any] | str | bytes,
+        client: "Callable[[HTTPRequest], Awaitable[HTTPResponse]] | AsyncHTTPClient | None" = None,
         *,
         name: str | None = None,
         base_url: str | None = None,
-        headers: Any = None,
-        include: Any = None,
+        headers: "Mapping[str, str] | HeaderFactory | None" = None,
+        include: "str | Callable[[OpenAPIOperation], bool] | None" = None,
         tool_names: Mapping[str, str] | None = None,
         validate_output: bool = True,
         max_response_bytes: int = 4 * 1024 * 1024,
-        **options: Any,
+        **options: Unpack[ServerOptions],
     ) -> Self:
-        """A server whose tools are the operations of a web service, by its OpenAPI 3 document (a dict, or JSON).
+        """Create a server whose tools are the operations of a web service.
 
-        client: whatever sends a `HTTPRequest` and returns a `HTTPResponse`, or an httpx client; ours unless given. The
-        service is at `url`, or at the client's `base_url`, or where the document says. `headers`
-        go with every request: a mapping, or a function of the Context that makes one for each call. `include`: a
-        pattern for "GET /path", or a function of the operation. `names` rename tools. `output_schemas=False` promises
-        nothing about results, for services that do not keep to their document.
+        document: an OpenAPI 3 document, as a dict or as JSON.
+        client: an httpx client, or an async function that takes an `HTTPRequest` and returns an `HTTPResponse`.
+        base_url: URL of the service. Defaults to the client's `base_url`, then to the URL in the document.
+        headers: sent with every request. Pass a mapping, or a function that takes the Context and returns one.
+        include: a regular expression for "GET /path", or a function that takes the operation and returns a bool.
+        tool_names: new tool names, by operation.
+        validate_output: pass False for services that do not follow their document. Tools then have no output schema.
         """
         from dovetail.server.openapi.importer import add_operations
         from dovetail.server.openapi.senders import create_sender, get_base_url
 
-        title = (document.get("info") or {}).get("title") if isinstance(document, Mapping) else None
-        app = cls(name or title or "service", **options)
-        send = create_sender(client, max_response_bytes)
+        info = document.get("info") if isinstance(document, Mapping) else None
+        title = (info or {}).get("title")
+        server = cls(name or title or "service", **options)
         add_operations(
-            app,
+            server,
             document,
-            send,
+            create_sender(client, max_response_bytes),
             service_url=base_url,
             client_base_url=get_base_url(client),
             headers=headers or {},
@@ -209,21 +203,43 @@ class Server(framework.Server):
             validate_output=validate_output,
             max_response_bytes=max_response_bytes,
         )
-        return app
+        return server
 
     @classmethod
-    def from_asgi(cls, app: Any, document: Any = None, **options: Any) -> Self:
-        """A server whose tools are the operations of an ASGI application of this process; no network is involved.
+    def from_asgi(
+        cls,
+        app: "ASGIApp",
+        document: Mapping[str, Any] | str | bytes | None = None,
+        *,
+        name: str | None = None,
+        base_url: str = "http://localhost",
+        headers: "Mapping[str, str] | HeaderFactory | None" = None,
+        include: "str | Callable[[OpenAPIOperation], bool] | None" = None,
+        tool_names: Mapping[str, str] | None = None,
+        validate_output: bool = True,
+        max_response_bytes: int = 4 * 1024 * 1024,
+        **options: Unpack[ServerOptions],
+    ) -> Self:
+        """Create a server whose tools are the operations of an ASGI application in this process, without a network.
 
-        The document is the application's own (FastAPI, Litestar) unless given; other options as for `from_openapi`.
-        The application's lifespan is the server's.
+        The document defaults to the application's own (FastAPI, Litestar). The other options are those of
+        `from_openapi`. The server runs the lifespan of the application unless you pass `lifespan`.
         """
         from dovetail.server.openapi.senders import create_app_sender, get_openapi_document
         from dovetail.transports.http_server.asgi import run_lifespan
 
-        options = {"lifespan": lambda: run_lifespan(app), "url": "http://localhost"} | options
-        client = create_app_sender(app, options.get("max_reply", 4 * 1024 * 1024))
-        return cls.from_openapi(document or get_openapi_document(app), client=client, **options)
+        return cls.from_openapi(
+            document or get_openapi_document(app),
+            create_app_sender(app, max_response_bytes),
+            name=name,
+            base_url=base_url,
+            headers=headers,
+            include=include,
+            tool_names=tool_names,
+            validate_output=validate_output,
+            max_response_bytes=max_response_bytes,
+            **{"lifespan": lambda: run_lifespan(app), **options},
+        )
 
     def open_connection(self, send: Callable[[bytes], None], **options: Any) -> "DuplexServer":
         """One connection over a transport of your own: give whole messages to `receive`, and `close` it at the end."""
@@ -232,8 +248,18 @@ class Server(framework.Server):
         return DuplexServer(self, send, **options)
 
 
-def _is_http_transport(transport: Any) -> bool:
-    return isinstance(transport, str) and ("http" in transport or transport == "sse")
+def is_authenticator(auth: Any) -> bool:
+    """Return whether `auth` is an async function, which identifies callers by their headers."""
+    return inspect.iscoroutinefunction(auth)
+
+
+_OPTIONS_BY_TRANSPORT: Final[dict[str, Collection[str]]] = {
+    "stdio": (),
+    "http": HTTPServerOptions.__annotations__,
+    "unix": ("path", "allow_anonymous"),
+    "tcp": ("host", "port", "allow_anonymous"),
+}
+_REQUIRED_OPTIONS: Final = {"unix": ("path", '"/run/server.sock"'), "tcp": ("port", "9000")}
 
 
 def _check_no_loop(transport: str) -> None:
@@ -241,46 +267,37 @@ def _check_no_loop(transport: str) -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise RuntimeError(f'a loop is running here, and run would start another: await app.serve("{transport}", ...)')
+    raise RuntimeError(
+        f'run() cannot be called from a running event loop. Use `await app.serve("{transport}", ...)` instead'
+    )
 
 
-def _check_options(transport: str, runners: Mapping[str, Callable[..., Any]], options: Mapping[str, Any]) -> None:
-    """Refuse what the transport has no use for, with the one that has."""
-    if transport not in runners:
-        hint = (
-            ': "http" serves Streamable HTTP, and the older transport beside it'
-            if _is_http_transport(transport)
-            else ""
-        )
+def _check_options(method: Literal["run", "serve"], transport: str, options: Mapping[str, Any]) -> None:
+    """Raise for an unknown transport, and for options it does not have, with the transport that has them."""
+    if transport not in _OPTIONS_BY_TRANSPORT:
+        is_http = "http" in str(transport) or transport == "sse"
+        hint = '. "http" serves Streamable HTTP and HTTP+SSE' if is_http else ""
         raise ValueError(f"transport must be 'stdio', 'http', 'unix' or 'tcp', not {transport!r}{hint}")
-    if transport == "unix" and "path" not in options:
-        raise TypeError('unix needs a path: app.run("unix", path="/run/server.sock")')
-    options_by_transport = {name: _list_options(function) for name, function in runners.items()} if options else {}
+    allowed = set(_OPTIONS_BY_TRANSPORT[transport])
+    if method == "serve" and "workers" in options:
+        raise TypeError("serve() has no option `workers`, because it runs in your process. Use run() instead")
     for name in options:
-        if name in options_by_transport[transport]:
-            continue
-        other_transport = next(
-            (candidate for candidate in ("http", "tcp", "unix") if name in options_by_transport[candidate]), None
-        )
-        suggestion = "" if other_transport else _suggest_option(name, options_by_transport[transport])
-        hint = f': app.run("{other_transport}", {name}=...) has it' if other_transport else suggestion
-        raise TypeError(f"{transport} has no option `{name}`{hint}")
+        other = next((key for key in ("http", "tcp", "unix") if name in _OPTIONS_BY_TRANSPORT[key]), None)
+        if name not in allowed and other is not None:
+            raise TypeError(f'{transport} has no option `{name}`. Use app.{method}("{other}", {name}=...)')
+    _check_names(transport, options, allowed)
+    required, example = _REQUIRED_OPTIONS.get(transport, ("", ""))
+    if required and required not in options:
+        raise TypeError(f'{transport} needs `{required}`: app.{method}("{transport}", {required}={example})')
     port = options.get("port", 0)
     if not isinstance(port, int) or not 0 <= port < 65536:
         raise ValueError(f"port must be a number from 0 to 65535, not {port!r}")
 
 
-def _list_options(function: Callable[..., Any]) -> set[str]:
-    import inspect
-
-    is_http = function in (run_http, serve_http)
-    signatures = [inspect.signature(function), *([inspect.signature(Server.asgi)] if is_http else ())]
-    return {
-        parameter.name
-        for signature in signatures
-        for parameter in signature.parameters.values()
-        if parameter.kind is parameter.KEYWORD_ONLY
-    }
+def _check_names(owner: str, options: Iterable[str], allowed: Collection[str]) -> None:
+    for name in options:
+        if name not in allowed:
+            raise TypeError(f"{owner} has no option `{name}`{_suggest_option(name, allowed)}")
 
 
 def _suggest_option(name: str, options: Collection[str]) -> str:
@@ -344,16 +361,21 @@ def run_http(
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
-    workers: int = 1,
-    ssl_certfile: str | None = None,
-    ssl_keyfile: str | None = None,
-    anonymous: bool = False,
-    **options: Any,
+    workers: int | Literal["auto"] = 1,
+    ssl_certfile: "str | Path | None" = None,
+    ssl_keyfile: "str | Path | None" = None,
+    allow_anonymous: bool = False,
+    **options: Unpack[ASGIOptions],
 ) -> None:
     """Serve over HTTP with uvicorn until a signal comes.
 
-    On an address others can reach, callers must be authenticated; `anonymous=True` serves everyone.
+    On an address that other machines can reach, callers must authenticate unless `allow_anonymous` is True.
     """
+    if workers == "auto":
+        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    check_type("workers=", workers, int, "'auto' or a number")
+    if workers < 1:
+        raise ValueError(f"workers must be at least 1, not {workers}")
     if workers > 1 and options.get("sessions", True):
         raise ValueError(
             "several workers cannot share handshake sessions yet: pass sessions=False to serve handshake clients "
@@ -361,14 +383,14 @@ def run_http(
         )
     if workers > 1 and server.keeps_results:
         raise ValueError(
-            "several workers cannot share what offload= keeps back: whoever follows a link may reach another worker; "
-            "pass workers=1, or no offload"
+            "several workers cannot share large results, because a link may reach another worker. "
+            "Pass workers=1, or remove large_results="
         )
     if workers > 1:
         _check_shared_storage(server, options.get("fallback"))
     if workers < 1:
         raise ValueError(f"workers must be at least 1, not {workers}")
-    listener, ssl, announce = _open_listener(server, host, port, ssl_certfile, ssl_keyfile, anonymous, options)
+    listener, ssl, announce = _open_listener(server, host, port, ssl_certfile, ssl_keyfile, allow_anonymous, options)
     if workers == 1:
         _run_worker(server, listener, ssl, options, announce)
     else:
@@ -379,19 +401,19 @@ def _open_listener(
     server: Server,
     host: str,
     port: int,
-    ssl_certfile: str | None,
-    ssl_keyfile: str | None,
-    anonymous: bool,
-    options: dict[str, Any],
+    ssl_certfile: "str | Path | None",
+    ssl_keyfile: "str | Path | None",
+    allow_anonymous: bool,
+    options: ASGIOptions,
 ) -> tuple[socket.socket, dict[str, Any], Callable[[], None]]:
     """The socket to serve on, what TLS needs, and a function that says where the server is, for when it has started."""
     from dovetail.transports.http_server.uvicorn_server import bind_socket
 
-    _check_exposure(host, anonymous or options.get("authenticate") is not None or server.auth is not None)
-    server.asgi(**options)  # a wrong option shows before anything is announced
+    _check_exposure(host, allow_anonymous or server.auth is not None)
+    server.asgi(**options)  # raises for a wrong option before anything is announced
     for tls_file in (ssl_certfile, ssl_keyfile):
         if tls_file is not None and not os.path.isfile(tls_file):
-            raise FileNotFoundError(f"there is no file {tls_file!r} to read the certificate or its key from")
+            raise FileNotFoundError(f"TLS file not found: {str(tls_file)!r}")
     listener = _get_inherited_socket() or bind_socket(host, port)
     display_host = f"[{host}]" if ":" in host else host
     scheme = "https" if ssl_certfile else "http"
@@ -425,18 +447,20 @@ async def serve_http(
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
-    ssl_certfile: str | None = None,
-    ssl_keyfile: str | None = None,
-    anonymous: bool = False,
-    **options: Any,
+    ssl_certfile: "str | Path | None" = None,
+    ssl_keyfile: "str | Path | None" = None,
+    allow_anonymous: bool = False,
+    **options: Unpack[ASGIOptions],
 ) -> None:
     """Serve over HTTP in the running loop."""
     from dovetail.transports.http_server.uvicorn_server import UvicornServer, create_uvicorn_config
 
     await server.start()  # if it cannot, uvicorn would end the process
     try:
-        listener, ssl, announce = _open_listener(server, host, port, ssl_certfile, ssl_keyfile, anonymous, options)
-        endpoint = server.asgi(**options)
+        listener, ssl, announce = _open_listener(
+            server, host, port, ssl_certfile, ssl_keyfile, allow_anonymous, options
+        )
+        endpoint: Any = server.asgi(**options)
         web_server = UvicornServer(
             create_uvicorn_config(endpoint, server.limits, **ssl), lambda _: None, endpoint.close, on_ready=announce
         )
@@ -451,14 +475,14 @@ async def serve_http(
         await server.stop()
 
 
-async def serve_unix(server: Server, *, path: str, anonymous: bool = False) -> None:
+async def serve_unix(server: Server, *, path: "str | Path", allow_anonymous: bool = False) -> None:
     """Serve newline-delimited messages on a Unix socket in the running loop, without authentication."""
-    await _serve_socket(server, None, anonymous, path=path)
+    await _serve_socket(server, None, allow_anonymous, path=str(path))
 
 
-async def serve_tcp(server: Server, *, host: str = "127.0.0.1", port: int = 0, anonymous: bool = False) -> None:
+async def serve_tcp(server: Server, *, host: str = "127.0.0.1", port: int, allow_anonymous: bool = False) -> None:
     """Serve newline-delimited messages on TCP in the running loop, without authentication."""
-    await _serve_socket(server, None, anonymous, host=host, port=port)
+    await _serve_socket(server, None, allow_anonymous, host=host, port=port)
 
 
 def _get_inherited_socket() -> socket.socket | None:
@@ -472,8 +496,8 @@ def _check_exposure(host: str, is_allowed: bool) -> None:
 
     if host not in LOOPBACK and not is_allowed:
         raise ValueError(
-            f"on {host} anyone who reaches this machine could call the server: give it auth=, or pass anonymous=True "
-            "if that is meant"
+            f"any machine that can reach {host} could call this server. Set auth= on the server, or pass "
+            "allow_anonymous=True"
         )
 
 
@@ -482,7 +506,9 @@ def _check_shared_storage(server: Server, fallback: Any) -> None:
     from dovetail.auth.authorization_server_app import is_local_authorization_server
     from dovetail.oauth.guard.guard import get_credential_checker
 
-    checker = get_credential_checker(server.auth) if server.auth is not None else None
+    checker = (
+        None if server.auth is None or is_authenticator(server.auth) else get_credential_checker(server.auth)
+    )
     if is_local_authorization_server(fallback) or (checker is not None and checker.is_local):
         raise ValueError(
             "several workers cannot share an authorization server that keeps everything in memory: give it a file, "
@@ -491,7 +517,7 @@ def _check_shared_storage(server: Server, fallback: Any) -> None:
 
 
 def _run_worker(
-    server: Server, listener: Any, ssl: dict[str, Any], options: dict[str, Any], announce: Callable[[], None]
+    server: Server, listener: Any, ssl: dict[str, Any], options: ASGIOptions, announce: Callable[[], None]
 ) -> None:
     from dovetail.server.loop_watchdog import LoopWatchdog
     from dovetail.transports.http_server.uvicorn_server import UvicornServer, create_uvicorn_config
@@ -505,7 +531,7 @@ def _run_worker(
         await web.serve([listener])
         watchdog.exit_within(_EXIT_GRACE_S, 0)
 
-    endpoint = server.asgi(**options)
+    endpoint: Any = server.asgi(**options)
     config = create_uvicorn_config(endpoint, server.limits, **ssl)
     with LoopWatchdog() as watchdog:
         _run_coroutine(serve())
@@ -516,7 +542,7 @@ def _supervise(
     listener: Any,
     workers: int,
     ssl: dict[str, Any],
-    options: dict[str, Any],
+    options: ASGIOptions,
     announce: Callable[[], None],
 ) -> None:
     """Run several processes on one socket and replace those that die, until a signal comes."""
@@ -614,40 +640,41 @@ def _describe_exit(process: Any) -> str:
         return f"was killed by signal {-code}"
 
 
-def run_unix(server: Server, *, path: str, anonymous: bool = False) -> None:
-    """Serve newline-delimited messages on a Unix socket until a signal comes; nobody is authenticated here."""
-    _run_socket(server, anonymous, path=path)
+def run_unix(server: Server, *, path: "str | Path", allow_anonymous: bool = False) -> None:
+    """Serve newline-delimited messages on a Unix socket until a signal comes, without authentication."""
+    _run_socket(server, allow_anonymous, path=str(path))
 
 
-def run_tcp(server: Server, *, host: str = "127.0.0.1", port: int = 0, anonymous: bool = False) -> None:
-    """Serve newline-delimited messages on TCP until a signal comes.
+def run_tcp(server: Server, *, host: str = "127.0.0.1", port: int, allow_anonymous: bool = False) -> None:
+    """Serve newline-delimited messages on TCP until a signal comes, without authentication.
 
-    Nobody is authenticated here: `anonymous=True` says that an address others can reach is meant.
+    An address that other machines can reach needs `allow_anonymous=True`.
     """
-    _run_socket(server, anonymous, host=host, port=port)
+    _run_socket(server, allow_anonymous, host=host, port=port)
 
 
-def _check_unauthenticated(server: Server, anonymous: bool) -> None:
-    if server.auth is not None and not anonymous:
+def _check_unauthenticated(server: Server, allow_anonymous: bool) -> None:
+    if server.auth is not None and not allow_anonymous:
         raise ValueError(
-            "auth= guards a server over HTTP alone, on a socket nobody is asked: pass anonymous=True if that is meant"
+            "auth= only protects HTTP. Sockets are not authenticated. Pass allow_anonymous=True to serve without "
+            "authentication"
         )
 
 
-def _run_socket(server: Server, anonymous: bool, **options: Any) -> None:
+def _run_socket(server: Server, allow_anonymous: bool, **options: Any) -> None:
     from dovetail.server.loop_watchdog import LoopWatchdog
 
     with LoopWatchdog() as watchdog:
-        _run_coroutine(_serve_socket(server, watchdog, anonymous, **options))
+        _run_coroutine(_serve_socket(server, watchdog, allow_anonymous, **options))
 
 
-async def _serve_socket(server: Server, watchdog: "LoopWatchdog | None", anonymous: bool, **options: Any) -> None:
+async def _serve_socket(server: Server, watchdog: "LoopWatchdog | None", allow_anonymous: bool, **options: Any) -> None:
     from dovetail.transports.socket_server import serve_socket
 
     # Checked here because `run` and `serve` both pass this point.
-    _check_unauthenticated(server, anonymous)
+    _check_unauthenticated(server, allow_anonymous)
     if "host" in options:
-        _check_exposure(options["host"], anonymous)
+        _check_exposure(options["host"], allow_anonymous)
 
     def on_signal() -> None:
         if watchdog is not None:

@@ -54,15 +54,19 @@ from dovetail.wire.lifecycle import DiscoverResult, Implementation, ServerCapabi
 from dovetail.wire.meta import SUBSCRIPTION_ID
 from dovetail.wire.prompts import GetPromptResult
 from dovetail.wire.resources import ReadResourceResult
-from dovetail.wire.revisions import DRAFT, REVISIONS
+from dovetail.wire.revisions import DRAFT, PROTOCOL_VERSIONS, REVISIONS
 from dovetail.wire.subscriptions import ListenParams, ListenResult, SubscriptionFilter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dovetail.protocol.mountable import ItemKind, Mountable
+    from dovetail.oauth.guard.guard import Guard
+    from dovetail.oauth.guard.verifiers import Verifier
+    from dovetail.protocol.mountable import ItemKind, Mountable, SupportsMount
+    from dovetail.protocol.principal import Authenticator
     from dovetail.protocol.recording_format import Recorder
     from dovetail.protocol.stats import ServerStats
+    from dovetail.schemas.provider_rules import SchemaProfile
     from dovetail.server.access_rules import AccessRules, Predicate
     from dovetail.server.large_results import LargeResults
     from dovetail.server.mounts.mounted_servers import MountedServers
@@ -90,56 +94,53 @@ class Server(Visibility):
         title: str | None = None,
         description: str | None = None,
         website_url: str | None = None,
-        icons: list[Icon] | None = None,
+        icons: Sequence[Icon] = (),
         instructions: str | None = None,
-        protocol_versions: Sequence[str] = REVISIONS,
-        limits: ServerLimits | None = None,
         lifespan: Lifespan | None = None,
+        auth: "Guard | Verifier | Sequence[Verifier] | Authenticator | None" = None,
+        middleware: Sequence[Middleware] = (),
+        limits: ServerLimits | None = None,
         secret_keys: Sequence[str | bytes] = (),
         page_size: int | None = None,
         cache_hints: CacheHint | Mapping[str, CacheHint] | None = None,
-        offers: Collection[str] = (),
+        schema_profile: "SchemaProfile | None" = None,
         large_results: "LargeResults | None" = None,
-        schema_profile: str | None = None,
-        lint: bool = False,
-        experimental: dict[str, Any] | None = None,
-        extensions: dict[str, Any] | None = None,
-        middleware: Sequence[Middleware] = (),
-        auth: Any = None,
+        protocol_versions: Sequence[str] = PROTOCOL_VERSIONS,
+        capabilities: ServerCapabilities | None = None,
         recording: "str | Path | None" = None,
         debug: bool = False,
     ) -> None:
         texts = {"name": name, "version": version, "title": title, "description": description}
         for option, value in (texts | {"website_url": website_url, "instructions": instructions}).items():
             check_type(f"{option}=", value, str, "a text")
-        for option, value in {"debug": debug, "lint": lint}.items():
-            check_type(f"{option}=", value, bool, "True or False")
-        for option, value in {"experimental": experimental, "extensions": extensions}.items():
-            check_type(f"{option}=", value, Mapping, "a dict")
+        check_type("debug=", debug, bool, "True or False")
         check_icons(icons)
-        check_type("limits=", limits, ServerLimits, "Limits(...)")
+        check_type("limits=", limits, ServerLimits, "a ServerLimits(...)")
         check_type("page_size=", page_size, int, "a number")
-        check_type("trace=", recording, (str, os.PathLike), "the path of a file")
+        check_type("recording=", recording, (str, os.PathLike), "the path of a file")
         if callable(middleware):
             raise TypeError(f"middleware= must be a list of functions, not {middleware!r}")
         if isinstance(secret_keys, str | bytes):
-            raise TypeError("secrets are several, the newest first: write secrets=[...]")
+            raise TypeError("secret_keys must be a list, newest first: secret_keys=[...]")
         limits = limits or ServerLimits()
         page_cache = PageCache(page_size, limits.max_cursor_bytes)
         super().__init__(
             page_cache,
             cache_hints=cache_hints,
-            always=offers,
-            experimental=experimental,
-            extensions=extensions,
-            offload=large_results,
-            profile=schema_profile,
-            lint=lint,
+            capabilities=capabilities,
+            large_results=large_results,
+            schema_profile=schema_profile,
+            lint=debug,
             show_locked=_lists_restricted(auth),
         )
-        self.auth = self.checked_auth(auth)  # who is served over HTTP: the joint makes a guard of it
+        self.auth = self.checked_auth(auth)  # used over HTTP only
         self.implementation = Implementation(
-            name=name, version=version, title=title, description=description, website_url=website_url, icons=icons
+            name=name,
+            version=version,
+            title=title,
+            description=description,
+            website_url=website_url,
+            icons=list(icons) or None,
         )
         self.instructions = instructions
         self.protocol_versions = _check_protocol_versions(protocol_versions)
@@ -178,8 +179,13 @@ class Server(Visibility):
 
     @property
     def name(self) -> str:
-        """The name the server was given."""
+        """The name of the server."""
         return self.implementation.name
+
+    @property
+    def version(self) -> str:
+        """The version of the server."""
+        return self.implementation.version
 
     @property
     def tap(self) -> "Recorder | None":
@@ -198,14 +204,15 @@ class Server(Visibility):
         return self._result_store is not None or any(reads_results(function) for function in self._middleware)
 
     def middleware(self, function: Middleware) -> Middleware:
-        """Put a function around every request: `async def around(exchange, call_next)`, awaiting `call_next(exchange)`.
+        """Wrap every request in an async function: `async def middleware(exchange, call_next)`.
 
-        What a handshake session answers by itself (initialize, ping, levels, subscriptions) does not come by here. An
-        object with a method `heard(method, uri)` is told of every change the server tells of.
+        The function returns `await call_next(exchange)`, or a result of its own. Requests that a handshake session
+        answers itself do not pass through middleware: initialize, ping, log levels and subscriptions. If the function
+        is an object with a method `on_change(method, uri)`, the server calls it for every change notice.
         """
         self._middleware.append(validate_middleware(function))
-        if callable(getattr(function, "heard", None)):
-            self.changes.add_callback(cast("Any", function).heard)
+        if callable(getattr(function, "on_change", None)):
+            self.changes.add_callback(cast("Any", function).on_change)
         self._wrapped_handlers = {
             method: compose_middleware(self._middleware, handler) for method, handler in self._handlers.items()
         }
@@ -213,7 +220,7 @@ class Server(Visibility):
 
     def mount(
         self,
-        server: Any,
+        server: "SupportsMount",
         prefix: "str | NameMap" = "",
         *,
         transforms: "Mapping[str, Transform] | None" = None,
@@ -221,20 +228,20 @@ class Server(Visibility):
         scopes: Collection[str] = (),
         visible_to: "Predicate | None" = None,
     ) -> Callable[[], None]:
-        """Offer what another server offers, now and later; call what is returned to stop.
+        """Offer everything another server offers, now and later. Returns a function that removes the mount.
 
-        target: a Server of this process, or a Client of one that is anywhere. `prefix` goes before names as
-        `prefix_name` and before URIs as `prefix+uri`. `transforms` change things, by the name or URI they have at
-        home, and must fit what is there (of a server elsewhere, the log tells); with `tags`, only what has one of them
-        is offered. All of it is for callers with the `scopes`, and for whom `visible`, a function of the principal, is
-        true.
+        server: a `Server` in this process, or a `Client` of any server.
+        prefix: goes before names as `prefix_name` and before URIs as `prefix+uri`.
+        transforms: changes to items, by the name or URI they have on the mounted server.
+        tags: if given, only items with one of these tags are offered.
+        scopes, visible_to: who may see and use the mounted items, as in `restrict`.
         """
         from dovetail.server.mounts.local_server import contains_server
         from dovetail.server.mounts.mounted_servers import MountedServers
         from dovetail.server.mounts.name_map import NameMap
 
         if not hasattr(server, "mountable"):
-            raise TypeError(f"mount takes a Server, or a Client of one that is elsewhere, not {server!r}")
+            raise TypeError(f"mount() takes a Server or a Client, not {server!r}")
         if isinstance(server, Server) and contains_server(server, self):
             raise ValueError(f"{server.name} cannot be mounted on {self.name}, which is part of it")
         if self.mounts is None:
@@ -257,7 +264,8 @@ class Server(Visibility):
     def _set_enabled(self, names: Collection[str], tags: Collection[str], *, enabled: bool) -> None:
         super()._set_enabled(names, tags, enabled=enabled)
         if self.mounts is not None and (tags or not set(names).issubset(self._list_names())):
-            self.changed("tools", "resources", "prompts")
+            for list_name in ("tools", "resources", "prompts"):
+                self._notify_list_changed(list_name)
 
     def _may_be_mounted(self, name: str) -> bool:
         return self.mounts is not None and self.mounts.may_have_item(name)
@@ -861,5 +869,7 @@ def _release_share(counter: Counter[str], origin: str) -> None:
 def _check_protocol_versions(revisions: Sequence[str]) -> tuple[str, ...]:
     unknown = [revision for revision in revisions if revision not in REVISIONS]
     if unknown or not revisions:
-        raise ValueError(f"revisions must be some of {', '.join(REVISIONS)}; got {', '.join(unknown) or 'none'}")
+        raise ValueError(
+            f"protocol_versions must be some of {', '.join(PROTOCOL_VERSIONS)}, not {', '.join(unknown) or 'empty'}"
+        )
     return tuple(revision for revision in REVISIONS if revision in revisions)

@@ -41,13 +41,18 @@ class Tool:
         version: str | None = None,
         meta: dict[str, Any] | None = None,
         timeout: float | None = None,
-        limit: int | None = None,
-        inline: bool = False,
-        reveal: Collection[type[Exception]] = (),
+        max_concurrency: int | None = None,
+        run_in_thread: bool = True,
+        expose_errors: Collection[type[Exception]] = (),
         enabled: bool = True,
     ) -> None:
         self.signature, self.runner = compile_function(
-            function, schema=input_schema, timeout=timeout, max_concurrency=limit, inline=inline, expose_errors=reveal
+            function,
+            schema=input_schema,
+            timeout=timeout,
+            max_concurrency=max_concurrency,
+            run_in_thread=run_in_thread,
+            expose_errors=expose_errors,
         )
         where = self.signature.where
         if output_schema is None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dovetail.protocol.mountable import ItemKind
     from dovetail.server.access_rules import AccessRules, VisibilitySnapshot
 
-_EXPECTED_CACHE_HINTS: Final = "a CacheHint(...), in milliseconds, or a dict of them by method"
+_EXPECTED_CACHE_HINTS: Final = "a CacheHint(...), or a dict of them by method"
 
 
 class Visibility(Registry):
@@ -228,7 +228,7 @@ class Visibility(Registry):
         return self._cache_hints.get(method) or self._cache_hints[""]
 
     def _check_supported(self, exchange: Exchange, list_name: str, items: Mapping[str, Any]) -> None:
-        if not items and list_name not in self._declared_lists:
+        if not items and getattr(self._declared_capabilities, list_name) is None:
             raise MethodNotFound(exchange.method)
 
 
@@ -249,12 +249,13 @@ def _index_by_key(resources: Mapping[str, Resource]) -> dict[str, Resource | Non
 def _check_cache_hints(cache_hints: CacheHint | Mapping[str, CacheHint] | None) -> dict[str, CacheHint]:
     if isinstance(cache_hints, CacheHint):
         return {"": cache_hints}
-    check_type("cache=", cache_hints, Mapping, _EXPECTED_CACHE_HINTS)
+    check_type("cache_hints=", cache_hints, Mapping, _EXPECTED_CACHE_HINTS)
     for cache_hint in (cache_hints or {}).values():
-        check_type("cache=", cache_hint, CacheHint, _EXPECTED_CACHE_HINTS)
+        check_type("cache_hints=", cache_hint, CacheHint, _EXPECTED_CACHE_HINTS)
     cacheable_methods = [name for name, row in METHODS.items() if row.is_cacheable]
     if unknown := [name for name in cache_hints or () if name and name not in cacheable_methods]:
         raise ValueError(
-            f"nothing of {', '.join(unknown)} is kept; cache= has Lifetimes for some of {', '.join(cacheable_methods)}"
+            f"cache_hints= has methods whose results clients cannot cache: {', '.join(unknown)}. "
+            f"Use some of {', '.join(cacheable_methods)}"
         )
     return {"": CacheHint()} | dict(cache_hints or {})

@@ -31,7 +31,6 @@ from dovetail.protocol.request_state import Sealer
 from dovetail.server.mounts.mounted_servers import ListedItem
 from dovetail.server.mounts.name_map import NameMap
 from dovetail.server.runners import Server
-from dovetail.transports.http_server.endpoint import Endpoint
 from dovetail.wire.tools import ListToolsResult
 
 _SERVER_PATH: Final = re.compile(r"/servers/([A-Za-z0-9_-]{1,64})(/mcp)?/?")
@@ -42,7 +41,7 @@ _METADATA_PREFIX: Final = "/.well-known/oauth-protected-resource"
 class GatewayRouter:
     """An ASGI application that chooses the gateway by the path."""
 
-    def __init__(self, default_app: Endpoint, create_app: Callable[[str, str | None, str], Any | None]) -> None:
+    def __init__(self, default_app: Any, create_app: Callable[[str, str | None, str], Any | None]) -> None:
         self._default_app = default_app
         self._create_app = create_app  # from a mode, the name of a server and a path
         self._apps: dict[str, Any] = {}

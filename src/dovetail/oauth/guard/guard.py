@@ -255,7 +255,7 @@ def _check_verifier(verifier: Any) -> None:
     elif callable(getattr(verifier, "verifier", None)):
         description += ": pass its .verifier()"
     elif callable(verifier) and not isinstance(verifier, type):
-        description += ": a function that identifies callers is asgi(authenticate=...)"
+        description += ". A function that identifies callers must be async and the only value of auth="
     raise TypeError(
         "auth must be Guard(...), JWTVerifier(...), IntrospectionVerifier(...), StaticTokenVerifier(...) or a list of "
         f"verifiers, not {description}"

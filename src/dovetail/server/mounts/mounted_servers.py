@@ -28,7 +28,7 @@ from dovetail.protocol.uri_key import uri_key
 from dovetail.server.mounts.local_server import LocalServer, MountingServer, list_all_items
 from dovetail.server.mounts.name_map import NameMap, parse_result, restore_uri, rewrite_links
 from dovetail.server.mounts.resolver import LIST_TIMEOUT_S, Mount, MountResolver, format_failure
-from dovetail.server.mounts.transforms import Transform
+from dovetail.server.mounts.transforms import Transform, get_inner_argument, get_outer_argument, restore_arguments
 from dovetail.server.parameters.signature import InvalidArguments
 from dovetail.server.tool import build_error_result
 from dovetail.wire.base import UNSET, Result, replace
@@ -122,12 +122,17 @@ class MountedServers:
                 self._removed_mounts.append(mount)
                 mount.stop_following()
                 self._stop_if_unused(mount)
-                self._server.changed("tools", "resources", "prompts")
+                self._notify_lists_changed()
 
-        self._server.changed("tools", "resources", "prompts")
+        self._notify_lists_changed()
         for subscription in self._subscriptions:
             self._start_task(self._resubscribe(mount, subscription))
         return unmount
+
+    def _notify_lists_changed(self) -> None:
+        self._server.notify_tools_changed()
+        self._server.notify_resources_changed()
+        self._server.notify_prompts_changed()
 
     def _stop_if_unused(self, mount: Mount) -> None:
         """Leave a distant server once nothing is asked of it any more. One of this process may be in use elsewhere."""
@@ -324,7 +329,7 @@ class MountedServers:
             raise InvalidParams("Invalid params: arguments must be an object")
         transform = mount.name_map.get_transform(inner_name)
         try:
-            inner_arguments = transform.inward(arguments or {})
+            inner_arguments = restore_arguments(transform, arguments or {})
         except MCPError as exc:
             return build_error_result(str(exc))
         result = await self._forward(mount, exchange, {"name": inner_name, "arguments": inner_arguments})
@@ -358,7 +363,7 @@ class MountedServers:
         inner_params: dict[str, Any] = {"name": inner_name}
         transform = mount.name_map.get_transform(inner_name)
         if type(arguments) is dict or transform.arguments:
-            inner_params["arguments"] = transform.inward(arguments if type(arguments) is dict else {})
+            inner_params["arguments"] = restore_arguments(transform, arguments if type(arguments) is dict else {})
         try:
             return await self._forward(mount, exchange, inner_params)
         except InvalidArguments as exc:
@@ -391,9 +396,10 @@ class MountedServers:
         mount, inner_name = resolved
         ref = exchange.params["ref"] | {"name" if is_prompt else "uri": inner_name}
         argument: dict[str, Any] = exchange.params["argument"]
+        transform = mount.name_map.get_transform(inner_name)
         inner_params = {
             "ref": ref,
-            "argument": argument | {"name": mount.name_map.get_transform(inner_name).inner_argument(argument["name"])},
+            "argument": argument | {"name": get_inner_argument(transform, argument["name"])},
         }
         return await self._forward(mount, exchange, inner_params)
 
@@ -490,7 +496,7 @@ class MountedServers:
 
 def _translate_error(error: InvalidArguments, transform: Transform, name: str) -> ToolError:
     """What is wrong with the arguments, in the words of this server."""
-    translated = error.rename_arguments(transform.word)
+    translated = error.rename_arguments(lambda name: get_outer_argument(transform, name))
     if str(translated):
         return translated
     log.error("%s cannot be called: a value that its transform fixes does not fit: %s", clip(name), error)

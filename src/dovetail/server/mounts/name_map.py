@@ -13,7 +13,14 @@ from dovetail.error_context import clip
 from dovetail.protocol.mountable import ItemKind
 from dovetail.protocol.uri_key import rule_keys, uri_key, uri_readings
 from dovetail.server.item_options import TAGS_META_KEY, check_type
-from dovetail.server.mounts.transforms import IDENTITY_TRANSFORM, Transform, check_transforms, get_argument_names
+from dovetail.server.mounts.transforms import (
+    IDENTITY_TRANSFORM,
+    Transform,
+    check_transforms,
+    find_transform_problems,
+    get_argument_names,
+    transform_declaration,
+)
 from dovetail.server.uri_template import may_match_template
 from dovetail.wire.base import Result, replace
 from dovetail.wire.content import EmbeddedResource, ResourceLink
@@ -82,7 +89,8 @@ class NameMap:
             ):
                 yield f"`{clip(inner_name)}` has no argument {format_names(unknown_arguments, arguments)}"
             else:
-                yield from (problem for declaration in declarations for problem in transform.complaints(declaration))
+                for declaration in declarations:
+                    yield from find_transform_problems(transform, declaration)
         for inner_name in item_names:
             if (conflicting_name := self._find_conflict(inner_name)) is not None:
                 outer, inner = clip(conflicting_name), clip(inner_name)
@@ -171,7 +179,7 @@ class NameMap:
                 continue
             name = self.to_outer(kind, inner_name)
             try:
-                renamed[name] = _rename_declaration(transform.declared(declaration), name)
+                renamed[name] = _rename_declaration(transform_declaration(transform, declaration), name)
             except ValueError as exc:  # one that cannot be shown must not cost the others their list
                 log.error("%s is left out: %s", clip(name), exc)
         return renamed

@@ -30,130 +30,133 @@ class Transform(Struct, frozen=True, kw_only=True):
     hide: bool = False
     arguments: Mapping[str, ArgTransform] | None = None
 
-    @property
-    def _argument_transforms(self) -> Mapping[str, ArgTransform]:
-        return self.arguments or {}
 
-    def declared(self, declaration: Any) -> Any:
-        """The declaration as it is shown; its name is given elsewhere."""
-        updates: dict[str, Any] = {}
-        if self.title is not None:
-            updates["title"] = self.title
-        if self.description is not None:
-            updates["description"] = self.description
-        if self._argument_transforms and isinstance(declaration, Tool):
-            updates["input_schema"] = self._transform_schema(declaration.name, declaration.input_schema)
-        if self._argument_transforms and isinstance(declaration, Prompt):
-            arguments = [
-                transformed
-                for argument in declaration.arguments or ()
-                if (transformed := self._transform_argument(argument))
-            ]
-            self._check_unique_names(declaration.name, [argument.name for argument in arguments])
-            updates["arguments"] = arguments or None
-        return replace(declaration, **updates) if updates else declaration
+def transform_declaration(transform: Transform, declaration: Any) -> Any:
+    """Return a declaration with another title, description and arguments. The name is changed by the name map."""
+    updates: dict[str, Any] = {}
+    if transform.title is not None:
+        updates["title"] = transform.title
+    if transform.description is not None:
+        updates["description"] = transform.description
+    if transform.arguments and isinstance(declaration, Tool):
+        updates["input_schema"] = _transform_schema(transform.arguments, declaration.name, declaration.input_schema)
+    if transform.arguments and isinstance(declaration, Prompt):
+        arguments = [
+            transformed
+            for argument in declaration.arguments or ()
+            if (transformed := _transform_argument(transform.arguments, argument))
+        ]
+        _check_unique_names(declaration.name, [argument.name for argument in arguments])
+        updates["arguments"] = arguments or None
+    return replace(declaration, **updates) if updates else declaration
 
-    def _transform_schema(self, tool_name: str, schema: dict[str, Any]) -> dict[str, Any]:
-        properties: dict[str, Any] = schema.get("properties") or {}
-        if unknown := self._argument_transforms.keys() - properties.keys():
-            raise ValueError(f"the tool {tool_name!r} has no argument {', '.join(sorted(unknown))}")
-        self._check_unique_names(
-            tool_name, [new_name for name in properties if (new_name := self.word(name)) is not None]
+
+def _transform_schema(arguments: Mapping[str, ArgTransform], tool_name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    properties: dict[str, Any] = schema.get("properties") or {}
+    if unknown := arguments.keys() - properties.keys():
+        raise ValueError(f"the tool {tool_name!r} has no argument {', '.join(sorted(unknown))}")
+    outer_names = {name: _get_outer_name(arguments, name) for name in properties}
+    _check_unique_names(tool_name, [name for name in outer_names.values() if name is not None])
+    new_properties: dict[str, Any] = {}
+    required: list[str] = []
+    for name, property_schema in properties.items():
+        outer_name = outer_names[name]
+        if outer_name is None:
+            continue
+        description = arguments[name].description if name in arguments else None
+        new_properties[outer_name] = (
+            property_schema if description is None else {**property_schema, "description": description}
         )
-        new_properties: dict[str, Any] = {}
-        required: list[str] = []
-        for name, property_schema in properties.items():
-            transform = self._argument_transforms.get(name, _IDENTITY_ARGUMENT)
-            if transform.value is not UNSET:
-                continue
-            new_name = transform.name or name
-            new_properties[new_name] = (
-                property_schema
-                if transform.description is None
-                else {**property_schema, "description": transform.description}
-            )
-            if name in (schema.get("required") or ()):
-                required.append(new_name)
-        other_keywords = {name: value for name, value in schema.items() if name not in ("properties", "required")}
-        return other_keywords | {"properties": new_properties} | ({"required": required} if required else {})
+        if name in (schema.get("required") or ()):
+            required.append(outer_name)
+    other_keywords = {name: value for name, value in schema.items() if name not in ("properties", "required")}
+    return other_keywords | {"properties": new_properties} | ({"required": required} if required else {})
 
-    def _check_unique_names(self, item_name: str, names: list[str]) -> None:
-        if duplicates := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-            raise ValueError(f"`{clip(item_name)}` would have two arguments called `{clip(duplicates[0])}`")
 
-    def complaints(self, declaration: Any) -> Iterator[str]:
-        """What is said of arguments that something has, and cannot be, one line each."""
-        try:
-            self.declared(declaration)
-        except ValueError as exc:
-            yield str(exc)
-        fixed_values = {
-            name: transform.value
-            for name, transform in self._argument_transforms.items()
-            if transform.value is not UNSET
-        }
-        if not fixed_values or not isinstance(declaration, Tool):
-            return
-        from dovetail.server.parameters.annotations import to_json
-        from dovetail.server.parameters.argument_errors import find_mismatches, repair_arguments
+def _transform_argument(arguments: Mapping[str, ArgTransform], argument: PromptArgument) -> PromptArgument | None:
+    outer_name = _get_outer_name(arguments, argument.name)
+    if outer_name is None:
+        return None
+    description = arguments[argument.name].description if argument.name in arguments else None
+    return replace(argument, name=outer_name, description=description or argument.description)
 
-        schema = declaration.input_schema
-        for name, value in fixed_values.items():
-            property_schema: dict[str, Any] = schema["properties"][name]
-            definitions: dict[str, Any] = schema.get("$defs") or {}
-            repaired = repair_arguments(property_schema | {"$defs": definitions}, to_json(value)[0])
-            yield from (
-                f"`{clip(declaration.name)}`: {mismatch}"
-                for mismatch in find_mismatches(property_schema, repaired, definitions, name)
-            )
 
-    def _transform_argument(self, argument: PromptArgument) -> PromptArgument | None:
-        transform = self._argument_transforms.get(argument.name, _IDENTITY_ARGUMENT)
-        if transform.value is not UNSET:
-            return None
-        return replace(
-            argument, name=transform.name or argument.name, description=transform.description or argument.description
+def _check_unique_names(item_name: str, names: list[str]) -> None:
+    if duplicates := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise ValueError(f"`{clip(item_name)}` would have two arguments called `{clip(duplicates[0])}`")
+
+
+def find_transform_problems(transform: Transform, declaration: Any) -> Iterator[str]:
+    """Yield what is wrong with the arguments of a transform for this tool or prompt, one line each."""
+    try:
+        transform_declaration(transform, declaration)
+    except ValueError as exc:
+        yield str(exc)
+    fixed_values = _get_fixed_values(transform.arguments or {})
+    if not fixed_values or not isinstance(declaration, Tool):
+        return
+    from dovetail.server.parameters.annotations import to_json
+    from dovetail.server.parameters.argument_errors import find_mismatches, repair_arguments
+
+    schema = declaration.input_schema
+    for name, value in fixed_values.items():
+        property_schema: dict[str, Any] = schema["properties"][name]
+        definitions: dict[str, Any] = schema.get("$defs") or {}
+        repaired = repair_arguments(property_schema | {"$defs": definitions}, to_json(value)[0])
+        yield from (
+            f"`{clip(declaration.name)}`: {mismatch}"
+            for mismatch in find_mismatches(property_schema, repaired, definitions, name)
         )
 
-    def inward(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """A call's arguments as they are at home; ToolError for one that is not the caller's to give."""
-        if not self._argument_transforms:
-            return dict(arguments)
-        inner_names = {
-            transform.name or name: name
-            for name, transform in self._argument_transforms.items()
-            if transform.value is UNSET
-        }
-        removed_names = self._argument_transforms.keys() - inner_names.keys()
-        if unknown_names := [name for name in arguments if name in removed_names]:
-            raise ToolError(
-                f"Invalid arguments. Unknown: {', '.join(self._format_unknown(name) for name in unknown_names)}."
-            )
-        fixed_values = {
-            name: transform.value
-            for name, transform in self._argument_transforms.items()
-            if transform.value is not UNSET
-        }
-        return {inner_names.get(name, name): value for name, value in arguments.items()} | fixed_values
 
-    def _format_unknown(self, name: str) -> str:
-        """An argument that has left its name, and the name it has, unless it is kept from the caller."""
-        transform = self._argument_transforms[name]
-        return f"`{clip(name)}`" + (
-            f" (it is called `{clip(transform.name)}`)" if transform.value is UNSET and transform.name else ""
-        )
+def restore_arguments(transform: Transform, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call as the mounted server knows them.
 
-    def word(self, name: str) -> str | None:
-        """What an argument is called here; None for one that is fixed, of which a caller knows nothing."""
-        transform = self._argument_transforms.get(name, _IDENTITY_ARGUMENT)
-        return None if transform.value is not UNSET else transform.name or name
+    Raises:
+        ToolError: the caller passed an argument that is fixed or has another name here.
+    """
+    argument_transforms = transform.arguments
+    if not argument_transforms:
+        return dict(arguments)
+    inner_names = {
+        argument.name or name: name for name, argument in argument_transforms.items() if argument.value is UNSET
+    }
+    removed_names = argument_transforms.keys() - inner_names.keys()
+    if unknown_names := [name for name in arguments if name in removed_names]:
+        unknown = ", ".join(_format_unknown(argument_transforms[name], name) for name in unknown_names)
+        raise ToolError(f"Invalid arguments. Unknown: {unknown}.")
+    restored = {inner_names.get(name, name): value for name, value in arguments.items()}
+    return restored | _get_fixed_values(argument_transforms)
 
-    def inner_argument(self, name: str) -> str:
-        """What an argument is called at home."""
-        for inner_name, transform in self._argument_transforms.items():
-            if transform.name == name:
-                return inner_name
+
+def _get_fixed_values(arguments: Mapping[str, ArgTransform]) -> dict[str, Any]:
+    return {name: argument.value for name, argument in arguments.items() if argument.value is not UNSET}
+
+
+def _format_unknown(argument: ArgTransform, name: str) -> str:
+    """Format the old name of an argument with its new name. A fixed argument has none."""
+    hint = f" (it is called `{clip(argument.name)}`)" if argument.value is UNSET and argument.name else ""
+    return f"`{clip(name)}`{hint}"
+
+
+def get_outer_argument(transform: Transform, name: str) -> str | None:
+    """Return the name of an argument for callers. None for a fixed argument, which callers do not see."""
+    return _get_outer_name(transform.arguments or {}, name)
+
+
+def _get_outer_name(arguments: Mapping[str, ArgTransform], name: str) -> str | None:
+    argument = arguments.get(name)
+    if argument is None:
         return name
+    return None if argument.value is not UNSET else argument.name or name
+
+
+def get_inner_argument(transform: Transform, name: str) -> str:
+    """Return the name of an argument on the mounted server."""
+    for inner_name, argument in (transform.arguments or {}).items():
+        if argument.name == name:
+            return inner_name
+    return name
 
 
 def get_argument_names(declaration: Any) -> list[str]:
@@ -181,7 +184,7 @@ def check_transforms(transforms: Any) -> dict[str, Transform]:
             if not isinstance(argument, ArgTransform):
                 type_name = type(argument).__name__
                 raise TypeError(
-                    f"the argument {name!r} in the transform of {inner_name!r} must be an Argument, not {type_name}"
+                    f"the argument {name!r} in the transform of {inner_name!r} must be an ArgTransform, not {type_name}"
                 )
         if transform.name is not None and inner_by_new_name.setdefault(transform.name, inner_name) != inner_name:
             raise ValueError(
@@ -191,5 +194,4 @@ def check_transforms(transforms: Any) -> dict[str, Transform]:
     return valid_transforms
 
 
-_IDENTITY_ARGUMENT = ArgTransform()
 IDENTITY_TRANSFORM = Transform()

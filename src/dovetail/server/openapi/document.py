@@ -42,7 +42,7 @@ class Parameter(Struct, frozen=True, kw_only=True):
     is_file: bool = False  # bytes, which arrive as base64
 
 
-class Operation(Struct, frozen=True, kw_only=True):
+class OpenAPIOperation(Struct, frozen=True, kw_only=True):
     """One method of one path."""
 
     name: str
@@ -91,7 +91,7 @@ def resolve_base_url(document: Mapping[str, Any], client_base_url: str | None = 
     return client_base_url
 
 
-def iter_operations(document: Mapping[str, Any], fixed_headers: Iterable[str] = ()) -> Iterator[Operation]:
+def iter_operations(document: Mapping[str, Any], fixed_headers: Iterable[str] = ()) -> Iterator[OpenAPIOperation]:
     """Every operation of the document, without the headers that are fixed; ValueError if there are too many."""
     excluded_headers = _IGNORED_HEADERS | _CONNECTION_HEADERS | {name.lower() for name in fixed_headers}
     schemas = _SchemaResolver(document)
@@ -114,7 +114,7 @@ def _build_operation(
     path_item: Mapping[str, Any],
     used_names: set[str],
     excluded_headers: Collection[str],
-) -> Operation:
+) -> OpenAPIOperation:
     definition: Mapping[str, Any] = path_item[method]
     schemas.reset()
     raw_parameters = _collect_parameters(schemas, path_item, definition, excluded_headers)
@@ -149,7 +149,7 @@ def _build_operation(
     schema |= {"$defs": schemas.definitions()} if schemas.definitions() else {}
     name = _make_unique_name(definition.get("operationId") or f"{method}_{path}", used_names)
     texts = [str(definition[part]).strip() for part in ("summary", "description") if definition.get(part)]
-    return Operation(
+    return OpenAPIOperation(
         name=name,
         method=method.upper(),
         path=path,

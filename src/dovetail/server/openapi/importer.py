@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from dovetail.protocol.http_types import SendRequest
 from dovetail.server.item_options import check_type
-from dovetail.server.openapi.document import Operation, iter_operations, parse_document, resolve_base_url
+from dovetail.server.openapi.document import OpenAPIOperation, iter_operations, parse_document, resolve_base_url
 from dovetail.server.openapi.operation_call import MAX_RESPONSE_BYTES, Credentials, OperationCall
 from dovetail.server.registry import Registry
 
@@ -30,7 +30,7 @@ def add_operations(
     service_url: str | None,
     headers: Credentials,
     client_base_url: str | None = None,
-    include: Callable[[Operation], bool] | str | None = None,
+    include: Callable[[OpenAPIOperation], bool] | str | None = None,
     tool_names: Mapping[str, str] | None = None,
     validate_output: bool = True,
     max_response_bytes: int = MAX_RESPONSE_BYTES,
@@ -43,7 +43,7 @@ def add_operations(
     spec = parse_document(document)
     resolved_url = service_url or resolve_base_url(spec, client_base_url)
     if resolved_url is None:
-        raise ValueError("the document does not say where its server is: pass url=, or a client with a base_url")
+        raise ValueError("the document does not say where its server is: pass base_url=, or a client with a base_url")
     is_included = _make_filter(include)
     all_operations = [*iter_operations(spec, () if callable(headers) else headers)]
     included = [operation for operation in all_operations if is_included(operation)]
@@ -78,11 +78,9 @@ def _assign_names(included: list[str], operation_names: list[str], tool_names: M
     """The name of the tool of each operation; ValueError for a name of none, or for two."""
     from dovetail.server.parameters.argument_errors import format_names
 
-    check_type("names=", tool_names, Mapping, "a dict from operations to names")
+    check_type("tool_names=", tool_names, Mapping, "a dict from operations to tool names")
     if unknown := [name for name in tool_names if name not in operation_names]:
-        raise ValueError(
-            f"names= is about {format_names(unknown, operation_names)}, which is no operation of the document"
-        )
+        raise ValueError(f"tool_names= has unknown operations: {format_names(unknown, operation_names)}")
     assigned = {name: tool_names.get(name, name) for name in included}
     for operation_name, name in tool_names.items():
         if operation_name in assigned and (
@@ -91,15 +89,15 @@ def _assign_names(included: list[str], operation_names: list[str], tool_names: M
                 None,
             )
         ):
-            raise ValueError(f"names= would call both `{operation_name}` and `{other}` `{name}`")
+            raise ValueError(f"tool_names= gives `{operation_name}` and `{other}` the same name `{name}`")
     return assigned
 
 
-def _make_filter(include: Any) -> Callable[[Operation], bool]:
+def _make_filter(include: Any) -> Callable[[OpenAPIOperation], bool]:
     if include is None:
         return lambda _: True
     if callable(include):
-        return cast("Callable[[Operation], bool]", include)
+        return cast("Callable[[OpenAPIOperation], bool]", include)
     if not isinstance(include, str):
         raise TypeError(f'include= takes a pattern for "GET /path", or a function of the operation, not {include!r}')
     try:

@@ -6,7 +6,7 @@ No value can leave its segment of the path, add a parameter or a header, or reac
 import base64
 import inspect
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote, urlencode
 
@@ -15,7 +15,7 @@ from dovetail.errors import ToolError, TransportError
 from dovetail.protocol.http_types import HTTPRequest, HTTPResponse, SendRequest
 from dovetail.server.context import Context
 from dovetail.server.media import File, Image
-from dovetail.server.openapi.document import Operation, Parameter
+from dovetail.server.openapi.document import OpenAPIOperation, Parameter
 from dovetail.wire.codec import encode
 
 MAX_RESPONSE_BYTES: Final = 4 * 1024 * 1024
@@ -23,7 +23,8 @@ _IMAGE_MIME_TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp"
 _BOUNDARY: Final = "dovetail-9f1c2b7ae64d"
 
 
-Credentials: TypeAlias = Mapping[str, str] | Callable[[Context], Any]
+HeaderFactory: TypeAlias = Callable[[Context], Mapping[str, str] | Awaitable[Mapping[str, str]]]
+Credentials: TypeAlias = Mapping[str, str] | HeaderFactory
 
 
 class OperationCall:
@@ -31,7 +32,7 @@ class OperationCall:
 
     def __init__(
         self,
-        operation: Operation,
+        operation: OpenAPIOperation,
         base_url: str,
         send: SendRequest,
         headers: Credentials,

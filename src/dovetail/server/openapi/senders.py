@@ -8,9 +8,8 @@ from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 from dovetail.errors import MCPError, TransportError
-from dovetail.protocol.http_types import HTTPRequest, HTTPResponse, SendRequest
+from dovetail.protocol.http_types import ASGIApp, HTTPRequest, HTTPResponse, SendRequest
 from dovetail.protocol.limits import FetchLimits
-from dovetail.transports.http_server.asgi import App
 
 
 def create_sender(client: Any, max_response_bytes: int) -> SendRequest:
@@ -23,7 +22,7 @@ def create_sender(client: Any, max_response_bytes: int) -> SendRequest:
     if callable(client):
         return cast("SendRequest", client)
     raise TypeError(
-        "client= takes an async function of a HTTPRequest, or a client with a `request` method such as httpx's"
+        f"client= must be an httpx.AsyncClient, or an async function that takes an HTTPRequest, not {client!r}"
     )
 
 
@@ -93,7 +92,7 @@ class _ResponseTooLarge(TransportError):
 
 
 async def call_app(
-    app: App, method: str, url: str, headers: dict[str, str], body: bytes, *, max_bytes: int
+    app: ASGIApp, method: str, url: str, headers: dict[str, str], body: bytes, *, max_bytes: int
 ) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body of what the application answers; TransportError if it says nothing or too much.
 

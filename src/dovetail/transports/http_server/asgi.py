@@ -1,22 +1,21 @@
 """Beside: one server's paths in front of another ASGI application, for those that cannot mount."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from dovetail.protocol.http_types import ASGIApp, ASGIMessage
 from dovetail.transports.http_server.endpoint import Endpoint
-
-App = Callable[[Any, Any, Any], Any]
 
 _LIFESPAN_ENDED: Final = "over"  # not of ASGI: the application has left its lifespan, and nothing more comes of it
 
 
 @asynccontextmanager
-async def run_lifespan(app: App) -> AsyncGenerator[None]:
+async def run_lifespan(app: ASGIApp) -> AsyncGenerator[None]:
     """The application's own lifespan; one that knows none is left alone."""
-    requests: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-    replies: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    requests: asyncio.Queue[ASGIMessage] = asyncio.Queue()
+    replies: asyncio.Queue[ASGIMessage] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
     task = loop.create_task(_run_quietly(app(scope, requests.get, replies.put), replies))
@@ -34,7 +33,7 @@ async def run_lifespan(app: App) -> AsyncGenerator[None]:
         await asyncio.wait([task])
 
 
-async def _run_quietly(coroutine: Any, replies: asyncio.Queue[dict[str, Any]]) -> None:
+async def _run_quietly(coroutine: Any, replies: asyncio.Queue[ASGIMessage]) -> None:
     try:
         await coroutine
     except Exception:  # it knows no lifespan
@@ -46,7 +45,7 @@ async def _run_quietly(coroutine: Any, replies: asyncio.Queue[dict[str, Any]]) -
 class FallbackRouter:
     """What the server serves goes to it, everything else to the other application; both are started and stopped."""
 
-    def __init__(self, endpoint: Endpoint, fallback: Any) -> None:
+    def __init__(self, endpoint: Endpoint, fallback: ASGIApp) -> None:
         self._endpoint = endpoint
         self._fallback = fallback
         self.close = endpoint.close

@@ -5,7 +5,6 @@ sends the answer. Handshake sessions are `sessions`' business, the 2024 transpor
 """
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TypeVar
@@ -88,11 +87,7 @@ class Endpoint:
         self._budget = MemoryBudget(service.limits.max_buffered_bytes)
         self._path = "/" + path.strip("/")
         if response_mode not in ("auto", "json", "sse"):
-            raise ValueError(f"responses must be 'auto', 'json' or 'sse', not {response_mode!r}")
-        if authenticate is not None and not inspect.iscoroutinefunction(authenticate):
-            raise TypeError("authenticate must be a coroutine function: async def authenticate(headers)")
-        if authenticate is not None and guard is not None:
-            raise ValueError("the server has auth=, so authenticate= would decide the same a second time: pass one")
+            raise ValueError(f"response_mode must be 'auto', 'json' or 'sse', not {response_mode!r}")
         cors_origins, allowed_origins = _as_collection(cors_origins), _as_collection(allowed_origins)
         self._gate = HostFilter(_as_collection(allowed_hosts), (*allowed_origins, *cors_origins), public_url)
         self._cors_origins = frozenset(origin.lower().rstrip("/") for origin in cors_origins)
