@@ -11,7 +11,17 @@ from typing import Any, Literal
 
 import pytest
 
-from dovetail import CallToolResult, Context, ProtocolError, RemoteError, Server, ServerLimits, TextContent, ToolError
+from dovetail import (
+    PROTOCOL_VERSIONS,
+    CallToolResult,
+    Context,
+    ProtocolError,
+    RemoteError,
+    Server,
+    ServerLimits,
+    TextContent,
+    ToolError,
+)
 from dovetail.errors import (
     InternalError,
     InvalidParams,
@@ -23,7 +33,7 @@ from dovetail.errors import (
 )
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.limits import CallerBusy
-from dovetail.types import ServerCapabilities
+from dovetail.types import ListChangedCapability, ServerCapabilities
 from dovetail.wire.input_required import InputRequiredResult
 from dovetail.wire.prompts import GetPromptResult
 from list_capabilities import ALL_LISTS, ONLY_RESOURCES, ONLY_TOOLS
@@ -154,6 +164,21 @@ def test_a_server_that_makes_no_sense_is_not_made(options: dict[str, Any]) -> No
 def test_keys_of_meta_have_a_form(add: str) -> None:
     with pytest.raises(ValueError, match="_meta key"):
         getattr(Server("any"), add)(lambda: 1, name="n", meta={"-bad": 1})
+
+
+def test_supported_versions_are_public_and_newest_first() -> None:
+    assert PROTOCOL_VERSIONS[0] == NEWEST
+    assert set(Server("any", protocol_versions=PROTOCOL_VERSIONS).protocol_versions) == set(PROTOCOL_VERSIONS)
+    assert Server("any", version="1.2").version == "1.2"
+
+
+def test_declared_capabilities_are_kept_and_lists_notify() -> None:
+    declared = ServerCapabilities(completions={}, tools=ListChangedCapability(), experimental={"x": {}})
+    capabilities = Server("any", capabilities=declared).capabilities()
+    assert (capabilities.completions, capabilities.experimental, capabilities.prompts) == ({}, {"x": {}}, None)
+    assert capabilities.tools == ListChangedCapability(list_changed=True)
+    with pytest.raises(TypeError, match="experimental"):
+        Server("any", capabilities=ServerCapabilities(experimental=[1]))  # pyright: ignore[reportArgumentType]
 
 
 def test_revisions_are_kept_in_order() -> None:

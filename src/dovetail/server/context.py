@@ -20,7 +20,8 @@ from dovetail.wire.logs import LoggingLevel, LoggingMessageNotificationParams, g
 from dovetail.wire.progress import ProgressParams
 from dovetail.wire.revisions import DRAFT
 from dovetail.wire.roots import Root
-from dovetail.wire.sampling import CreateMessageResult, SamplingMessage
+from dovetail.wire.sampling import CreateMessageResult, ModelPreferences, SamplingMessage, ToolChoice
+from dovetail.wire.tools import Tool
 
 T = TypeVar("T")
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class Context(Generic[State]):
         params = ProgressParams(progress_token=token, progress=progress, total=total, message=message)
         await self._exchange.notify("notifications/progress", params)
 
-    async def log(self, level: LoggingLevel, data: Any, logger: str | None = None) -> None:
+    async def log(self, level: LoggingLevel, data: object, logger: str | None = None) -> None:
         """Send a log message, if the caller wants messages of this level."""
         min_severity = self._exchange.caller.log_level
         if min_severity is None or get_severity(level) < min_severity:
@@ -155,19 +156,19 @@ class Context(Generic[State]):
         params = LoggingMessageNotificationParams(level=level, data=to_plain(data), logger=logger or self._logger)
         await self._exchange.notify("notifications/message", params)
 
-    async def debug(self, data: Any, logger: str | None = None) -> None:
+    async def debug(self, data: object, logger: str | None = None) -> None:
         """Log at level debug."""
         await self.log("debug", data, logger)
 
-    async def info(self, data: Any, logger: str | None = None) -> None:
+    async def info(self, data: object, logger: str | None = None) -> None:
         """Log at level info."""
         await self.log("info", data, logger)
 
-    async def warning(self, data: Any, logger: str | None = None) -> None:
+    async def warning(self, data: object, logger: str | None = None) -> None:
         """Log at level warning."""
         await self.log("warning", data, logger)
 
-    async def error(self, data: Any, logger: str | None = None) -> None:
+    async def error(self, data: object, logger: str | None = None) -> None:
         """Log at level error."""
         await self.log("error", data, logger)
 
@@ -194,10 +195,28 @@ class Context(Generic[State]):
         messages: str | SamplingContent | Sequence[str | SamplingMessage],
         *,
         key: str | None = None,
-        **options: Any,
+        max_tokens: int = 1024,
+        system_prompt: str | None = None,
+        temperature: float | None = None,
+        stop_sequences: list[str] | None = None,
+        model_preferences: ModelPreferences | None = None,
+        tools: list[Tool] | None = None,
+        tool_choice: ToolChoice | None = None,
+        metadata: dict[str, Any] | None = None,
     ) -> CreateMessageResult:
-        """Have the client's model complete a message; options as for `Sample`."""
-        return await self._request_input(Sample(messages, **options), key)
+        """Let the client's model complete a message."""
+        request = Sample(
+            messages,
+            max_tokens=max_tokens,
+            system_prompt=system_prompt,
+            temperature=temperature,
+            stop_sequences=stop_sequences,
+            model_preferences=model_preferences,
+            tools=tools,
+            tool_choice=tool_choice,
+            metadata=metadata,
+        )
+        return await self._request_input(request, key)
 
     async def list_roots(self, *, key: str | None = None) -> list[Root]:
         """The directories and files the client lets the server work in."""

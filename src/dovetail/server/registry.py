@@ -182,9 +182,10 @@ class Registry:
         if argument not in names:
             raise ValueError(f"{ref} has no argument {format_names([argument], names)}")
 
-    def include(self, source: Any, *, prefix: str = "") -> None:
-        """Offer what a module, an object or a function has: what is marked with `tool`, `resource` or `prompt`, or,
-        where nothing is, every public function as a tool. A prefix goes before the names of tools and prompts.
+    def include(self, source: object, *, prefix: str = "") -> None:
+        """Offer the functions of a module or object that are marked with `tool`, `resource` or `prompt`.
+
+        If none is marked, every public function becomes a tool. A prefix goes before the names of tools and prompts.
         """
         from dovetail.server.decorators import find_registrations
 
@@ -418,7 +419,7 @@ class Registry:
         return replace(
             declared,
             logging=declared.logging or {},
-            completions=declared.completions or ({} if self._has_completions() else None),
+            completions={} if self._has_completions() else declared.completions,
             prompts=_LIST_CHANGED if self._prompts or declared.prompts is not None else None,
             resources=_RESOURCES if self._resources or self._templates or declared.resources is not None else None,
             tools=_LIST_CHANGED if self._tools or declared.tools is not None else None,

@@ -30,8 +30,8 @@ from dovetail.transports.pipes import read_into
 from dovetail.transports.process.child_process import ChildProcess
 from dovetail.wire.meta import SUBSCRIPTION_ID
 
-CHILD_ENV_VAR: Final = "DOVETAIL_RELOADED"
-LISTENER_ENV_VAR: Final = "DOVETAIL_LISTENER"
+CHILD_ENV_VAR: Final = "_DOVETAIL_RELOADED"
+LISTENER_ENV_VAR: Final = "_DOVETAIL_LISTENER"
 _POLL_INTERVAL_S: Final = 0.5
 _STOP_TIMEOUT_S: Final = 5.0
 _MAX_LINE_BYTES: Final = 64 * 1024 * 1024

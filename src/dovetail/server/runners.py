@@ -241,11 +241,24 @@ class Server(framework.Server):
             **{"lifespan": lambda: run_lifespan(app), **options},
         )
 
-    def open_connection(self, send: Callable[[bytes], None], **options: Any) -> "DuplexServer":
-        """One connection over a transport of your own: give whole messages to `receive`, and `close` it at the end."""
+    def open_connection(
+        self,
+        send: Callable[[bytes], None],
+        *,
+        drain: "Callable[[], Coroutine[Any, Any, None]] | None" = None,
+        principal: str | None = None,
+        on_shutdown: Callable[[], None] | None = None,
+    ) -> "DuplexServer":
+        """Open a connection over a transport of your own. Pass each message to `receive`, and `close` it at the end.
+
+        send: is called with each message to the client.
+        drain: waits until the transport can take more.
+        principal: who the client is, if your transport knows.
+        on_shutdown: is called when the client asks to end the connection.
+        """
         from dovetail.transports.duplex_server import DuplexServer
 
-        return DuplexServer(self, send, **options)
+        return DuplexServer(self, send, drain=drain, principal=principal, on_shutdown=on_shutdown)
 
 
 def is_authenticator(auth: Any) -> bool:
@@ -487,7 +500,7 @@ async def serve_tcp(server: Server, *, host: str = "127.0.0.1", port: int, allow
 
 def _get_inherited_socket() -> socket.socket | None:
     """The socket of the process that starts this one anew, where there is one."""
-    file_descriptor = os.environ.get("DOVETAIL_LISTENER")
+    file_descriptor = os.environ.get("_DOVETAIL_LISTENER")
     return socket.socket(fileno=int(file_descriptor)) if file_descriptor else None
 
 
