@@ -231,7 +231,9 @@ async def test_a_visit(connect: Connect) -> None:
         return True
 
     arguments = {"url": "https://example.com/pay"}
-    async with connect(url_elicitation_handler=visit, timeout=Timeouts(request=2)) as client:  # it never says that a visit is over
+    async with connect(
+        url_elicitation_handler=visit, timeout=Timeouts(request=2)
+    ) as client:  # it never says that a visit is over
         first, *_ = (await client.call_tool("trigger-url-elicitation", arguments)).content
         assert "completed the URL elicitation" in first.text
         first, *_ = (await client.call_tool("trigger-url-elicitation", arguments | {"errorPath": True})).content

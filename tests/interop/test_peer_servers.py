@@ -91,7 +91,7 @@ async def peer(request: pytest.FixtureRequest, reach: Reach) -> AsyncIterator[Pe
     transport, era = way.split()
     desk = Desk()
     target = reach(library, transport)
-    handlers: dict[str, Any] = {"elicit": desk.elicit, "sample": desk.sample, "roots": [ROOT]}
+    handlers: dict[str, Any] = {"elicitation_handler": desk.elicit, "sampling_handler": desk.sample, "roots": [ROOT]}
     async with Client(target, protocol_version=era, log_handler=desk.logged.put_nowait, **handlers) as client:
         yield Peer(library, transport, era, client, desk)
 

@@ -146,5 +146,7 @@ async def test_sqlite(pypi_server: Command, tmp_path: Path) -> None:
 async def test_the_newer_era_is_not_there(pypi_server: Command, npm_server: Command, tmp_path: Path) -> None:
     for command in (pypi_server("mcp-server-sqlite", "--db-path", str(tmp_path / "x.db")), npm_server("memory")):
         with pytest.raises(VersionNegotiationError, match="stateless"):
-            async with Client(command, protocol_version="stateless", env={"MEMORY_FILE_PATH": str(tmp_path / "x.jsonl")}):
+            async with Client(
+                command, protocol_version="stateless", env={"MEMORY_FILE_PATH": str(tmp_path / "x.jsonl")}
+            ):
                 pass
