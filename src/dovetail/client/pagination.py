@@ -26,7 +26,7 @@ async def collect_pages(fetch: FetchPage, field: str, limits: ClientLimits) -> l
         items += getattr(page, field)
         if len(items) > limits.max_items:
             raise add_context(
-                InvalidResult(f"the list has more than {limits.max_items} items"), hint="raise ClientLimits(items=...)"
+                InvalidResult(f"the list has more than {limits.max_items} items"), hint="raise ClientLimits(max_items=...)"
             )
         cursor = page.next_cursor
         if not cursor:
@@ -35,7 +35,7 @@ async def collect_pages(fetch: FetchPage, field: str, limits: ClientLimits) -> l
             raise InvalidResult("the list goes in circles: the server gave the same cursor twice")
         seen_cursors.add(cursor)
     raise add_context(
-        InvalidResult(f"the list has more than {limits.max_pages} pages"), hint="raise ClientLimits(pages=...)"
+        InvalidResult(f"the list has more than {limits.max_pages} pages"), hint="raise ClientLimits(max_pages=...)"
     )
 
 

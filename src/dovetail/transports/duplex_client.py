@@ -162,7 +162,7 @@ class DuplexClient:
         if self._receiver is not None:
             self._receiver.record_invalid_message(description)
         error = add_context(
-            InvalidResult(f"the answer is too large: {description}"), hint="raise ClientLimits(answer=...)"
+            InvalidResult(f"the answer is too large: {description}"), hint="raise ClientLimits(max_response_bytes=...)"
         )
         self._fail_requests(find_answered_ids(prefix), error)
 

@@ -223,7 +223,7 @@ class StreamableHTTPClient:
                             return answer
         except EventTooLarge as exc:
             raise add_context(
-                InvalidResult(f"the answer is too large: {exc}"), hint="raise ClientLimits(answer=...)"
+                InvalidResult(f"the answer is too large: {exc}"), hint="raise ClientLimits(max_response_bytes=...)"
             ) from None
         except TransportError as exc:
             if not isinstance(exc, ConnectionBroken):
