@@ -81,6 +81,6 @@ def test_a_hint_names_options(
 
 
 def test_what_no_option_does_is_not_advised() -> None:
-    late: MCPError = add_context(RequestTimeout("late"), hint="raise ClientLimits(items=...)")
+    late: MCPError = add_context(RequestTimeout("late"), hint="raise ClientLimits(max_items=...)")
     translate_error(late)
     assert str(late) == "late"

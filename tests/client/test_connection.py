@@ -109,7 +109,7 @@ async def test_an_answer_that_is_too_large_fails_its_call_at_once(era: str) -> N
     async with serve_on_socket(play) as at, Client(at, timeout=PATIENT, limits=limits) as one, asyncio.timeout(10):
         with pytest.raises(InvalidResult) as caught:
             await one.call("go")
-        assert "ClientLimits(answer=" in str(caught.value)
+        assert "ClientLimits(max_response_bytes=" in str(caught.value)
 
 
 @both

@@ -44,4 +44,4 @@ async def test_the_limits_are_named() -> None:
 
     with pytest.raises(InvalidResult) as caught:
         await collect_pages(endless, "tools", LIMITS)
-    assert caught.value.hint == "raise ClientLimits(pages=...)"
+    assert caught.value.hint == "raise ClientLimits(max_pages=...)"

@@ -297,7 +297,7 @@ async def test_an_answer_beyond_the_limit() -> None:
         async with serve_over_http(play) as at, client(at, limits=limits) as one:
             with pytest.raises(InvalidResult, match=r"\b100000\b") as caught:
                 await one.call("go")
-            assert "ClientLimits(answer=" in (caught.value.hint or "")
+            assert "ClientLimits(max_response_bytes=" in (caught.value.hint or "")
             assert await one.list_tools()
             assert play.count("tools/call") == 1
 

@@ -43,7 +43,7 @@ NotificationHandler = Callable[[str, Any], None]
 
 _MAX_LOGGED_INVALID = 3
 _TIMEOUT_HINTS = {"tools/call": "call_tool(..., timeout=seconds) gives it longer, and Timeouts(call=...) all calls"}
-_DEFAULT_TIMEOUT_HINT = "Timeouts(read=...) gives it longer"
+_DEFAULT_TIMEOUT_HINT = "Timeouts(request=...) gives it longer"
 _MAX_PENDING_REPLIES = 256  # that wait for the server to read them, besides its questions
 
 

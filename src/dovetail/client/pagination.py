@@ -26,7 +26,8 @@ async def collect_pages(fetch: FetchPage, field: str, limits: ClientLimits) -> l
         items += getattr(page, field)
         if len(items) > limits.max_items:
             raise add_context(
-                InvalidResult(f"the list has more than {limits.max_items} items"), hint="raise ClientLimits(max_items=...)"
+                InvalidResult(f"the list has more than {limits.max_items} items"),
+                hint="raise ClientLimits(max_items=...)",
             )
         cursor = page.next_cursor
         if not cursor:

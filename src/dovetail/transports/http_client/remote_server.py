@@ -298,7 +298,8 @@ def convert_error(exc: TransportError, url: str) -> MCPError:
             return error
         case ResponseTooLarge():
             return add_context(
-                InvalidResult(f"the answer is too large: {exc.args[0]}"), hint="raise ClientLimits(max_response_bytes=...)"
+                InvalidResult(f"the answer is too large: {exc.args[0]}"),
+                hint="raise ClientLimits(max_response_bytes=...)",
             )
         case InvalidHTTPResponse():
             return NotMCPServer(f"what {_get_address(url)} answers is not HTTP as it should be: {exc.args[0]}")
