@@ -310,7 +310,7 @@ async def test_a_bomb_in_a_stream_is_named_and_not_taken_for_a_loss() -> None:
 
     play = ScriptedServer("stateless", {"tools/list": bomb})
     async with serve_over_http(play) as at, client(at) as one:
-        with pytest.raises(InvalidResult, match=r"ClientLimits\(answer="):
+        with pytest.raises(InvalidResult, match=r"ClientLimits\(max_response_bytes="):
             await one.list_tools()
         assert play.count("tools/list") == 1
 
