@@ -1,7 +1,6 @@
 """A shared document: whole at any time, changed by one process at a time, its user's alone."""
 
 import json
-import os
 import stat
 import subprocess
 import sys

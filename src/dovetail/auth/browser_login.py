@@ -86,7 +86,10 @@ class InteractiveFlowRunner:
                 await resolve_value(settings.open_browser or _open_browser, action.url)
                 return await self._listener.wait_for_redirect()
         except TimeoutError:
-            raise add_context(LoginTimeout(f"nobody logged in within {settings.timeout:g} s"), hint=f"open {action.url} in a browser on this machine, or pass paste_redirect=") from None
+            raise add_context(
+                LoginTimeout(f"nobody logged in within {settings.timeout:g} s"),
+                hint=f"open {action.url} in a browser on this machine, or pass paste_redirect=",
+            ) from None
 
     async def _show_code(self, action: ShowCode) -> None:
         settings = self._settings

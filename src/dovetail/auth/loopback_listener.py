@@ -27,7 +27,10 @@ class LoopbackListener:
     def __init__(self, redirect_uri: str | None = None) -> None:
         parts = urlsplit(redirect_uri or DEFAULT_REDIRECT_URI)
         if parts.scheme != "http" or parts.hostname not in LOOPBACK:
-            raise add_context(LoginFailed("the redirect URI is not on this machine"), hint="pass paste_redirect= to bring its answer back")
+            raise add_context(
+                LoginFailed("the redirect URI is not on this machine"),
+                hint="pass paste_redirect= to bring its answer back",
+            )
         self._host = parts.hostname
         self._port = parts.port or 0
         self._path = parts.path or "/"

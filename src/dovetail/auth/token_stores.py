@@ -108,7 +108,10 @@ def _read_private_file(path: Path) -> bytes | None:
 
 
 def _unusable_error(path: Path, exc: OSError) -> LoginFailed:
-    return add_context(LoginFailed(f"logins kept in {path} cannot be used: {exc.strerror or exc}"), hint="the directory must belong to the user who runs this program, or pass another token_store=")
+    return add_context(
+        LoginFailed(f"logins kept in {path} cannot be used: {exc.strerror or exc}"),
+        hint="the directory must belong to the user who runs this program, or pass another token_store=",
+    )
 
 
 class KeyringTokenStore:

@@ -83,7 +83,9 @@ class AnswerProvider:
             f"--answer {output.escape_line(name)}={_format_choices(property_schema)}"
             for name, property_schema in fields.items()
         )
-        return add_context(InputRequestError(f"the server asks: {message}"), hint=options or "run the command at a terminal")
+        return add_context(
+            InputRequestError(f"the server asks: {message}"), hint=options or "run the command at a terminal"
+        )
 
 
 def _print_stderr(message: str) -> None:

@@ -81,9 +81,12 @@ class CommandClient(Client):
         finally:
             self._stderr_monitor.on_url = _do_nothing
         await self.close()
-        raise add_context(ProcessStartError("the program serves HTTP and writes nothing to stdout"), server=self.name,
+        raise add_context(
+            ProcessStartError("the program serves HTTP and writes nothing to stdout"),
+            server=self.name,
             hint=f"run the program yourself and use its URL as the target: {self._stderr_monitor.url}, or with /mcp. "
-            "If it also serves stdio, pass --timeout SECONDS to wait longer")
+            "If it also serves stdio, pass --timeout SECONDS to wait longer",
+        )
 
 
 class _StderrMonitor:

@@ -114,7 +114,10 @@ def open_browser(url: str) -> None:
     """Open a browser, and print the URL in case it does not open."""
     output.print_note(f"opening a browser. If it does not open, visit this URL on this machine: {url}")
     if not webbrowser.open(url) and not sys.stderr.isatty():
-        raise add_context(LoginFailed("no browser and no terminal to log in"), hint="log in with --device, or with --paste at a terminal")
+        raise add_context(
+            LoginFailed("no browser and no terminal to log in"),
+            hint="log in with --device, or with --paste at a terminal",
+        )
 
 
 def prompt_for_redirect(url: str) -> str:

@@ -5,7 +5,7 @@ way. The whole can be served again as one server.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final, Self, TypedDict, Unpack
@@ -386,7 +386,8 @@ class Host(ManagedServers):
 
         Options are those of `Server.run`.
         """
-        self.as_server(mode, name=name, auth=auth).run(transport, reload=reload, **options)
+        run: Callable[..., None] = self.as_server(mode, name=name, auth=auth).run  # checks options by transport
+        run(transport, reload=reload, **options)
 
     async def serve(
         self,
@@ -402,8 +403,8 @@ class Host(ManagedServers):
         Returns when the host is closed. The host is opened for the time it serves, if it is not open yet.
         """
         async with nullcontext() if self.is_open else self:
-            server = self.as_server(mode, name=name, auth=auth)
-            task = asyncio.get_running_loop().create_task(server.serve(transport, **options))
+            serve: Callable[..., Coroutine[Any, Any, None]] = self.as_server(mode, name=name, auth=auth).serve
+            task = asyncio.get_running_loop().create_task(serve(transport, **options))
             self._serve_tasks.add(task)
             try:
                 await asyncio.wait([task])

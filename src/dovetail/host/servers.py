@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from dovetail.client.targets import Client, Target, as_command_target
 from dovetail.error_context import add_context, clip
-from dovetail.errors import MCPError, NotFound, PolicyError
+from dovetail.errors import InvalidParams, MCPError, NotFound, PolicyError
 from dovetail.host.authorization import RequestAuthorizer
 from dovetail.host.caller_clients import CallerClients, CredentialsProvider
 from dovetail.host.catalog import Catalog, explain_unknown_server, explain_unknown_tool, suggest_name

@@ -71,7 +71,9 @@ def create_client_assertion(signer: Signer, client_id: str, audience: str, now: 
     try:
         return jwt.encode({"alg": algorithm, "typ": "JWT"}, claims, key, algorithms=[algorithm])
     except (JoseError, ValueError, TypeError):
-        raise add_context(LoginFailed(f"the private key cannot sign with {algorithm}"), hint="leave signing_algorithm= out") from None
+        raise add_context(
+            LoginFailed(f"the private key cannot sign with {algorithm}"), hint="leave signing_algorithm= out"
+        ) from None
 
 
 def _load_private_key(pem: str) -> tuple[Any, str]:

@@ -519,9 +519,7 @@ def _check_shared_storage(server: Server, fallback: Any) -> None:
     from dovetail.auth.authorization_server_app import is_local_authorization_server
     from dovetail.oauth.guard.guard import get_credential_checker
 
-    checker = (
-        None if server.auth is None or is_authenticator(server.auth) else get_credential_checker(server.auth)
-    )
+    checker = None if server.auth is None or is_authenticator(server.auth) else get_credential_checker(server.auth)
     if is_local_authorization_server(fallback) or (checker is not None and checker.is_local):
         raise ValueError(
             "several workers cannot share an authorization server that keeps everything in memory: give it a file, "

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dovetail.oauth.guard.guard import Guard
-    from dovetail.oauth.guard.verifiers import Verifier
+    from dovetail.oauth.guard.verifiers import TokenVerifier
     from dovetail.protocol.mountable import ItemKind, Mountable, SupportsMount
     from dovetail.protocol.principal import Authenticator
     from dovetail.protocol.recording_format import Recorder
@@ -97,7 +97,7 @@ class Server(Visibility):
         icons: Sequence[Icon] = (),
         instructions: str | None = None,
         lifespan: Lifespan | None = None,
-        auth: "Guard | Verifier | Sequence[Verifier] | Authenticator | None" = None,
+        auth: "Guard | TokenVerifier | Sequence[TokenVerifier] | Authenticator | None" = None,
         middleware: Sequence[Middleware] = (),
         limits: ServerLimits | None = None,
         secret_keys: Sequence[str | bytes] = (),

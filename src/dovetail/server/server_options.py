@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dovetail.oauth.guard.guard import Guard
-    from dovetail.oauth.guard.verifiers import Verifier
+    from dovetail.oauth.guard.verifiers import TokenVerifier
     from dovetail.protocol.limits import ServerLimits
     from dovetail.protocol.middleware import Middleware
     from dovetail.protocol.principal import Authenticator
@@ -33,7 +33,7 @@ class ServerOptions(TypedDict, total=False):
     icons: "Sequence[Icon]"
     instructions: str | None
     lifespan: "Lifespan | None"
-    auth: "Guard | Verifier | Sequence[Verifier] | Authenticator | None"
+    auth: "Guard | TokenVerifier | Sequence[TokenVerifier] | Authenticator | None"
     middleware: "Sequence[Middleware]"
     limits: "ServerLimits | None"
     secret_keys: Sequence[str | bytes]
