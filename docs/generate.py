@@ -29,6 +29,7 @@ from dovetail.cli.error_report import EXIT_CODE_DESCRIPTIONS
 from dovetail.cli.main import COMMAND_GROUPS, COMMAND_SUMMARIES, load_command
 from dovetail.protocol import downgrade
 from dovetail.protocol.http_checks import get_http_status
+from dovetail.protocol.limits import CallerBusy
 from dovetail.schemas.provider_rules import PROVIDER_RULES
 from dovetail.wire.methods import BATCH_REVISIONS, METHODS, Method
 from dovetail.wire.revisions import REVISIONS, is_stateless
@@ -53,7 +54,7 @@ REFUSALS = (
     errors.MissingClientCapability({}),
     errors.UnsupportedProtocolVersion("", []),
     errors.ServerBusy(""),
-    errors.ServerBusy("", own=True),
+    CallerBusy(""),
 )
 
 RULE_LABELS = {

@@ -58,11 +58,13 @@ async def lifespan():
     yield Pool(3)
 
 
-app = Server("typed", limits=ServerLimits(), cache_hints=CacheHint(1000), lifespan=lifespan, middleware=[Timing(), LogRequests()])
+hint = CacheHint(1000)
+app = Server("typed", limits=ServerLimits(), cache_hints=hint, lifespan=lifespan, middleware=[Timing(), LogRequests()])
 for one in (ResponseCache(["x"]), MaskErrors(), RateLimit(1), ResponseLimit(1000), Retry()):
     app.middleware(one)
 other = Server("other", middleware=[Telemetry()])
-unmount = app.mount(other, "x", transforms={"a": Transform(name="b", arguments={"c": ArgTransform(value=1)})}, tags=["t"])
+transform = Transform(name="b", arguments={"c": ArgTransform(value=1)})
+unmount = app.mount(other, "x", transforms={"a": transform}, tags=["t"])
 assert_type(unmount, Callable[[], None])
 
 

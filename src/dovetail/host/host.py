@@ -5,7 +5,7 @@ way. The whole can be served again as one server.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final, Self, TypedDict, Unpack
@@ -403,7 +403,7 @@ class Host(ManagedServers):
         Returns when the host is closed. The host is opened for the time it serves, if it is not open yet.
         """
         async with nullcontext() if self.is_open else self:
-            serve: Callable[..., Coroutine[Any, Any, None]] = self.as_server(mode, name=name, auth=auth).serve
+            serve: Any = self.as_server(mode, name=name, auth=auth).serve  # checks options by transport
             task = asyncio.get_running_loop().create_task(serve(transport, **options))
             self._serve_tasks.add(task)
             try:
