@@ -344,7 +344,7 @@ def codes() -> str:
 
 def _name(exc: errors.ProtocolError) -> str:
     name = f"`{type(exc).__name__}`"
-    return f"{name}, the caller's own share" if isinstance(exc, errors.ServerBusy) and exc.own else name
+    return f"{name}, the caller's own share" if isinstance(exc, CallerBusy) else name
 
 
 def _code(exc: errors.ProtocolError, revision: str) -> str:

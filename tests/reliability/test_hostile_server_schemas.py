@@ -17,6 +17,7 @@ from dovetail import Client, MCPError, Timeouts
 from scripted_server import ERAS, ScriptedServer, serve_on_socket, text_result, tool_definition
 
 BOUND = 10  # units of work beyond reading the answer; the target is one
+ATTEMPTS = 5
 
 HOSTILE: dict[str, tuple[Any, Any]] = {
     **{f"{name} {n}": (SCHEMAS[name], value) for name in ARGUMENTS for n, value in enumerate(ARGUMENTS[name])},
@@ -52,13 +53,18 @@ async def test_a_hostile_schema_of_results(name: str, era: str) -> None:
         play.reactions = {**play.reactions, "tools/list": listed}
     else:
         play.reactions = {**play.reactions, "tools/list": lambda message: _raw(message, schema_text)}
-    async with serve_on_socket(play) as at, Client(at, timeout=Timeouts(request=2)) as client:
-        with contextlib.suppress(MCPError):
-            await client.list_tools()
-        judged = await _spent(client, "go")
-        plain = await _spent(client, "fine")  # the same answer, by a tool that declares nothing
-        record_measurement(f"T24 client, {name}, {era}", (judged - plain) * 1000, "ms")
-        assert judged < 4 * plain + BOUND * measure_cpu_unit()
+    excess: list[float] = []  # CPU beyond the bound. Other load only adds to it, so one good attempt is enough.
+    for _ in range(ATTEMPTS):
+        async with serve_on_socket(play) as at, Client(at, timeout=Timeouts(request=2)) as client:
+            with contextlib.suppress(MCPError):
+                await client.list_tools()
+            judged = await _spent(client, "go")
+            plain = await _spent(client, "fine")  # the same answer, by a tool that declares nothing
+        excess.append(judged - (4 * plain + BOUND * measure_cpu_unit()))
+        if excess[-1] < 0:
+            record_measurement(f"T24 client, {name}, {era}", (judged - plain) * 1000, "ms")
+            return
+    pytest.fail(f"checking a result took too much CPU in each of {ATTEMPTS} attempts: {excess}")
 
 
 async def _spent(client: Client, tool: str) -> float:
