@@ -846,7 +846,7 @@ async def test_two_ways_to_say_who_is_calling_are_one_too_many(auth: Any) -> Non
 
 
 def driver(place: GuardedServer, user: User, tmp_path: Path) -> OAuthAuthorizer:
-    make = functools.partial(create_http_client, None, None, True, None, TIMEOUT_S)
+    make = functools.partial(create_http_client, None, True, None, TIMEOUT_S)
     return create_authorizer(place.url, oauth_settings(user, token_store=tmp_path), make)
 
 

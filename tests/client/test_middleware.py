@@ -35,7 +35,7 @@ async def test_it_stands_around_every_request_in_order(revision: str) -> None:
 
     def step(name: str) -> Any:
         async def around(exchange: Any, call_next: Any) -> Any:
-            assert exchange.outgoing
+            assert exchange.is_outgoing
             assert exchange.caller.protocol_version == revision
             steps.append(f"{name} {exchange.method}")
             return await call_next(exchange)

@@ -48,7 +48,7 @@ async def test_a_host_writes_decisions_answers_calls_and_states(tmp_path: Path) 
     async with Host(consent=lambda _: True, audit_log=tmp_path / "audit.jsonl") as host:
         host.add("github", app)
         await host.call("github.create_issue", repo="octo/app")
-    entries = {(entry.event, entry.facts.get("kind")): entry.facts for entry in events(tmp_path / "audit.jsonl")}
+    entries = {(entry.event, entry.data.get("kind")): entry.data for entry in events(tmp_path / "audit.jsonl")}
     about = {"kind": "tool.call", "tool": "create_issue"}
     decision = entries["decision", "tool.call"]
     assert decision.items() >= (about | {"arguments": {"repo": "string(8)"}, "action": "allow"}).items()

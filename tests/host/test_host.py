@@ -484,12 +484,12 @@ async def test_why_a_name_means_no_tool() -> None:
         host.add("other", other())
         host.add("gone", [sys.executable, "-c", "import sys; sys.exit('no key')"])
         for name, pattern in (
-            ("notse.add", r"server notse\b.* notes\b"),
-            ("else.add", r"server else\b.* gone, notes, other"),
-            ("add", r"tool add\b.* notes\.add, other\.add"),
-            ("ad", r"tool ad\b.* notes\.add or other\.add"),
-            ("zzz", r"tool zzz\b.* gone\b"),
-            ("notes.wpie", r"tool wpie\b.* wipe\b"),
+            ("notse.add", r"notse\b.* notes\b"),
+            ("else.add", r"else\b.* gone, notes, other"),
+            ("add", r"\badd\b.* notes\.add, other\.add"),
+            ("ad", r"\bad\b.* notes\.add or other\.add"),
+            ("zzz", r"zzz\b.* gone\b"),
+            ("notes.wpie", r"wpie\b.* wipe\b"),
         ):
             with pytest.raises(NotFound, match=pattern):
                 await host.call(name)

@@ -35,7 +35,7 @@ PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX
 WAV = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAA="
 CITIES = ("Oslo", "Osaka", "Ostrava", "Zürich")
 PATIENCE = 20.0
-RESTRICTED = {"revisions": [os.environ["ONLY_REVISION"]]} if "ONLY_REVISION" in os.environ else {}
+RESTRICTED = {"protocol_versions": [os.environ["ONLY_REVISION"]]} if "ONLY_REVISION" in os.environ else {}
 
 app = Server(
     "everything",

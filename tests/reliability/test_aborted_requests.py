@@ -203,7 +203,12 @@ def test_stdio_whose_reader_is_gone(start: StartTarget) -> None:
 def test_a_long_storm(start: StartTarget) -> None:
     """What is kept on purpose for a while is kept briefly here, so that what grows is a leak."""
     watched = start(
-        limits={"initialize_timeout": 1.0, "session_idle": 1.0, "max_replay_total_bytes": 65536, "replay_time": 1.0}
+        limits={
+            "initialize_timeout": 1.0,
+            "session_idle_timeout": 1.0,
+            "max_replay_total_bytes": 65536,
+            "replay_ttl": 1.0,
+        }
     )
     client = Client(watched)
     client.is_healthy()

@@ -90,7 +90,7 @@ def test_sixty_synchronous_tools_hold_up_nobody(served: Target) -> None:
 
 
 def test_when_all_threads_are_taken_callers_are_told(start: StartTarget) -> None:
-    target = start(limits={"threads": 4, "waiting": 6, "waiting_time": 0.3})
+    target = start(limits={"max_threads": 4, "max_thread_queue": 6, "thread_queue_timeout": 0.3})
     client = Client(target)
     client.call("shout", {"text": "x"})
     held = [client.send_call("doze", {"seconds": 2.0}) for _ in range(4)]

@@ -218,7 +218,7 @@ def test_health_says_only_that(tmp_path: Path) -> None:
 
 def test_an_origin_that_is_let_in_lets_in_no_other(tmp_path: Path) -> None:
     page = "https://app.example"
-    with run_target_with(tmp_path, cors=[page]) as target:
+    with run_target_with(tmp_path, cors_origins=[page]) as target:
         client = Client(target)
         client.headers["origin"] = page
         answer = client.call("echo", {"text": "x"})

@@ -33,7 +33,7 @@ _target: list[Target] = []
 @pytest.fixture(scope="module", autouse=True)
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     with harness.run_target(
-        tmp_path_factory.mktemp("t14"), "http", limits={"replay_events": WINDOW, "keep_alive": 5}
+        tmp_path_factory.mktemp("t14"), "http", limits={"max_replay_events": WINDOW, "keep_alive_interval": 5}
     ) as one:
         _target.append(one)
         yield one

@@ -183,7 +183,7 @@ def test_short_streams_do_not_pile_up(start: StartTarget) -> None:
 
 
 def test_unused_and_unopened_sessions_expire(start: StartTarget) -> None:
-    target = start(limits={"session_idle": 1.0, "initialize_timeout": 1.0})
+    target = start(limits={"session_idle_timeout": 1.0, "initialize_timeout": 1.0})
     opener = Opener(target)
     sessions = [opener.open() for _ in range(200)]
     unopened = [opener.open(ready=False) for _ in range(50)]

@@ -90,7 +90,7 @@ def test_a_flood_of_calls_over_several_sessions(start: StartTarget) -> None:
 
 def test_a_flood_of_synchronous_calls(start: StartTarget) -> None:
     """The threads are not one principal's, however quickly its calls come."""
-    target = start(principals=True, limits={"threads": 8, "waiting": 64})
+    target = start(principals=True, limits={"max_threads": 8, "max_thread_queue": 64})
     greedy = Client(target, principal="greedy")
     data = [greedy.prepare("tools/call", {"name": "doze", "arguments": {"seconds": 3.0}}, n) for n in range(100)]
     connections = [Connection(target.port) for _ in data]
@@ -135,7 +135,7 @@ def test_a_flood_of_sessions(start: StartTarget) -> None:
 
 def test_a_flood_of_anonymous_sessions_locks_nobody_out(start: StartTarget) -> None:
     """On loopback all look the same: the session longest unused gives way, one with a stream never does."""
-    target = start(limits={"sessions": 40})
+    target = start(limits={"max_sessions": 40})
     steady = Client(target, HANDSHAKE)
     stream = steady.listen()
     assert stream.head()[0] == 200
@@ -171,7 +171,9 @@ def streams(kind: str, target: Target) -> Iterator[Callable[[], Connection]]:
 
 
 @pytest.mark.parametrize(("kind", "limits"), [
-    ("listen", {"listens": 10}), ("session", {"streams": 10}), ("old", {"streams": 10}),
+    ("listen", {"max_subscriptions_per_principal": 10}),
+    ("session", {"max_streams_per_principal": 10}),
+    ("old", {"max_streams_per_principal": 10}),
 ])  # fmt: skip
 def test_a_flood_of_streams(start: StartTarget, kind: str, limits: dict[str, Any]) -> None:
     target = start(principals=True, limits=limits)
@@ -231,7 +233,7 @@ class OldPrincipal(Sse2024Client):
 
 def test_when_the_whole_server_is_full(start: StartTarget) -> None:
     """Everyone's limit is nobody's fault: 503, and room again as soon as a call ends."""
-    target = start(principals=True, limits={"calls": 12})
+    target = start(principals=True, limits={"max_calls": 12})
     first = Client(target, principal="p0")
     held = [Client(target, principal=f"p{number}").send_call("wait", {"key": "k"}) for number in range(11)]
     first.call("until", {"what": "started", "key": "k", "count": 11})

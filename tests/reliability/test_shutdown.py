@@ -31,7 +31,7 @@ from harness import (
 )
 
 DRAIN, HARD = 0.6, 2.0
-LIMITS = {"drain": DRAIN, "hard_stop": HARD}
+LIMITS = {"drain_timeout": DRAIN, "shutdown_timeout": HARD}
 SLACK = 4.0  # for a busy machine; the figures in the documents are from an idle one
 LONG = 30
 
@@ -274,7 +274,7 @@ def test_over_stdio_it_ends_in_time(outcomes: dict[str, Outcome], case: str) -> 
 
 
 def test_while_it_drains_nothing_new_begins(tmp_path: Path) -> None:
-    with harness.run_target(tmp_path, "http", limits={"drain": 20.0, "hard_stop": 30.0}) as target:
+    with harness.run_target(tmp_path, "http", limits={"drain_timeout": 20.0, "shutdown_timeout": 30.0}) as target:
         client, other = Client(target), Client(target)
         client.is_healthy()
         other.is_healthy()

@@ -181,7 +181,9 @@ def test_a_head_that_never_ends_is_refused(served: Target, piece: bytes) -> None
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """A target with limits that are quickly reached."""
-    with harness.run_target(tmp_path_factory.mktemp("t03"), "http", limits={"uri": 200, "result": 1000}) as one:
+    with harness.run_target(
+        tmp_path_factory.mktemp("t03"), "http", limits={"max_uri_bytes": 200, "max_result_bytes": 1000}
+    ) as one:
         yield one
 
 
@@ -221,7 +223,7 @@ def test_cursor(start: StartTarget) -> None:
     first = Client(start(server={"page_size": 1})).request("tools/list").message["result"]
     cursor = first["nextCursor"]
     for over, good in ((0, True), (1, False)):
-        target = start(server={"page_size": 1}, limits={"cursor": len(cursor) - over})
+        target = start(server={"page_size": 1}, limits={"max_cursor_bytes": len(cursor) - over})
         for revision in (NEWEST, HANDSHAKE):
             answer = Client(target, revision).request("tools/list", {"cursor": cursor}).message
             assert ("result" in answer) == good
@@ -334,7 +336,7 @@ def test_no_answer_is_an_echo(served: Target, method: str, params: dict[str, Any
 @pytest.mark.parametrize("revision", [NEWEST, HANDSHAKE])
 def test_bytes_of_all_calls_at_work(start: StartTarget, revision: str, over: int, status: int) -> None:
     """Large messages share a budget while they are worked on; small ones are not held up by them."""
-    client = Client(start(limits={"calls_bytes": MiB}), revision)
+    client = Client(start(limits={"max_inflight_bytes": MiB}), revision)
 
     def waiting(size: int) -> bytes:
         empty = client.prepare("tools/call", {"name": "wait", "arguments": {"key": "k", "text": ""}}, 1)

@@ -29,7 +29,7 @@ from harness import (
     wait_for,
 )
 
-TIMES = {"header_time": 0.5, "body_time": 0.6, "write_timeout": 0.8, "keep_alive": 0.2}
+TIMES = {"header_timeout": 0.5, "body_timeout": 0.6, "write_timeout": 0.8, "keep_alive_interval": 0.2}
 MOST = 64 * MiB
 MANY = 300
 

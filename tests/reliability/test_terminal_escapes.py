@@ -107,11 +107,11 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 COMMANDS: tuple[Callable[[Path], tuple[str, ...]], ...] = (
-    lambda file: ("host", str(file)),
-    lambda file: ("host", str(file), "--json", "-v"),
-    lambda file: ("host", str(file), "--no-start"),
+    lambda file: ("servers", str(file)),
+    lambda file: ("servers", str(file), "--json", "-v"),
+    lambda file: ("servers", str(file), "--no-start"),
     lambda file: ("pins", "check", str(file)),
-    lambda file: ("pins", "keep", str(file)),
+    lambda file: ("pins", "accept", str(file)),
     lambda _: ("pins", "list"),
     lambda file: ("list", str(file.with_name("hostile.py")), "-v"),
     lambda file: ("info", str(file.with_name("hostile.py"))),
@@ -132,7 +132,7 @@ def test_no_command_lets_a_server_act_on_a_terminal(file: Path, tmp_path: Path) 
         with open_terminal(environment(tmp_path), *command(file)) as at:
             seen = at.read_rest()
             at.process.wait(TIMEOUT_S)
-        found[command(file)] = acting(seen) + (forged(seen) if command(file)[0] in ("host", "pins") else [])
+        found[command(file)] = acting(seen) + (forged(seen) if command(file)[0] in ("servers", "pins") else [])
         shown += "\\x1b" in seen
     raw = sum(map(len, found.values()))
     record_measurement(f"T45 raw characters or forged lines in {len(COMMANDS)} commands on a terminal", raw, "")
