@@ -43,7 +43,7 @@ class ClientScenario(NamedTuple):
 
 
 def _scenes() -> list[ClientScenario]:
-    eras = ("handshake", "modern")
+    eras = ("handshake", "stateless")
     small = [
         ClientScenario(f"{transport}-{era}-x{width}", transport, era, "echo", width)
         for transport in ("memory", "stdio", "http")

@@ -160,9 +160,9 @@ def _versions() -> dict[str, str]:
 
 _ROW, _GAP, _LEFT, _WIDTH = 15, 10, 120, 700
 _COLOURS = {"ours": "#1f6f4a", "floor": "#b9b9b9", "peer": "#c8803c"}
-_PLOTTED_SCENARIOS = ("stdio-x64-handshake", "stdio-x64-modern", "stdio-x1-handshake",
-    "http-c32-handshake", "http-c32-modern",
-          "http-c1-modern", "sse-c32", "http-call-1000-tools", "http-list-1000-tools")  # fmt: skip
+_PLOTTED_SCENARIOS = ("stdio-x64-handshake", "stdio-x64-stateless", "stdio-x1-handshake",
+    "http-c32-handshake", "http-c32-stateless",
+          "http-c1-stateless", "sse-c32", "http-call-1000-tools", "http-list-1000-tools")  # fmt: skip
 
 
 def picture(results: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ import request_kinds
 from request_kinds import HANDSHAKE, STATELESS, RequestKind
 from server_process import FLOORS, IMPLEMENTATIONS, OURS, ServerSettings
 
-ERAS = {"handshake": HANDSHAKE, "modern": STATELESS}
+ERAS = {"handshake": HANDSHAKE, "stateless": STATELESS}
 MANY_TOOLS = 1000
 
 
@@ -59,34 +59,34 @@ def _blocks() -> dict[str, list[Scenario]]:
         ],
         "sse": [Scenario(f"sse-c{width}", stream, "handshake", width, request_kinds.echo) for width in (1, 32)],
         "tools": [
-            Scenario("http-call-few-tools", web, "modern", 1, request_kinds.echo),
-            Scenario("http-call-1000-tools", web_many, "modern", 1, request_kinds.echo),
+            Scenario("http-call-few-tools", web, "stateless", 1, request_kinds.echo),
+            Scenario("http-call-1000-tools", web_many, "stateless", 1, request_kinds.echo),
             Scenario("stdio-call-few-tools", stdio, "handshake", 64, request_kinds.echo, peers),
             Scenario("stdio-call-1000-tools", many, "handshake", 64, request_kinds.echo, peers),
-            Scenario("http-list-1000-tools", web_many, "modern", 1, listing),
+            Scenario("http-list-1000-tools", web_many, "stateless", 1, listing),
             Scenario("stdio-list-1000-tools", many, "handshake", 1, listing, peers),
-            Scenario("http-list-filtered", web_locked, "modern", 1, listing, lean),
+            Scenario("http-list-filtered", web_locked, "stateless", 1, listing, lean),
             Scenario("stdio-list-filtered", locked, "handshake", 1, listing, lean),
         ],
         "large": [
             Scenario("stdio-echo-1MB", stdio, "handshake", 1, large),
             Scenario("http-echo-1MB-handshake", web, "handshake", 1, large),
-            Scenario("http-echo-1MB-modern", web, "modern", 1, large),
+            Scenario("http-echo-1MB-stateless", web, "stateless", 1, large),
             Scenario("stdio-resource-5MB", stdio, "handshake", 1, resource),
             Scenario("http-resource-5MB-handshake", web, "handshake", 1, resource),
-            Scenario("http-resource-5MB-modern", web, "modern", 1, resource),
+            Scenario("http-resource-5MB-stateless", web, "stateless", 1, resource),
             Scenario("stdio-echo-20MB", open_stdio, "handshake", 1, huge, lean),
-            Scenario("http-echo-20MB-modern", open_web, "modern", 1, huge, lean),
+            Scenario("http-echo-20MB-stateless", open_web, "stateless", 1, huge, lean),
             Scenario("stdio-resource-20MB", open_stdio, "handshake", 1, huge_resource, lean),
-            Scenario("http-resource-20MB-modern", open_web, "modern", 1, huge_resource, lean),
+            Scenario("http-resource-20MB-stateless", open_web, "stateless", 1, huge_resource, lean),
         ],
         "sync": [
             Scenario("stdio-async-tool", stdio, "handshake", 64, request_kinds.echo, sync),
             Scenario("stdio-sync-tool", stdio, "handshake", 64, lambda: request_kinds.echo("echo_sync"), sync),
             Scenario("stdio-inline-tool", stdio, "handshake", 64, lambda: request_kinds.echo("echo_inline"), (OURS,)),
-            Scenario("http-async-tool", web, "modern", 32, request_kinds.echo, sync),
-            Scenario("http-sync-tool", web, "modern", 32, lambda: request_kinds.echo("echo_sync"), sync),
-            Scenario("http-inline-tool", web, "modern", 32, lambda: request_kinds.echo("echo_inline"), (OURS,)),
+            Scenario("http-async-tool", web, "stateless", 32, request_kinds.echo, sync),
+            Scenario("http-sync-tool", web, "stateless", 32, lambda: request_kinds.echo("echo_sync"), sync),
+            Scenario("http-inline-tool", web, "stateless", 32, lambda: request_kinds.echo("echo_inline"), (OURS,)),
         ],
     }
 
@@ -127,15 +127,15 @@ def _limits() -> list[Limit]:
         Limit("stdio-list-filtered", "floor-inline", most=3),
         *(Limit(one.name, "best", most=1.5) for one in BLOCKS["large"] if "20MB" not in one.name),
         Limit("stdio-echo-20MB", "stdio-echo-1MB", most=1.2, scale=20, beside="floor-inline"),
-        Limit("http-echo-20MB-modern", "http-echo-1MB-modern", most=1.2, scale=20, beside="floor-http"),
+        Limit("http-echo-20MB-stateless", "http-echo-1MB-stateless", most=1.2, scale=20, beside="floor-http"),
         Limit("stdio-resource-20MB", "stdio-resource-5MB", most=1.2, scale=4, beside="floor-inline"),
-        Limit("http-resource-20MB-modern", "http-resource-5MB-modern", most=1.2, scale=4, beside="floor-http"),
+        Limit("http-resource-20MB-stateless", "http-resource-5MB-stateless", most=1.2, scale=4, beside="floor-http"),
         Limit("stdio-x64-handshake", "ts1", least=1),
         *(Limit(f"stdio-x64-{era}", "mcp", least=60) for era in ERAS),
     ]
     wanted = {"mcp": 8, "mcp-uvloop": 6, "fastmcp": 20, "ts1": 5, "ts2": 5}
     found += [Limit(scene, peer, least=least) for scene in http for peer, least in wanted.items()]
-    return [one for one in found if not (one.against == "ts1" and one.scene.endswith("modern"))]
+    return [one for one in found if not (one.against == "ts1" and one.scene.endswith("stateless"))]
 
 
 LIMITS = _limits()

@@ -32,7 +32,7 @@ class Implementation(NamedTuple):
     script: str
     style: str = ""
     transports: tuple[str, ...] = ("stdio", "http")
-    eras: tuple[str, ...] = ("handshake", "modern")
+    eras: tuple[str, ...] = ("handshake", "stateless")
     web: str = "uvicorn, uvloop, httptools"  # what it runs on over HTTP, which may be more than half of its cost
 
     @property

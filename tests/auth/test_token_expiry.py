@@ -121,10 +121,10 @@ async def test_the_old_stream() -> None:
     await left_open(kept)
 
 
-@pytest.mark.parametrize("era", ["modern", "handshake"])
+@pytest.mark.parametrize("era", ["stateless", "handshake"])
 async def test_a_call_that_was_let_in_may_finish(era: str) -> None:
     endpoint = guarded().asgi()
-    if era == "modern":
+    if era == "stateless":
         answer = await start_post(endpoint, stateless_request(name="slow", arguments={}), bearer("brief")).wait_done()
     else:
         headers = await session(endpoint, "brief")

@@ -70,7 +70,7 @@ MESSAGES = (
         revisions=SESSION_REVISIONS,
     ),
     Requirement(
-        "msg.response-modern-http",
+        "msg.response-stateless-http",
         "streamable-http#sending-messages",
         "The stateless era has no responses from clients: HTTP 400.",
         revisions=(STATELESS,),
@@ -190,14 +190,14 @@ NEGOTIATION = (
         transports=("memory", "http"),
     ),
     Requirement(
-        "neg.modern-only-initialize",
+        "neg.stateless-only-initialize",
         "versioning#backward-compatibility-with-initialization-based-versions",
         "A server of the stateless era refuses initialize and names the versions it speaks.",
         revisions=SESSION_REVISIONS,
         transports=("memory", "pipe", "http"),
     ),
     Requirement(
-        "neg.modern-only-http",
+        "neg.stateless-only-http",
         "streamable-http#earlier-streamable-http-revisions",
         "A server of the stateless era answers GET and DELETE with 405 and has no other addresses.",
         revisions=(STATELESS,),
@@ -391,7 +391,7 @@ HTTP = (
         ("http-stateless",),
     ),
     Requirement(
-        "http.modern-only-post",
+        "http.stateless-only-post",
         "streamable-http#protocol-version-header",
         "A revision that is not served is not served to those who leave it unnamed either.",
         (STATELESS,),
@@ -499,7 +499,7 @@ SESSION = (
         HTTP_ONLY,
     ),
     Requirement(
-        "session.none-modern",
+        "session.none-stateless",
         "streamable-http#earlier-streamable-http-revisions",
         "The stateless era neither opens nor names sessions.",
         (STATELESS,),
@@ -726,7 +726,7 @@ CANCELLATION = (
         ALL_HTTP,
     ),
     Requirement(
-        "cancel.notice-modern-http",
+        "cancel.notice-stateless-http",
         "cancellation#transport-specific-cancellation",
         "In the stateless era a cancellation posted over HTTP is accepted and means nothing.",
         (STATELESS,),

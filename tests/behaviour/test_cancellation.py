@@ -248,7 +248,7 @@ async def test_leaving_during_the_question_of_a_proxy_is_noticed_too(transport: 
         assert await stage.wait_until_ended("w") == "cancelled"
 
 
-@requirement("cancel.notice-modern-http")
+@requirement("cancel.notice-stateless-http")
 async def test_over_http_the_stateless_era_has_no_such_notice(transport: str) -> None:
     stage = ControlledServer()
     async with connect(stage.app, transport, STATELESS) as peer:

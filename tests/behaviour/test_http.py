@@ -605,7 +605,7 @@ async def test_handshake_clients_can_be_served_without_sessions(revision: str, t
             await response.close()
 
 
-@requirement("http.modern-only-post")
+@requirement("http.stateless-only-post")
 async def test_a_stateless_server_refuses_handshake_requests_it_is_sent(transport: str) -> None:
     for options in ({}, {"sessions": False}):
         async with connect(
@@ -621,7 +621,7 @@ async def test_a_stateless_server_refuses_handshake_requests_it_is_sent(transpor
             assert (await peer.raw(b"[]")).status == 400
 
 
-@requirement("http.modern-only-post")
+@requirement("http.stateless-only-post")
 async def test_a_server_without_the_unnamed_revision_wants_it_named() -> None:
     async with connect(ControlledServer(protocol_versions=["2025-11-25"]).app, "http-stateless", "2025-11-25") as peer:
         body = b'{"jsonrpc":"2.0","id":5,"method":"tools/list"}'

@@ -240,7 +240,7 @@ async def test_an_answer_nobody_asked_for_is_ignored(revision: str, transport: s
         assert len(peer.messages) == before + 1
 
 
-@requirement("msg.response-modern-http")
+@requirement("msg.response-stateless-http")
 async def test_the_stateless_era_takes_no_answers_over_http(revision: str) -> None:
     async with connect(ControlledServer().app, "http", revision) as peer:
         reply = await peer.raw(b'{"jsonrpc":"2.0","id":1,"result":{}}', headers=headers_of(peer))

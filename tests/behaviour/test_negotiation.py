@@ -84,7 +84,7 @@ def test_revisions_are_checked_when_the_server_is_made() -> None:
             Server("x", protocol_versions=wrong)
 
 
-@requirement("neg.modern-only-initialize")
+@requirement("neg.stateless-only-initialize")
 async def test_a_stateless_server_names_its_revisions_to_an_old_client(revision: str, transport: str) -> None:
     async with connect(
         ControlledServer(protocol_versions=[STATELESS]).app, transport, revision, handshake=False
@@ -95,7 +95,7 @@ async def test_a_stateless_server_names_its_revisions_to_an_old_client(revision:
         assert exc.data["supported"] == [STATELESS]
 
 
-@requirement("neg.modern-only-http")
+@requirement("neg.stateless-only-http")
 async def test_a_server_of_the_stateless_era_has_only_post(transport: str) -> None:
     async with connect(ControlledServer(protocol_versions=[STATELESS]).app, transport, STATELESS) as peer:
         for method in ("GET", "DELETE"):

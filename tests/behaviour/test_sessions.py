@@ -391,7 +391,7 @@ async def test_initialize_always_opens_a_new_session(revision: str) -> None:
         assert await status(peer) == 200
 
 
-@requirement("session.none-modern")
+@requirement("session.none-stateless")
 async def test_the_stateless_era_opens_no_session() -> None:
     app = ControlledServer().app
     endpoint = app.asgi()

@@ -155,7 +155,7 @@ def test_another_status_ends_the_run(bench: Any, web: Any) -> None:
     client.close()
 
 
-@pytest.mark.parametrize("era", ["handshake", "modern"])
+@pytest.mark.parametrize("era", ["handshake", "stateless"])
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 def test_our_own_server_passes(bench: Any, transport: str, era: str) -> None:
     asks, load, stage, scenes = bench("request_kinds"), bench("load"), bench("server_process"), bench("scenarios")
@@ -176,5 +176,5 @@ def test_our_own_server_passes(bench: Any, transport: str, era: str) -> None:
 
 
 def test_the_picture_is_well_formed(bench: Any) -> None:
-    drawn = bench("report").picture({"stdio-x64-modern": {"dovetail": {"cpu_us": 10.0}, "mcp": {"cpu_us": 800.0}}})
+    drawn = bench("report").picture({"stdio-x64-stateless": {"dovetail": {"cpu_us": 10.0}, "mcp": {"cpu_us": 800.0}}})
     assert "800.0" in {element.text for element in ElementTree.fromstring(drawn).iter()}

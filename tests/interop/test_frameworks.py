@@ -51,10 +51,10 @@ async def test_two_servers_beside_a_page(framework: str, lifespan: str, revision
             assert page.read() == b"a page"
 
 
-def event(method: str, params: dict[str, Any], *, modern: bool) -> dict[str, Any]:
+def event(method: str, params: dict[str, Any], *, stateless: bool) -> dict[str, Any]:
     """What API Gateway hands to a function."""
     headers = {"content-type": "application/json", "accept": "application/json, text/event-stream", "host": "x.example"}
-    if modern:
+    if stateless:
         headers |= {"mcp-protocol-version": "2026-07-28", "mcp-method": method, "mcp-name": params.get("name", "")}
         own = {
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -79,9 +79,9 @@ def event(method: str, params: dict[str, Any], *, modern: bool) -> dict[str, Any
     }
 
 
-@pytest.mark.parametrize("modern", [True, False], ids=["stateless", "handshake"])
+@pytest.mark.parametrize("stateless", [True, False], ids=["stateless", "handshake"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:mangum")
-def test_a_function_of_aws_lambda(modern: bool) -> None:
+def test_a_function_of_aws_lambda(stateless: bool) -> None:
     mangum = pytest.importorskip("mangum")
     app = frameworks.server("function")
     loop = asyncio.new_event_loop()  # the runtime's, which stays from one invocation to the next
@@ -89,7 +89,7 @@ def test_a_function_of_aws_lambda(modern: bool) -> None:
     handler = mangum.Mangum(app.asgi(sessions=False, allowed_hosts=["x.example"]), lifespan="off")
     try:
         for _ in range(3):
-            reply = handler(event("tools/call", {"name": "pool", "arguments": {}}, modern=modern), object())
+            reply = handler(event("tools/call", {"name": "pool", "arguments": {}}, stateless=stateless), object())
             assert reply["statusCode"] == 200, reply
             body = reply["body"]
             data = body.partition("data: ")[2].splitlines()[0] if body.startswith(("event:", "data:", "id:")) else body
