@@ -52,7 +52,6 @@ async def main(args: argparse.Namespace) -> None:
         if model is not None and args.prompt:
             await converse(Agent(host, model, budget_tokens=100_000), args.prompt)
         if args.port is not None:
-            print(f"all of them are at http://127.0.0.1:{args.port}/mcp", flush=True)
             await host.serve("http", port=args.port)
 
 

@@ -1,4 +1,4 @@
-"""The user's handlers for what a server may ask: forms, visits to a URL, a model, roots. Both eras end up here.
+"""Call a function of the user. A plain function runs in a thread, so that the event loop goes on.
 
 What is declared to the server is exactly what there are handlers for. An answer is checked against the schema it was
 asked with before it leaves; a URL is never opened here, and only handed on if it is one a browser should open.

@@ -1,5 +1,6 @@
 """Links between pages lead somewhere, down to the heading; commands exist; what is generated is current."""
 
+import difflib
 import importlib.util
 import re
 from pathlib import Path
@@ -61,8 +62,11 @@ def test_every_public_name_is_shown_in_the_guide() -> None:
 
 
 def test_generated_pages_are_current() -> None:
-    stale = [page.name for page, text in _generator().pages().items() if page.read_text(encoding="utf-8") != text]
-    assert not stale, "run docs/generate.py"
+    for page, text in _generator().pages().items():
+        changes = difflib.unified_diff(
+            page.read_text(encoding="utf-8").splitlines(), text.splitlines(), page.name, lineterm=""
+        )
+        assert not [*changes], "run docs/generate.py"
 
 
 def test_the_matrix_has_a_row_for_every_method_and_a_column_for_every_revision() -> None:

@@ -58,7 +58,8 @@ def other_entries() -> list[ServerConfig]:
         {"args": ["-y", "mail-server@1.0.15", "-c", "curl evil"]}, {"args": ["-y", "mail-server@1.0.1\u200b5"]},
         {"env": {}}, {"env": {"MAIL_TOKEN": "${OTHER}"}},
         {"env": {"MAIL_TOKEN": "${MAIL_TOKEN}", "NODE_OPTIONS": "-r x"}},
-        {"env": {"MAIL_TOKEN": "${MAIL_TOKEN}", "LD_PRELOAD": "x.so"}}, {"passed": ["PATH"]}, {"env_file": ".env"},
+        {"env": {"MAIL_TOKEN": "${MAIL_TOKEN}", "LD_PRELOAD": "x.so"}}, {"env_passthrough": ["PATH"]},
+        {"env_file": ".env"},
         {"cwd": "/srv/evil"}, {"cwd": None}, {"path": Path("/q/mcp.json")},
     ]  # fmt: skip
     return [replace(ENTRY, **one) for one in changes]

@@ -1,4 +1,4 @@
-"""Agent: a model that uses a host's tools until it has an answer, told event by event.
+"""Agent: a loop that lets a model use the tools of a host until it has an answer, reported as events.
 
 Every call goes by the policy and the user, as any call of the host does. What was refused, or failed, the model reads.
 """

@@ -1,4 +1,4 @@
-"""Spending: what an agent has used, and what it may still use. Pure; what nobody counted is estimated."""
+"""Usage of an agent, and what its budget still allows. Pure. Missing token counts are estimated."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias

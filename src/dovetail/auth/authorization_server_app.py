@@ -1,4 +1,4 @@
-"""AuthorizationServer: the authorization server as an ASGI application. Thin: reads a request, runs a flow, answers.
+"""AuthorizationServer: an authorization server as an ASGI application. It reads a request, runs a flow and answers.
 
 For development and small installations; beside the server it guards, or by itself.
 """

@@ -1,4 +1,4 @@
-"""Drives the flows of `auth`: makes their HTTP calls, sends the user to a browser, keeps and renews the token.
+"""Authorizer: adds credentials to the HTTP requests of a client. It logs in, renews tokens and stores them.
 
 One login at a time, for all requests that wait; one renewal at a time, across processes.
 """

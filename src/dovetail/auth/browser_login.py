@@ -1,4 +1,4 @@
-"""Attended: a flow with its user at hand. HTTP calls, the clock, a browser and the way back from it, for one login."""
+"""Run a login flow with a user: HTTP calls, a browser, and the redirect back to this machine."""
 
 import asyncio
 import logging

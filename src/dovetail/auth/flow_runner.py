@@ -1,4 +1,4 @@
-"""Unattended: flows of a server, with no user at hand. They need only the web and the time.
+"""Run flows of a server, which need only HTTP calls and the time.
 
 No redirect is followed, nothing large is read, nothing is waited for long.
 """

@@ -1,4 +1,4 @@
-"""The loopback address a browser is sent back to: one answer is waited for, everything else is turned away.
+"""A web server on the loopback address that receives the redirect of one login.
 
 RFC 8252, section 7.3. Bound to this machine alone; what it answers says nothing about what it received.
 """

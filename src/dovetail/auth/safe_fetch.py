@@ -1,4 +1,5 @@
-"""The HTTP calls of a login: small, soon over, never redirected, and within what the server's place allows.
+"""HTTP calls of a login with SSRF checks: small, short, not redirected, and only to addresses that the server may
+name.
 
 Documents are fetched only from places the server itself could be asked to name: never from this machine or network on
 behalf of a public server, and never in the clear where the server is not. What the user named is no server's word.

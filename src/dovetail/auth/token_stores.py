@@ -1,4 +1,4 @@
-"""Where logins are kept between runs: in memory, in files only their user can read, in the system's keyring.
+"""Token stores: in memory, in files that only the user can read, or in the keyring of the system.
 
 A file is written beside its place and moved there, so a crash leaves the old one or the new one, never half of one; a
 lock beside it lets one process at a time renew a token, and ends with the process.

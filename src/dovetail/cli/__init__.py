@@ -1,1 +1,1 @@
-"""The command line: every command one module, loaded when it is used."""
+"""The command line. Each command is one module, imported when it runs."""

@@ -1,4 +1,4 @@
-"""What a word on a command line may become: commands, options, targets, and what a target offers.
+"""Candidates for shell completion: commands, options, targets, and the tools and arguments of a target.
 
 A target is asked what it offers when the key is pressed, for a few seconds at most, and its answer remembered for a
 minute. Nothing a shell would take for more than a word is ever suggested.

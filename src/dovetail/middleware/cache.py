@@ -1,4 +1,4 @@
-"""Caching: results kept on this side for a while, so that the same question is not worked on twice."""
+"""ResponseCache: store results for a while, so that the same request does not run twice."""
 
 import contextlib
 from collections import OrderedDict

@@ -1,4 +1,4 @@
-"""MaskErrors: for servers whose callers are to learn nothing of what went wrong, not even what authors meant to say."""
+"""MaskErrors: hide the text of errors from callers, including errors that authors raise on purpose."""
 
 import logging
 import secrets

@@ -1,4 +1,4 @@
-"""RateLimit: so many requests in so much time for each caller; one bucket of tokens each."""
+"""RateLimit: limit the requests of each caller per second with a token bucket."""
 
 import asyncio
 from collections.abc import Callable, Collection

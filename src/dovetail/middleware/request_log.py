@@ -1,4 +1,4 @@
-"""LogRequests: one line in the log for each request, as text or as JSON."""
+"""LogRequests: log one line for each request, as text or as JSON."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""ResponseLimit: results beyond a size are cut where that makes sense, and refused where it does not."""
+"""ResponseLimit: truncate text results above a size, and refuse other results above it."""
 
 from typing import Any
 

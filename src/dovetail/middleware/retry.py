@@ -1,4 +1,4 @@
-"""Retry: what failed for a passing reason is tried again, if it may run twice."""
+"""Retry: repeat a failed request if the failure may pass and the request may run twice."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Telemetry: OpenTelemetry spans and durations by the MCP semantic conventions, on either side.
+"""Telemetry: OpenTelemetry spans and metrics by the semantic conventions for MCP, on servers and clients.
 
 The context travels as W3C says, in `_meta`. Needs the package opentelemetry-api, which is loaded when a Telemetry is
 made; without an SDK behind it everything here does nothing.

@@ -1,4 +1,4 @@
-"""Timing: how long requests take, counted in this process, to be looked at whenever one likes."""
+"""Timing: measure how long requests take, by method and name."""
 
 import bisect
 import time

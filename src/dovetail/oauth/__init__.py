@@ -1,1 +1,1 @@
-"""Authorization, both sides, as pure generators and decisions: what is sent and what it means, never the sending."""
+"""OAuth for clients and servers as pure flows. They decide what to send and what a response means, and send nothing."""

@@ -1,4 +1,4 @@
-"""WWW-Authenticate: what a server says about the credentials it wants. Linear in the length of the header."""
+"""Parse the WWW-Authenticate header. Linear in the length of the header."""
 
 import re
 from collections.abc import Iterator

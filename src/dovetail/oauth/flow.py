@@ -1,4 +1,4 @@
-"""What a flow asks of whoever drives it: an HTTP call, a visit by the user, the time, a pause.
+"""What a flow can ask its runner for: an HTTP call, a visit by the user, the time, a pause.
 
 A flow is a generator: it yields one of these and is sent the answer. It opens no connection, reads no clock, starts no
 browser; so every flow can be tested with values alone.

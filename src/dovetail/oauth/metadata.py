@@ -1,4 +1,4 @@
-"""Metadata documents and where to look for them: the protected resource's, then the authorization server's.
+"""Find and check metadata documents of protected resources and authorization servers.
 
 Identifiers are compared as strings, exactly as they came: whoever tidies up a URL compares something else.
 """

@@ -1,4 +1,4 @@
-"""Signed proofs: DPoP (RFC 9449), client assertions (RFC 7523), PKCE (RFC 7636). The signing is joserfc's.
+"""Signed proofs: DPoP (RFC 9449), client assertions (RFC 7523), PKCE (RFC 7636). joserfc signs.
 
 The only module of the client side that imports it, and only when something is signed.
 """

@@ -1,4 +1,4 @@
-"""The token endpoint: how a client proves who it is there, and what a token response means."""
+"""Requests to the token endpoint, and the meaning of its responses."""
 
 import re
 from collections.abc import Mapping

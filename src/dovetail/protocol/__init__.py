@@ -1,1 +1,1 @@
-"""The rules: pure decisions from values to values, with no sockets, no clock and no tasks."""
+"""The rules of the protocol: pure decisions without sockets, clocks or tasks."""

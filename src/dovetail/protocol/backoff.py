@@ -1,4 +1,4 @@
-"""How long to wait before something is tried again: twice as long each time, up to a limit, however often that is."""
+"""Compute the delay before another try: doubled each time, up to a limit."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""How a client writes its requests in each era, and which error a server's refusal is. Pure bytes and values.
+"""Encode the requests of a client in each era, and turn error responses into exceptions. Pure.
 
 The stateless era's `_meta` says the same thing every time, so it is encoded once.
 """

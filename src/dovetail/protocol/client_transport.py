@@ -1,4 +1,4 @@
-"""Channel and Inbox: what a client needs of a transport, and what a transport needs of the client.
+"""ClientTransport and its receiver: what a client needs of a transport, and what a transport needs of the client.
 
 A transport carries requests and brings back their responses; everything else that comes in goes to the inbox. It knows
 nothing of what the messages mean beyond that.

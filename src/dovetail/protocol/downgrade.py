@@ -1,4 +1,4 @@
-"""The newest values as older revisions can say them: a list of small functions, each naming what it serves.
+"""Convert values of the newest protocol version for older versions. One small function for each difference.
 
 A value is never changed, always copied. What an older revision cannot say at all is said as text, or dropped where
 it was only a hint.

@@ -1,4 +1,4 @@
-"""Exchange and Caller: a request together with who asks, in the one shape both eras share.
+"""Exchange, Caller and Service: one request with its caller, in the shape that both eras share.
 
 Everything above the protocol layer deals in these. A transport gives an exchange two things, `emit` and, only where
 the peer can be asked directly, `ask`; it knows of the server only what `Service` says.

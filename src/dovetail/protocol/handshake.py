@@ -1,4 +1,4 @@
-"""The handshake era: a session opened by `initialize`, which remembers who the caller is.
+"""The handshake era: `initialize` opens a session that remembers the caller.
 
 The same three verbs as the stateless era. A session is a plain value; whoever holds the connection holds it.
 """

@@ -1,4 +1,4 @@
-"""Mirrored headers: how a value of the body is written into an `Mcp-*` header, and whether the two agree.
+"""Mirrored headers: write values of the body into `Mcp-*` headers, and check that the two agree.
 
 Knows schemas only as far as `x-mcp-header` goes, and nothing of HTTP beyond names and values. Invariant: what
 `encode_value` writes, `decode_value` reads back unchanged, and a header that disagrees with its body never passes.

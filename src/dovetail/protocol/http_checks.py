@@ -1,4 +1,4 @@
-"""Decisions about an HTTP request's head: go on, or a refusal with its status. Pure; reads no body.
+"""Check the head of an HTTP request: continue, or refuse with a status. Pure, and reads no body.
 
 The Host and Origin rules are what keeps a web page from reaching a server on the visitor's own machine. Verdicts are
 remembered by the raw header bytes, because nearly every request brings the same ones.

@@ -1,4 +1,4 @@
-"""Model: what a host needs of a language model. One method, in the protocol's own shapes."""
+"""Model: the interface of a language model, with one method in the protocol's own types."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""Limits on what a peer may send or withhold. Each has a default and none means "unlimited" by accident.
+"""Limits on what a peer may send or withhold. Each has a default.
 
 Sizes are bytes, times are seconds.
 """

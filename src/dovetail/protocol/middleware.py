@@ -1,4 +1,4 @@
-"""Middleware: the one shape of what stands around a request, on the server's side and on the client's.
+"""Middleware of servers and clients: its types, its checks, and its composition around a handler.
 
 Composed when it is registered; where there is none, nothing of this is called.
 """

@@ -1,4 +1,4 @@
-"""Mountable: what one server needs of another that it offers as its own, be it in this process or far away.
+"""Mountable: what a server needs of another server that it mounts, in this process or remote.
 
 Neither side knows the other: the framework mounts anything of this shape, and a client can be put into it.
 """

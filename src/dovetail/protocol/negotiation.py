@@ -1,4 +1,4 @@
-"""Which era does this server speak? A pure machine: it says what to send, and is told what came back.
+"""Negotiate the era and the protocol version with a server. A pure state machine that says what to send.
 
 A discovery goes first. Its answer, or a refusal only a stateless server gives, settles the question; any other answer,
 or silence, means a handshake. Never keyed to one error code. spec: stdio#backward-compatibility

@@ -1,4 +1,4 @@
-"""Principal: who a caller proved to be.
+"""Principal: the authenticated identity of a caller.
 
 It is the text that tells this caller from every other, always the same for the same one: sessions, sealed states and
 shares of the limits are bound to it by plain comparison. Beside that text it carries what was learned on the way.

@@ -1,4 +1,4 @@
-"""Throttle: how often something may go wrong, or be asked for, within a while. The time is an argument."""
+"""Count events within a time window, such as failed logins or registrations. Callers pass the time."""
 
 import ipaddress
 from collections import deque

@@ -1,4 +1,4 @@
-"""The recording format: what travelled between a client and a server, one JSON object a line.
+"""The recording format: the messages between a client and a server, one JSON object per line.
 
 The first line is a header. Every other line is a frame, or an event if a host records. Clients, servers and proxies
 write the same format. Secrets are masked when they are recorded, so a recording can be stored with the code.

@@ -1,4 +1,4 @@
-"""Text of strangers made safe to show: no control, no escape sequence, no mark that reorders, joins or hides."""
+"""Escape text of servers before a person sees it: control characters, escape sequences, reordering and hidden marks."""
 
 import re
 from typing import Final

@@ -1,4 +1,4 @@
-"""Event streams: a writer of single events and an incremental parser of any stream.
+"""Server-sent events: encode single events, and parse a stream incrementally.
 
 Knows nothing of JSON or of MCP. Invariant: however a stream is cut into chunks, the parser yields the same
 events, in time linear in the bytes fed and holding no more than a few times `max_event` bytes.

@@ -1,4 +1,4 @@
-"""The stateless era: each request says who asks, in which revision, and needs nothing remembered.
+"""The stateless era: each request names its caller and protocol version, and nothing is remembered.
 
 Three verbs: `admit` makes an Exchange of a message, `seal` makes bytes of a result, `refuse` makes bytes of an error.
 """

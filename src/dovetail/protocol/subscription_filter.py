@@ -1,4 +1,4 @@
-"""What a subscription filter matches, and how much of it a server agrees to honour. Pure decisions.
+"""Match changes with subscription filters, and limit a filter to what a server offers. Pure.
 
 A handshake session listens with a filter of its own: all list changes, and the resources it subscribed to.
 """

@@ -1,4 +1,4 @@
-"""Keys for URIs: which spellings name the same resource, and which spellings a lenient reader may take for it.
+"""Canonical keys of URIs: which spellings name the same resource.
 
 `uri_key` decides what is the same: look-ups, subscriptions and comparisons use it. `uri_readings` and `rule_keys`
 decide what could be the same: rules that deny or hide use them, so that no spelling evades a rule. `is_ambiguous` tells

@@ -1,4 +1,4 @@
-"""A recording spoken again: what a server answered once, it answers again to whoever asks the same.
+"""Play a recording as a server: a request gets the response that was recorded for the same request.
 
 Turns are what a recording says about requests: each with its answer and the notices in between. Playback is a server
 made of them; it changes nothing, so it promises no news.

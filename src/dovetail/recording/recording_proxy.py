@@ -1,4 +1,4 @@
-"""Standing between a client and a server without being either: bytes are passed on as they come, and told to a tap.
+"""A proxy between a client and a server that records the traffic and passes all bytes on unchanged.
 
 Over standard streams between this process's own and a child's; over HTTP between an address here and one elsewhere.
 """

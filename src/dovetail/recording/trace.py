@@ -1,4 +1,4 @@
-"""Tracing: every message of a server or a client, with its time and direction, in a file of the recording format.
+"""Record every message of a server or a client to a file, with time and direction.
 
 Secrets are masked before they are written. Where nobody asked for a trace, nothing here is loaded.
 """

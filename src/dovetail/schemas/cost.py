@@ -1,4 +1,4 @@
-"""What checking one value against one schema costs at worst, found without checking it.
+"""Estimate the worst cost of checking a value against a schema, without checking it.
 
 A value is walked once. Each place in it is in a state: which parts of the schema apply there, and how often. Places
 with the same state share it, so references that double, recursion that branches and unions of unions are seen as

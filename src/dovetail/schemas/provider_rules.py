@@ -1,4 +1,4 @@
-"""Profiles: what the makers of models accept as the schema of a tool, as data, and schemas rewritten to fit.
+"""Schema profiles: which JSON Schemas the model providers accept, and how to rewrite a schema to fit.
 
 A rule set says what is refused; `refusals` holds a tool against it. A profile is a rule set that `fitted` can rewrite a
 schema for: what a maker does not know is told in the description instead, and what it cannot express is asked for as

@@ -1,4 +1,4 @@
-"""JSON Schemas of others, read without surprises: booleans as the objects they stand for, local references followed.
+"""Read JSON Schemas of others: boolean schemas become objects, and local references are followed.
 
 A member that is not what JSON Schema has there says nothing.
 """

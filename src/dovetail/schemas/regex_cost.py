@@ -1,4 +1,4 @@
-"""How much a linear regex engine can be made to do for one character of a text.
+"""Estimate the worst cost of a regular expression per character, for a linear engine.
 
 Its time grows with the text only, but by as much as the pattern has places it can be in at once. That number is
 bounded here from the pattern's form; a pattern that is not understood counts as the worst one.

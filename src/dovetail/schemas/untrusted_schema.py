@@ -1,4 +1,4 @@
-"""A foreign JSON Schema, read with distrust: what it asks for, what it refers to, and what its parts cost.
+"""Analyse an untrusted JSON Schema: its keywords, its references and the cost of its parts.
 
 `read` keeps only what can change a verdict and turns every reference into a pointer of its own making, so that what was
 judged here is exactly what a validator compiles. Nothing is ever fetched.

@@ -1,4 +1,4 @@
-"""Questions of a server, answered at the terminal or by what the command line says; never waited for where nobody is.
+"""Ask for the fields of a form on a terminal, and convert what was typed by the schema.
 
 What the server says is shown escaped; a page is named in full and opened by nobody but the user.
 """

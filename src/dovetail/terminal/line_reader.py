@@ -1,4 +1,4 @@
-"""The keyboard, read line by line without holding up anything else; an interrupt ends the waiting at once."""
+"""Read lines from the keyboard without blocking the event loop. Ctrl-C ends the wait at once."""
 
 import asyncio
 import os

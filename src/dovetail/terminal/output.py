@@ -1,4 +1,4 @@
-"""Text of servers made safe for a terminal, and what is printed: tables for people, one JSON document for programs.
+"""Print text, tables and JSON. Text of servers is escaped for the terminal.
 
 Nothing a server says reaches a terminal unescaped: no control, no escape sequence, no mark that reorders or hides. What
 a tool or a resource holds goes into a file or a pipe as it is.

@@ -1,4 +1,4 @@
-"""What stands between a client and a server to make faults happen: a proxy of sockets, of pipes, or of calls in memory.
+"""A proxy between a client and a server that injects faults: over sockets, over pipes, or in memory.
 
 Each takes what a client would connect to and gives what it is to connect to instead.
 """

@@ -1,4 +1,4 @@
-"""Faults to meet on the way between a client and a server: which message they befall, and what happens to it.
+"""Faults: which messages between a client and a server they hit, and what happens to them.
 
 Only decides; what stands between the two ends and does it is in `between`.
 """

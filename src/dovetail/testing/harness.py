@@ -1,4 +1,4 @@
-"""A client joined to a server for one test: over any transport, in any revision, with faults on the way if wanted.
+"""Connect a client to a server for a test: over any transport, with any protocol version, with faults.
 
 The transports are the real ones: uvicorn on a loopback socket, a process with its pipes, sockets in a folder of their
 own. Nothing outlives the context.

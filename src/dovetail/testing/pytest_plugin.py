@@ -1,4 +1,4 @@
-"""What pytest loads: fixtures for connected clients, the marker `mcp`, and the option that writes cassettes.
+"""The pytest plugin: fixtures for connected clients, the marker `mcp`, and the option that records cassettes.
 
 Depends on no plugin for asynchronous tests: `mcp_client` makes a context for whichever loop the test has, and
 `mcp_sync_client` needs none.

@@ -1,4 +1,4 @@
-"""Scripted: a model that says what it was told to, for tests of agents and of servers that sample."""
+"""ScriptedModel: a model with prepared replies, for tests of agents and of servers that use sampling."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias

@@ -1,4 +1,4 @@
-"""Stands where a server's process would: starts it, and hands both ends of its streams to the test that wants them.
+"""A program that starts a server and hands both ends of its streams to the fault proxy of a test.
 
 Run as a program of its own, by path, with nothing but the standard library. It ends as the server ends.
 """

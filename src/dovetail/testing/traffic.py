@@ -1,4 +1,4 @@
-"""What a client and a server said to each other, and assertions about it.
+"""Traffic: the messages between a client and a server, with assertions about them.
 
 A recording kept in a file is a cassette: written once, compared from then on, with what differs from run to run (ids,
 times, versions) made equal first.

@@ -1,1 +1,1 @@
-"""The pipes: bytes in and out. They know exchanges and the rules, neither servers nor clients."""
+"""Transports move messages. They know exchanges and the protocol, but neither servers nor clients."""

@@ -1,4 +1,4 @@
-"""A client's end of a two-way connection: whole messages out and in, each response to whoever waits for it.
+"""The client side of a two-way connection: sends messages, and gives each response to the request that waits for it.
 
 What carries the messages is a subclass's business: `connect`, `write` and `disconnect` are all it adds.
 """

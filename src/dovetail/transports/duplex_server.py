@@ -1,4 +1,4 @@
-"""Duplex: a server's end of one two-way connection, both eras on it at once. What it speaks over is somebody else's.
+"""The server side of a two-way connection, for both eras. The bytes are moved by another module.
 
 Give it whole messages with `receive` and a function that takes bytes to send; that is all a transport of your own
 needs. Requests run side by side, each at once up to where it waits, answered as they finish; every message that comes

@@ -1,4 +1,4 @@
-"""Starting work on the spot, and keeping a task only for what waits.
+"""Run a coroutine at once, and create a task only if it has to wait.
 
 Most requests are answered without ever waiting; a task and a turn of the loop for each would cost more than the rest
 of the call. So the first step is made at once, in the name of a task that stands by: `asyncio.current_task()`,

@@ -1,4 +1,4 @@
-"""A client and a server joined in memory. Nothing is skipped: every message is encoded and decoded as elsewhere."""
+"""Connect a client and a server in memory. Every message is encoded and decoded as on other transports."""
 
 from collections.abc import Awaitable, Callable
 

@@ -1,4 +1,4 @@
-"""A pipe as an asyncio transport, whatever the loop: polled where that is possible, a thread for each where it is not.
+"""A pipe as an asyncio transport: polled by the event loop, or by a thread where the loop cannot.
 
 Windows polls pipes only on one of its two loops, and only pipes of a special kind; a thread works with every loop.
 """

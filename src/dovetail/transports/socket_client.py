@@ -1,4 +1,4 @@
-"""A client's ends of newline-delimited connections: a process's standard streams, a Unix socket, a TCP address.
+"""The client side of a Unix or TCP socket. `line_protocol` does the framing.
 
 Framing and flow only; what the lines mean is `talking`'s business. Time is linear in the bytes, however they are cut.
 """

@@ -1,4 +1,4 @@
-"""The newline framing over a Unix socket or TCP: many connections, each a conversation of its own."""
+"""The server side of Unix and TCP sockets: many connections, each with its own state."""
 
 import asyncio
 import contextlib

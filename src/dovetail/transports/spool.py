@@ -1,4 +1,4 @@
-"""Spool: bytes on their way in or out, in memory while all that waits fits there, on disk otherwise.
+"""Spool: buffered bytes, in memory up to a limit and on disk beyond it.
 
 A client that sends or reads slowly keeps its bytes waiting. Many such clients together must not take the memory, and
 no one else should have to wait for them: what is too much lies in an unnamed temporary file.

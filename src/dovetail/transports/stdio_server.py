@@ -1,4 +1,4 @@
-"""This process's own standard streams as a connection.
+"""The standard streams of this process as a connection.
 
 From the first moment nothing else can write to the client: descriptor 1 is moved away and points to stderr, so a
 print, a C library or a child process lands there; descriptor 0 reads as empty. spec: stdio

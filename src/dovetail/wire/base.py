@@ -1,4 +1,4 @@
-"""Wire, the struct every other derives from, and the shapes methods share: camel case, keyword only, frozen.
+"""WireStruct, the base of all structs that travel, and the base classes of parameters and results.
 
 A field equal to its default is not sent, so a required one has none (an empty list would vanish), a default is what
 absence means, None is "not said", and UNSET is for where null is a value. Unions need tags, so text and blob contents

@@ -1,4 +1,4 @@
-"""JSON in and out: the only place that reads or writes it.
+"""Decode and encode JSON, with limits on depth, size and numbers.
 
 Reading is strict: what two readers could understand differently (duplicate names, NaN, a byte order mark, broken
 UTF-8, lone surrogates) or what exists only to hurt (endless depth, members, digits) is refused as a ParseError.

@@ -1,4 +1,4 @@
-"""completion/complete: suggestions for one argument of a prompt or of a resource template.
+"""completion/complete: suggestions for an argument of a prompt or a resource template.
 
 The specification's limit of one hundred values is kept by whoever builds the result.
 """

@@ -1,4 +1,4 @@
-"""Content: what tools, prompts and models say, block by block, and the annotations and icons around it.
+"""Content blocks of tools, prompts and models, with their annotations and icons.
 
 Refuses to know where a block came from. The `type` member tells the blocks apart, on the wire and in Python.
 """

@@ -1,4 +1,4 @@
-"""elicitation/create, in both modes, and the notice that a visit to a URL is over; since 2025-06.
+"""elicitation/create in both modes, and the notification that a URL elicitation is complete. Since 2025-06.
 
 One struct holds both modes: `requested_schema` belongs to a form, `url` to a visit.
 """

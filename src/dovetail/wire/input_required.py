@@ -1,4 +1,4 @@
-"""The result that asks instead of answering, and the questions in it; since 2026-07.
+"""The input required result and its input requests. Since 2026-07.
 
 A question's parameters stay a plain dict: they are read by whoever knows the method.
 """

@@ -1,4 +1,4 @@
-"""The JSON-RPC envelope: telling the kinds of message apart, and building each kind.
+"""The JSON-RPC envelope: recognise and build each kind of message.
 
 Knows no method of the protocol. Every message built here is one line of compact JSON.
 """

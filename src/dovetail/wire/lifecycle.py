@@ -1,4 +1,4 @@
-"""initialize and server/discover: who each side is and what it can do.
+"""initialize and server/discover: names and capabilities of both sides.
 
 A capability that is None was not declared; an empty one was. Members nobody named here are not kept.
 """

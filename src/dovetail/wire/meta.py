@@ -1,4 +1,4 @@
-"""The keys of `_meta`: the reserved ones by name, and the rule every key obeys.
+"""The keys of `_meta`: reserved keys, and the rule for all keys.
 
 Reads keys only, never values. Each check takes time linear in the length of the key.
 """

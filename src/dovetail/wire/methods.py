@@ -1,4 +1,4 @@
-"""Every method of every revision, one row each: what it carries, who may send it, when it exists.
+"""The method table: parameters, result, direction and protocol versions of every method.
 
 Outside its window a method does not exist. The support matrix in the documentation is printed from this table.
 """

@@ -1,4 +1,4 @@
-"""What a client receives: the envelope read, the body left as it came until someone knows its type.
+"""Messages that a client receives: the envelope is decoded, the body stays bytes until its type is known.
 
 More forgiving than `codec`: a server's slip must not cost its user the answer, so unknown members, duplicate names and
 broken UTF-8 pass. What could exhaust this side (depth, members) does not.

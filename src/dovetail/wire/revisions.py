@@ -1,4 +1,4 @@
-"""The revisions of the protocol, oldest first, and the two eras they fall into.
+"""The protocol versions, oldest first, and the two eras.
 
 Handshake revisions open a session with `initialize`; stateless ones carry everything in each request.
 `DRAFT` is a dialect of the handshake era: one more row, not a second implementation.

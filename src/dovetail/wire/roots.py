@@ -1,4 +1,4 @@
-"""roots/list: the folders a client opens to a server.
+"""roots/list: the folders that a client opens to a server.
 
 A root grants nothing by itself; the struct only names it.
 """

@@ -1,4 +1,4 @@
-"""sampling/createMessage: a server asks the client's model.
+"""sampling/createMessage: a server's request to the client's model.
 
 Holds no opinion on which model answers; the preferences are advice.
 """

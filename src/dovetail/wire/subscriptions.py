@@ -1,4 +1,4 @@
-"""subscriptions/listen, the older resources/subscribe pair, and the notice that a resource changed.
+"""subscriptions/listen, resources/subscribe, and the notification that a resource changed.
 
 Says what is wished for; what a filter matches is decided in the protocol.
 """

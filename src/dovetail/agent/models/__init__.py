@@ -1,1 +1,1 @@
-"""Models, as a host puts questions to them: one method, one file for each maker."""
+"""Adapters for model providers, one file for each."""

@@ -1,4 +1,4 @@
-"""Anthropic's models: the `anthropic` client, loaded at the first reply."""
+"""Anthropic's models. Imports the `anthropic` client at the first reply."""
 
 from collections.abc import Sequence
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""A model by a word, as a command line or a configuration names it."""
+"""Create a model from its name, as on the command line: `openai:NAME`, `anthropic:NAME`, `URL#NAME`."""
 
 from typing import Any, Final
 

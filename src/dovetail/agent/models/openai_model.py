@@ -1,4 +1,4 @@
-"""OpenAI's models, and whatever else speaks its chat completions: the `openai` client, loaded at the first reply."""
+"""OpenAI's models and services with the same chat completions API. Imports the `openai` client at the first reply."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final

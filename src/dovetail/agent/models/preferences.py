@@ -1,4 +1,4 @@
-"""Choosing: which of a maker's models answers, by what a server prefers. Pure; their order is the user's."""
+"""Choose a model by the preferences of a server: cost, speed, intelligence and name hints. Pure."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Telling: what every maker's adapter needs to put a conversation in its maker's words. Pure."""
+"""Helpers for adapters: tool names a provider accepts, and content converted for it. Pure."""
 
 import json
 import re

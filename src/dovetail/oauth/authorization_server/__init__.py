@@ -1,1 +1,1 @@
-"""An authorization server for development and small installations, as pure flows: a request in, a response out."""
+"""An authorization server for development and small installations, as pure flows from a request to a response."""

@@ -1,4 +1,4 @@
-"""Authority: the endpoints of an authorization server, each a flow from a request to a response.
+"""The endpoints of the authorization server that a browser visits, and its metadata. Each is a flow.
 
 Codes only with PKCE by S256, redirects only to registered places, a user's consent for every grant, nothing remembered
 of it: a client that is allowed today asks again tomorrow. spec: authorization, client-registration

@@ -1,4 +1,4 @@
-"""How a client proves who it is at the token endpoint: not at all, by its secret, or by an assertion it signed.
+"""Authenticate a client at the token endpoint: public, by its secret, or by a signed assertion.
 
 Each in the one way it registered. An assertion is for this server alone, for a short while, and good once.
 RFC 6749, section 2.3; RFC 7523, section 3

@@ -1,4 +1,4 @@
-"""Clients: registered by hand, described by their own document, or registered by themselves.
+"""Clients of the authorization server: registered by the operator, by metadata document, or dynamically.
 
 What decides where a code is sent is the redirect URI, so those are looked at closely: nothing a browser would run, no
 plain http but on the user's own machine, nothing that could be read in two ways. spec: client-registration

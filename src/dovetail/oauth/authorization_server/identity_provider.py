@@ -1,4 +1,4 @@
-"""UpstreamProvider: a login service behind this server, for providers that do not let MCP clients register.
+"""UpstreamProvider: a login service behind the authorization server, for providers without client registration.
 
 Plain facts about the known ones, and the flows to them. Their tokens never reach a client: what clients get is ours.
 """

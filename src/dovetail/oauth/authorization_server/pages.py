@@ -1,4 +1,4 @@
-"""The pages a user sees: who asks for what, and what went wrong. Everything in them is escaped; they run nothing."""
+"""The HTML pages of the authorization server. All values are escaped, and the pages contain no scripts."""
 
 from collections.abc import Sequence
 from html import escape

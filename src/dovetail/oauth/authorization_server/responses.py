@@ -1,4 +1,4 @@
-"""Requests and responses as values, and the rules about them that keep a browser from being used against its user."""
+"""HTTP requests and responses of the authorization server, with the headers that protect the user's browser."""
 
 import hashlib
 import hmac

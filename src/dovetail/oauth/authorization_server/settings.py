@@ -1,4 +1,4 @@
-"""What the operator of an authorization server decides, and what follows of it."""
+"""Settings of the authorization server."""
 
 from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit

@@ -1,4 +1,4 @@
-"""What an authorization server remembers: values by kind and key, each until some time. Of secrets only their marks."""
+"""What the authorization server stores: values by kind and key with an expiry. Secrets are stored as hashes."""
 
 from typing import Any, Final, Protocol, TypeVar
 

@@ -1,4 +1,4 @@
-"""Granting: the endpoints programs call about tokens: get them, end them, ask about them.
+"""The endpoints for tokens: issue, revoke and introspect.
 
 Whoever asks proves first who it is, and may fail at that only so often.
 """

@@ -1,4 +1,4 @@
-"""Issuing: tokens out of grants, and back. Access tokens are signed JWTs (RFC 9068); refresh tokens turn once.
+"""Issue tokens and check them: access tokens are signed JWTs (RFC 9068), refresh tokens can be used once.
 
 Everything of one grant is a family: a code or refresh token shown twice ends all of it, for one of the two who showed
 it has stolen it. OAuth 2.1, section 4.3.1

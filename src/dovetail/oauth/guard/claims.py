@@ -1,4 +1,4 @@
-"""What the claims of an access token must say before anyone believes them. Every check fails closed.
+"""Check the claims of an access token. Every check fails closed.
 
 RFC 7519, section 4.1; RFC 9068, section 4. spec: authorization#token-handling
 """

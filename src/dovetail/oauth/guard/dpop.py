@@ -1,4 +1,4 @@
-"""Proofs of possession, checked: that whoever shows a bound token holds the key it is bound to. RFC 9449, section 4.3
+"""Check DPoP proofs: the caller must hold the key that its token is bound to. RFC 9449, section 4.3
 
 A proof is good once, for one method and address, for a short while. What has been seen is remembered that long; when
 there is no more room to remember, proofs are refused rather than let through twice.

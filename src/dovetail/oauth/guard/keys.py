@@ -1,4 +1,4 @@
-"""Public keys and the signatures they check. The only place where a token's signature is looked at; joserfc does it.
+"""Public keys, and the check of a token's signature with them. joserfc does the cryptography.
 
 Which algorithm is used is decided by the key and an allow-list, never by the token: a token that says `none`, or that
 was signed with a public key as if it were a secret, finds no key.

@@ -1,4 +1,4 @@
-"""Verifiers: what makes a principal of a token. By its signature, by asking its issuer, or by a list for tests.
+"""Verifiers turn a token into a principal: by its signature, by introspection, or from a list for tests.
 
 As flows: they yield what is to be fetched and are sent the answer; they read no clock and open no connection. Whatever
 cannot be checked is refused.

@@ -1,4 +1,4 @@
-"""Who this client is to an authorization server: as the user says, by its metadata document, or registered on the spot.
+"""Identify the client to an authorization server: a given client ID, a metadata document, or dynamic registration.
 
 spec: client-registration
 """

@@ -1,4 +1,5 @@
-"""Authorization code with PKCE: from a challenge to a login. spec: authorization#authorization-flow-steps
+"""The authorization code flow with PKCE, from a challenge to a saved login. spec:
+authorization#authorization-flow-steps
 
 Everything that decides where a code or a token may go is checked here: the resource, the issuer, the state.
 """

@@ -1,4 +1,4 @@
-"""What a user says about logging in: one small value per kind of login, given as `auth=`.
+"""Settings for logging in, one class for each kind of login. Pass them as `auth=`.
 
 What cannot work is refused when it is said, not at the first login.
 """

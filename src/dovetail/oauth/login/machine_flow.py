@@ -1,4 +1,4 @@
-"""Logins without a browser here: a program's own credentials, a company's identity provider, a workload, a device."""
+"""Logins without a browser on this machine: client credentials, enterprise identity provider, workload, device."""
 
 from typing import Any, Final
 from urllib.parse import urlsplit

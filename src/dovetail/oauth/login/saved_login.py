@@ -1,4 +1,4 @@
-"""What is remembered of a login, so that the next start needs no browser: who we are there, what we hold, until when.
+"""What is stored of a login, so that the next start needs no browser: client, token and expiry.
 
 Keyed by the issuer wherever it is kept: credentials of one authorization server are never shown to another.
 """

@@ -1,1 +1,1 @@
-"""MCP over HTTP, the client's end."""
+"""MCP over HTTP, client side."""

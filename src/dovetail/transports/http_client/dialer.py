@@ -1,4 +1,4 @@
-"""A TCP connection to a host, over whichever of its addresses answers first.
+"""Open a TCP connection to the first address of a host that answers.
 
 The loop's own way is not used: uvloop tries one address after the other, and both report several failures as one text.
 """

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection of a client: bytes out, a reply in, one request at a time.
+"""One HTTP/1.1 connection of a client, with one request at a time.
 
 It knows no pool, no proxy and no TLS; whoever opened the connection hears when a reply is complete and when the
 connection is lost.

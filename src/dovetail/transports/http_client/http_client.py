@@ -1,4 +1,4 @@
-"""The HTTP/1.1 client: requests over connections that are kept, given back and reused. Knows neither MCP nor JSON.
+"""The HTTP/1.1 client with a connection pool. It knows neither MCP nor JSON.
 
 A request is written at most once, and only to a connection that shows no sign of an end: whoever catches an error knows
 whether anything of it may have left. Redirects are the caller's to follow.

@@ -1,4 +1,4 @@
-"""Which proxy stands between this client and a host: the one given, or the one the environment names."""
+"""Choose the proxy for a host: the given one, or the one of the environment."""
 
 import base64
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Where an MCP server is on the web: requests to one URL, and what its refusals mean in words a user can act on.
+"""HTTP requests to the URL of an MCP server, and errors with hints for its refusals.
 
 Redirects are followed only within the origin, so that credentials never reach another. One that a POST is given for
 good moves what comes after it, any other only the request that met it.

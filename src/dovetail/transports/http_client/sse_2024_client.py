@@ -1,4 +1,4 @@
-"""A client's end of the deprecated HTTP+SSE transport of 2024: a stream to read, an address to post to.
+"""The client side of the deprecated HTTP+SSE transport of 2024: one stream to read, one URL to post to.
 
 Quarantined in this file: when that revision dies, it is deleted.
 """

@@ -1,4 +1,4 @@
-"""A client's end of Streamable HTTP, both eras: every message is a POST, its reply JSON or an event stream.
+"""The client side of Streamable HTTP, for both eras: each message is a POST, answered by JSON or an event stream.
 
 In the handshake era it also keeps the session, a stream for what the server says unasked, and takes up broken streams
 where they ended. What a status or a page means is told in words a user can act on.

@@ -1,1 +1,1 @@
-"""MCP over HTTP, the server's end."""
+"""MCP over HTTP, server side."""

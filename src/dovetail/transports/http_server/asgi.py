@@ -1,4 +1,4 @@
-"""Beside: one server's paths in front of another ASGI application, for those that cannot mount."""
+"""ASGI helpers: a router in front of a fallback application, and the lifespan of an application."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -1,4 +1,4 @@
-"""The HTTP endpoint as a plain ASGI application: every POST is an exchange, both eras on one path.
+"""The HTTP endpoint as an ASGI application: each POST is an exchange, with both eras on one path.
 
 Screens each request (host, origin, type, size), chooses the era, runs the exchange in the request's own task and
 sends the answer. Handshake sessions are `sessions`' business, the 2024 transport is `sse_2024`'s.

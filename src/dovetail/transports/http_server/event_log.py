@@ -1,4 +1,4 @@
-"""Streams: the events of handshake replies, kept for a while so that a client who lost the connection can fetch them.
+"""The event log of handshake sessions: stored events, so that a client can resume after a lost connection.
 
 A stream belongs to one session; an event's id is the stream's name and a number. It holds a bounded window: what falls
 out of it is gone, and asking for it is an error, never an empty success.

@@ -1,4 +1,4 @@
-"""Session: one handshake client over Streamable HTTP, from `initialize` to its end.
+"""HandshakeSession: what an HTTP server remembers of one client of the handshake era.
 
 Holds who the client is, what runs for it, its streams and the questions put to it. Small while idle: whatever a
 session may never need is made when it first does.

@@ -1,4 +1,4 @@
-"""Handshake sessions over Streamable HTTP: ids, the GET stream, DELETE, resumption. The whole of it, in one place.
+"""All handshake sessions over Streamable HTTP: ids, the GET stream, DELETE, resumption and expiry.
 
 A session is bound to the principal that opened it and to nothing else; a request is answered on its own reply,
 whatever its id; a lost connection does not stop the work. spec: handshake/transports#streamable-http

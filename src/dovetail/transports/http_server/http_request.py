@@ -1,4 +1,4 @@
-"""Request: one HTTP request in hand, with what has been found out about it so far."""
+"""One HTTP request of the endpoint, with what the checks have found out about it."""
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence

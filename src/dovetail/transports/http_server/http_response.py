@@ -1,5 +1,4 @@
-"""Reply: the HTTP answer to one POST. Plain JSON, unless something has to be said before the result: then, from that
-moment, an event stream on the same reply. A reply that stays silent for long becomes an event stream as well.
+"""The HTTP response to one POST: JSON, or an event stream once something must be sent before the result.
 
 Knows ASGI and event streams, nothing about the messages it carries.
 """

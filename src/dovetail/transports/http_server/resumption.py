@@ -1,4 +1,4 @@
-"""Replies and readers of handshake sessions, whose events can be fetched again after a lost connection.
+"""Responses and readers of handshake sessions, whose events can be read again after a lost connection.
 
 A stream has at most one reader: the reply to the POST that opened it, or a GET that came for the rest.
 """

@@ -1,5 +1,4 @@
-"""The deprecated pair of the first revision: a GET whose event stream carries everything the server says, and a POST
-address, named in its first event, for everything the client says. All of it is here and nowhere else.
+"""The server side of the deprecated HTTP+SSE transport of 2024: a GET stream, and the URL for the client's POSTs.
 
 spec: handshake/transports#http-with-sse
 """

@@ -1,4 +1,4 @@
-"""Serving an ASGI application with uvicorn, within our limits.
+"""Serve an ASGI application with uvicorn, within our limits.
 
 uvicorn leaves slow clients to a proxy in front of it; here a connection that sends its head too slowly, sends too much
 of it, or does not read its reply is ended. Signals stop the server in bounded time, whatever blocks.

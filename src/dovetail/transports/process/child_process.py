@@ -1,4 +1,4 @@
-"""A child process that is a server: started, watched, stopped; bytes in, bytes out.
+"""Start, watch and stop the process of a server, and move its bytes.
 
 It has a session of its own, so a Ctrl-C in the terminal is the host's alone, and so that a signal to its group reaches
 what it started too. Nothing of the group outlives `stop`, or this process. spec: stdio#shutdown

@@ -1,4 +1,4 @@
-"""What a child server is started with: the program found, its environment; why it could not be started, or ended."""
+"""Find the program of a server and build its environment. Explain why it did not start or ended."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""A child process and what it starts: one group, which is signalled, reaped and swept as a whole.
+"""The process group of a server: signal it, wait for it, and clean up what is left.
 
 A thread keeps each group: it waits for the leader, reaps it, and ends what the leader leaves behind, whether or not an
 event loop still turns.

@@ -1,4 +1,4 @@
-"""Guardian: a small process that outlives this one by moments and ends what it left running.
+"""A small helper process that ends the servers of this process if this process is killed.
 
 It reads a pipe whose other end only this process holds; when this process dies, however it dies, the pipe ends, and
 the groups named on it are terminated, then killed. It is there while there are groups to watch. Windows needs none:

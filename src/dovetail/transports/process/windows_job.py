@@ -1,4 +1,4 @@
-"""A child and its descendants on Windows: a job object, which also ends them when this process dies."""
+"""Process groups on Windows: a job object ends all processes with this one."""
 
 import ctypes
 import subprocess
