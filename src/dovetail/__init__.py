@@ -6,13 +6,13 @@ from dovetail.lazy import create_lazy_loader as _create_lazy_loader
 from dovetail.version import VERSION as _VERSION
 
 if TYPE_CHECKING:
+    from dovetail.client.client import Client as Client
     from dovetail.client.input_rounds import PendingRequest as PendingRequest
     from dovetail.client.subscription import ChangeEvent as ChangeEvent
     from dovetail.client.subscription import Subscription as Subscription
-    from dovetail.client.targets import Client as Client
+    from dovetail.client.sync_client import SyncClient as SyncClient
     from dovetail.client.targets import CommandTarget as CommandTarget
     from dovetail.client.targets import HTTPTarget as HTTPTarget
-    from dovetail.client.targets import SyncClient as SyncClient
     from dovetail.errors import AuthError as AuthError
     from dovetail.errors import ElicitationCancelled as ElicitationCancelled
     from dovetail.errors import ElicitationDeclined as ElicitationDeclined
@@ -73,7 +73,7 @@ _MODULE_BY_NAME = {
     "CacheHint": "dovetail.server.item_options",
     "CallToolResult": "dovetail.wire.tools",
     "ChangeEvent": "dovetail.client.subscription",
-    "Client": "dovetail.client.targets",
+    "Client": "dovetail.client.client",
     "ClientLimits": "dovetail.protocol.limits",
     "CommandTarget": "dovetail.client.targets",
     "Completion": "dovetail.wire.completion",
@@ -108,7 +108,7 @@ _MODULE_BY_NAME = {
     "Server": "dovetail.server.runners",
     "ServerLimits": "dovetail.protocol.limits",
     "Subscription": "dovetail.client.subscription",
-    "SyncClient": "dovetail.client.targets",
+    "SyncClient": "dovetail.client.sync_client",
     "TextContent": "dovetail.wire.content",
     "Timeouts": "dovetail.protocol.limits",
     "ToolAnnotations": "dovetail.wire.tools",

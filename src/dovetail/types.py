@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 from dovetail.lazy import create_lazy_loader as _create_lazy_loader
 
 if TYPE_CHECKING:
+    from dovetail.client.client import ClientOptions as ClientOptions
     from dovetail.client.deadlines import ProgressHandler as ProgressHandler
     from dovetail.client.handlers import ElicitationHandler as ElicitationHandler
     from dovetail.client.handlers import LogHandler as LogHandler
     from dovetail.client.handlers import RootsProvider as RootsProvider
     from dovetail.client.handlers import SamplingHandler as SamplingHandler
-    from dovetail.client.targets import ClientOptions as ClientOptions
     from dovetail.client.targets import Target as Target
     from dovetail.protocol.client_transport import ClientTransport as ClientTransport
     from dovetail.protocol.client_transport import InProcessServer as InProcessServer
@@ -92,7 +92,7 @@ _MODULE_BY_NAME = {
     "AudioContent": "dovetail.wire.content",
     "CallToolResult": "dovetail.wire.tools",
     "ClientCapabilities": "dovetail.wire.lifecycle",
-    "ClientOptions": "dovetail.client.targets",
+    "ClientOptions": "dovetail.client.client",
     "ClientStats": "dovetail.protocol.stats",
     "ClientTransport": "dovetail.protocol.client_transport",
     "Completion": "dovetail.wire.completion",

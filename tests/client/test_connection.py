@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dovetail import Client, ClientLimits, TextContent, Timeouts
+from dovetail.client.client import get_session
 from dovetail.errors import InputRequestError, InvalidResult
 from mentions import mentions, values
 from scripted_server import (
@@ -206,7 +207,7 @@ async def test_whoever_records_and_fails_costs_no_answer_and_is_told_no_more(
 
     play = ScriptedServer("handshake")
     async with serve_on_socket(play) as at, Client(at, name="it", timeout=PATIENT) as one, asyncio.timeout(10):
-        one.taps += [failing, lambda to, data, _: heard.append(to)]
+        get_session(one).recorders += [failing, lambda to, data, _: heard.append(to)]
         for _ in range(3):
             assert await one.call("pay") == "ok"
     assert play.count("tools/call") == 3

@@ -11,6 +11,7 @@ import pytest
 from client.full_server import run_target
 from dovetail import Client, Context, Server
 from dovetail.auth import Principal
+from dovetail.client.client import mount_client
 from dovetail.client.mounted_client import MountedClient
 from dovetail.errors import InternalError, ProtocolError, ResourceNotFound
 from dovetail.protocol.exchange import Caller, Exchange
@@ -45,7 +46,7 @@ def far() -> Server:
 
 
 def forwarding(revision: str) -> MountedClient:
-    made = Client(far(), protocol_version=revision).mountable()
+    made = mount_client(Client(far(), protocol_version=revision))
     assert isinstance(made, MountedClient)
     return made
 
@@ -110,7 +111,7 @@ async def test_a_refusal_travels_as_this_sides_own(revision: str) -> None:
 
 
 async def test_what_is_only_for_this_side_is_logged_and_not_told(caplog: pytest.LogCaptureFixture) -> None:
-    one = Client("tcp://127.0.0.1:9", name="far").mountable()
+    one = mount_client(Client("tcp://127.0.0.1:9", name="far"))
     with pytest.raises(InternalError, match="far") as told:
         await one.handle(call("add", caller(), a=1, b=2))
     assert "127.0.0.1" not in str(told.value)
@@ -163,7 +164,7 @@ class Held:
         """While the call is held for this exchange."""
         exchange.params["name"] = "hold"
         async with run_target("tcp", self.app) as at, asyncio.timeout(20):
-            one = Client(at, protocol_version=OLD).mountable()
+            one = mount_client(Client(at, protocol_version=OLD))
             held = asyncio.ensure_future(one.handle(exchange))
             await self.begun.wait()
             yield one
@@ -200,7 +201,7 @@ async def test_a_caller_who_waits_elsewhere_counts_too() -> None:
     """A call that waits for its caller's answer is at work at the server, which may ask more about it."""
     asked = list[str]()
     async with run_target("tcp", far()) as at, asyncio.timeout(20):
-        one = Client(at, protocol_version=OLD).mountable()
+        one = mount_client(Client(at, protocol_version=OLD))
         waits: Any = await one.handle(call("ask", caller(NEW, client_capabilities=ASKABLE)))
         assert waits.result_type == "input_required"
         otto = asking(caller(OLD, client_capabilities=ASKABLE), asked, "otto")

@@ -17,6 +17,7 @@ from client.scripted_http_server import (
     run_scripted_server,
 )
 from dovetail import Client, Timeouts
+from dovetail.client.client import get_session
 from mentions import mentions
 from scripted_server import Messages, ScriptedServer, serve_on_socket, text_result
 
@@ -126,7 +127,7 @@ async def test_a_server_that_reads_no_answers_gets_no_more_of_them(caplog: pytes
     play = ScriptedServer("handshake", {"tools/call": Messages([pings, text_result()])})
     async with serve_on_socket(play) as at, Client(at) as one:
         # Private: a server that reads nothing takes megabytes before the system holds an answer back.
-        conversation = one._reconnector.current  # pyright: ignore[reportPrivateUsage]
+        conversation = get_session(one).current
         assert conversation is not None
         stuck = asyncio.Event()
         conversation.transport.drain = stuck.wait  # pyright: ignore[reportAttributeAccessIssue]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dovetail import Client, ClientLimits, Context, RemoteError, ResourceLink, Server, ToolError, testing
+from dovetail.client.client import mount_client
 from dovetail.errors import NotFound
 from scripted_server import SUBSCRIPTION, ErrorReply, Messages, ScriptedServer, create_notification, serve_on_socket
 from transports.fake_service import run_pending_callbacks, wait_until
@@ -193,7 +194,7 @@ async def test_a_server_whose_changes_are_heard_no_more_is_listened_to_again(cap
     play = ScriptedServer("stateless", {LISTEN: listen})
     async with serve_on_socket(play) as at, asyncio.timeout(PATIENCE):
         client = Client(at, name="it", limits=ClientLimits(max_reconnect_delay=0.0))
-        forwarding, heard = client.mountable(), list[str]()
+        forwarding, heard = mount_client(client), list[str]()
         forwarding.watch_changes(lambda notice, _: heard.append(notice))
         await forwarding.start()
         await wait_until(lambda: [one for one in caplog.records if one.levelname == "WARNING"])
@@ -207,7 +208,7 @@ async def test_a_server_that_tells_of_no_changes_is_not_asked_again_and_again() 
     play = ScriptedServer("stateless", {LISTEN: ErrorReply(-32601, "unknown")})
     async with serve_on_socket(play) as at, asyncio.timeout(PATIENCE):
         client = Client(at, name="it", limits=ClientLimits(max_reconnect_delay=0.0))
-        forwarding = client.mountable()
+        forwarding = mount_client(client)
         forwarding.watch_changes(lambda *_: None)
         for _ in range(5):
             await forwarding.start()
@@ -323,8 +324,8 @@ async def test_a_client_that_is_shared_answers_only_what_it_asks_for_itself(belo
         return lambda question: {"value": name if question.message == "Name?" else 1}
 
     class Shared:
-        def mountable(self) -> Any:
-            return inner.mountable(is_shared=True)
+        def __mountable__(self) -> Any:
+            return mount_client(inner, is_shared=True)
 
     inner = Client(far(), protocol_version=below, elicitation_handler=answering("host"))
     app = Server("near")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from client.full_server import TESTS, create_full_server, run_target
-from dovetail import Client, ClientLimits, Server, SyncClient, Timeouts, ToolError
-from dovetail.client import client as module
-from dovetail.client import sync_client
+from dovetail import Client, ClientLimits, Server, SyncClient, ToolError
+from dovetail.client.client import get_session
+from dovetail.client.sync_client import get_client
 from dovetail.errors import InputRequestError
 
 
@@ -21,10 +21,8 @@ def surface(kind: type[Any]) -> dict[str, Any]:
 
 
 def test_both_have_the_same_surface() -> None:
-    ours, theirs = surface(sync_client.SyncClient), surface(module.Client)
-    instance = {"name"}  # an attribute of one, a property of the other
-    theirs.pop("mountable")  # for servers, which live on a loop
-    assert ours.keys() - instance == theirs.keys()
+    ours, theirs = surface(SyncClient), surface(Client)
+    assert ours.keys() == theirs.keys()
     for name, one in theirs.items():
         other = ours[name]
         if isinstance(one, property):
@@ -37,15 +35,21 @@ def test_both_have_the_same_surface() -> None:
             assert mine.return_annotation == its.return_annotation, name
 
 
-def test_both_have_the_same_attributes() -> None:
-    plain = SyncClient(Server("a"), timeout=Timeouts(call=7), limits=ClientLimits(max_pages=7))
-    awaited = Client(Server("a"))
-    hooks = {"log_relay", "on_connection"}  # for hosts and servers, which live on a loop
-    theirs = {name for name in vars(awaited) if not name.startswith("_")} - hooks
-    assert theirs >= {"name", "taps", "timeouts", "limits"}
-    assert {name for name in theirs if not hasattr(plain, name)} == set()
-    assert plain.timeouts.call == 7
-    assert plain.limits.max_pages == 7
+def test_an_editor_shows_methods_and_properties_of_the_class_only() -> None:
+    for client in (Client(Server("a")), SyncClient(Server("a"))):
+        assert [name for name in vars(client) if not name.startswith("_")] == []
+
+
+def test_both_are_read_in_one_class() -> None:
+    assert Client.__mro__ == (Client, object)
+    assert SyncClient.__mro__ == (SyncClient, object)
+    assert (Client.__module__, SyncClient.__module__) == ("dovetail.client.client", "dovetail.client.sync_client")
+
+
+def test_the_options_are_those_of_a_client() -> None:
+    session = get_session(get_client(SyncClient(Server("a"), timeout=7, limits=ClientLimits(max_pages=7))))
+    assert session.timeouts.call == 7
+    assert session.limits.max_pages == 7
 
 
 def test_both_ways_of_listening_have_the_same_surface() -> None:

@@ -20,7 +20,8 @@ from dovetail.cli.target_argument import (
     build_client_options,
     parse_pairs,
 )
-from dovetail.client.targets import Client, as_command_target
+from dovetail.client.client import Client, get_session
+from dovetail.client.targets import as_command_target
 from dovetail.error_context import add_context
 from dovetail.errors import InputRequestError, MCPError, ProcessStartError
 from dovetail.protocol.recording_format import Recorder
@@ -37,8 +38,11 @@ _MAX_KEPT_LINES: Final = 5  # lines
 _HTTP_ONLY_TIMEOUT_S: Final = 3.0  # a program may serve HTTP and stdio
 
 
-class CommandClient(Client):
-    """A client that reads the stderr of a program while it starts."""
+class CommandClient:
+    """A client of the command line, which reads the stderr of a program while it starts.
+
+    `async with` connects and gives the client.
+    """
 
     def __init__(self, target: Any, **options: Any) -> None:
         self.is_program = _is_program(target)
@@ -47,12 +51,20 @@ class CommandClient(Client):
         self._stderr_monitor = _StderrMonitor(options.pop("stderr", None))
         if self.is_program:
             target = as_command_target(target, stderr=self._stderr_monitor)
-        super().__init__(target, **options)
+        self.client = Client(target, **options)
+
+    async def __aenter__(self) -> Client:
+        await self.connect()
+        return self.client
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.client.close()
 
     async def connect(self) -> None:
         """Connect. Raise UsageError if the target is invalid."""
+        is_monitored = self.is_program and not self._has_user_timeout
         try:
-            await (self._connect_monitored() if self.is_program and not self._has_user_timeout else super().connect())
+            await (self._connect_monitored() if is_monitored else self.client.connect())
         except ProcessStartError as exc:
             error_line = (
                 _ERROR_LINE_PATTERN.search(exc.stderr or "")
@@ -74,16 +86,16 @@ class CommandClient(Client):
         self._stderr_monitor.on_url = lambda: deadline.reschedule(loop.time() + _HTTP_ONLY_TIMEOUT_S)
         try:
             async with deadline:
-                return await super().connect()
+                return await self.client.connect()
         except TimeoutError:
             if not deadline.expired():
                 raise
         finally:
             self._stderr_monitor.on_url = _do_nothing
-        await self.close()
+        await self.client.close()
         raise add_context(
             ProcessStartError("the program serves HTTP and writes nothing to stdout"),
-            server=self.name,
+            server=self.client.name,
             hint=f"run the program yourself and use its URL as the target: {self._stderr_monitor.url}, or with /mcp. "
             "If it also serves stdio, pass --timeout SECONDS to wait longer",
         )
@@ -124,13 +136,19 @@ class CommandRun:
     """A connected client, the remaining arguments, and the output of a command."""
 
     def __init__(
-        self, client: CommandClient, args: list[str], options: TargetOptions, progress_bar: ProgressBar
+        self, command_client: CommandClient, args: list[str], options: TargetOptions, progress_bar: ProgressBar
     ) -> None:
-        self.client = client
+        self.client = command_client.client
         self.args = args
         self.json = options.json
-        self.is_stderr_hidden = not options.verbose and client.is_program  # whether stderr of the server is hidden
+        self.is_stderr_hidden = not options.verbose and command_client.is_program
         self.progress_bar = progress_bar
+        self._command_client = command_client
+
+    @property
+    def last_stderr_lines(self) -> list[str]:
+        """The last lines that the server wrote to stderr."""
+        return self._command_client.last_stderr_lines
 
     def print_result(self, value: Any, format_value: Callable[[], str]) -> None:
         """Print a value as JSON or as text."""
@@ -150,10 +168,10 @@ def run_command(
         options.setdefault("log_handler", print_log_message)
 
     async def run() -> int | None:
-        unopened_client = create_client(target, options, answers)
-        unopened_client.taps += recorders
-        async with unopened_client as client:
-            return await action(CommandRun(client, args, target_options, progress_bar))
+        command_client = create_client(target, options, answers)
+        get_session(command_client.client).recorders += recorders
+        async with command_client:
+            return await action(CommandRun(command_client, args, target_options, progress_bar))
 
     with LogPrinter(target_options.verbose):
         code = run_to_exit_code(run, target_options.json, progress_bar)

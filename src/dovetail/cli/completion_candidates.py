@@ -213,7 +213,7 @@ def _get_mtime(target_options: TargetOptions) -> float:
 
 async def _fetch_items(target_options: TargetOptions) -> dict[str, Any]:
     from dovetail.cli.commands.list import list_items
-    from dovetail.client.targets import Client
+    from dovetail.client.client import Client
     from dovetail.errors import MCPError
 
     try:

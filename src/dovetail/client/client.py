@@ -1,23 +1,43 @@
-"""Client: one typed coroutine per method, whatever the server speaks and however it is reached."""
+"""Client: one typed coroutine per method of the protocol, for every protocol version and every kind of target."""
 
-from collections.abc import Iterable, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, overload
 
 from dovetail.client.deadlines import ProgressHandler
-from dovetail.client.handlers import ALL_CAPABILITIES
+from dovetail.client.handlers import (
+    ALL_CAPABILITIES,
+    ElicitationHandler,
+    LogHandler,
+    RootsProvider,
+    SamplingHandler,
+)
 from dovetail.client.input_rounds import PendingRequest, build_resume_params
 from dovetail.client.option_checks import check_callable, check_durations, check_log_level, check_type
 from dovetail.client.request_sender import CALL_TOOL, DEFAULT_OPTIONS, RequestOptions
 from dovetail.client.result_values import convert_value, extract_contents, extract_value, find_unknown_tool_error
 from dovetail.client.session import Session
 from dovetail.client.subscription import Subscription
+from dovetail.client.targets import Target, resolve_target
 from dovetail.error_context import add_context
 from dovetail.errors import MCPError, NotSupported
+from dovetail.oauth.login.login_settings import ClientAuth
+from dovetail.protocol.limits import ClientLimits, Timeouts
+from dovetail.protocol.middleware import Middleware
+from dovetail.protocol.negotiation import Era
+from dovetail.protocol.stats import ClientStats
+from dovetail.version import VERSION
 from dovetail.wire.base import JSONValue, replace
 from dovetail.wire.completion import Completion
 from dovetail.wire.input_required import InputRequest
-from dovetail.wire.lifecycle import ClientCapabilities, DiscoverResult, RootsCapability
+from dovetail.wire.lifecycle import (
+    ClientCapabilities,
+    DiscoverResult,
+    Implementation,
+    RootsCapability,
+    ServerCapabilities,
+)
 from dovetail.wire.logs import LoggingLevel
 from dovetail.wire.meta import CLIENT_CAPABILITIES
 from dovetail.wire.methods import METHODS
@@ -38,30 +58,185 @@ if TYPE_CHECKING:  # loaded once it is mounted
 T = TypeVar("T")
 
 
-class Client(Session):
-    """The caller's side of one server."""
+class ClientOptions(TypedDict, total=False):
+    """The options of `Client` and `SyncClient`."""
 
-    def mountable(
-        self, *, is_shared: bool = False, declare_all: bool = True, input_filter: "InputFilter | None" = None
-    ) -> "MountedClient":
-        """The server behind this client, as another one mounts it: `app.mount(Client(...), "prefix")`.
+    name: str | None
+    headers: Mapping[str, str] | None
+    auth: ClientAuth | None
+    env: Mapping[str, str] | None
+    cwd: str | Path | None
+    elicitation_handler: ElicitationHandler | None
+    url_elicitation_handler: ElicitationHandler | None
+    sampling_handler: SamplingHandler | None
+    roots: RootsProvider | None
+    log_handler: LogHandler | None
+    log_level: LoggingLevel | None
+    protocol_version: str | Era | None
+    client_info: Implementation | None
+    capabilities: ClientCapabilities | None
+    timeout: float | Timeouts | None
+    limits: ClientLimits | None
+    cache: bool
+    validate_results: bool
+    middleware: Sequence[Middleware]
+    recording: str | Path | None
 
-        Its questions and log messages then go to whoever called, unless this client has handlers for them. `shared`:
-        the handlers are only for what this client itself requests; `announced`: a handshake server is told that
-        others may call. `screen` looks at each question before a caller is asked it.
-        """
-        from dovetail.client.mounted_client import MountedClient
 
-        set_relay = partial(self._set_relay, declare_all=declare_all)
-        return MountedClient(
-            self, self._request_sender, self._callbacks, set_relay, is_shared=is_shared, input_filter=input_filter
+class Client:
+    """A client of one server.
+
+    target: a URL, a command as a list, a script, a `Server`, "unix:/path", "tcp://host:port", an entry of an mcp.json,
+    an `HTTPTarget`, a `CommandTarget`, or a transport of your own.
+    name: the name of the server in errors and logs.
+    headers, auth: for a URL. env, cwd: for a command. `HTTPTarget` and `CommandTarget` have more options.
+    timeout: seconds for one request, or a `Timeouts`.
+    protocol_version: insist on a version, or on the newest version of the "handshake" or the "stateless" era.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        name: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        auth: ClientAuth | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+        elicitation_handler: ElicitationHandler | None = None,
+        url_elicitation_handler: ElicitationHandler | None = None,
+        sampling_handler: SamplingHandler | None = None,
+        roots: RootsProvider | None = None,
+        log_handler: LogHandler | None = None,
+        log_level: LoggingLevel | None = None,
+        protocol_version: str | Era | None = None,
+        client_info: Implementation | None = None,
+        capabilities: ClientCapabilities | None = None,
+        timeout: float | Timeouts | None = None,
+        limits: ClientLimits | None = None,
+        cache: bool = True,
+        validate_results: bool = True,
+        middleware: Sequence[Middleware] = (),
+        recording: str | Path | None = None,
+    ) -> None:
+        check_type("name", name, str, "a text")
+        check_type("limits", limits, ClientLimits, "a ClientLimits(...)")
+        check_type("recording", recording, (str, Path), "the path of a file")
+        limits, timeouts = limits or ClientLimits(), _build_timeouts(timeout)
+        resolved = resolve_target(
+            target, limits=limits, timeouts=timeouts, headers=headers, auth=auth, env=env, cwd=cwd
         )
+        self._session = session = Session(
+            resolved.create_transport,
+            name=name or resolved.name,
+            key=resolved.key,
+            client_info=client_info or Implementation(name="dovetail", version=VERSION),
+            protocol_version=protocol_version,
+            elicitation_handler=elicitation_handler,
+            url_elicitation_handler=url_elicitation_handler,
+            sampling_handler=sampling_handler,
+            roots=roots,
+            log_handler=log_handler,
+            log_level=log_level,
+            capabilities=capabilities,
+            timeouts=timeouts,
+            limits=limits,
+            cache=cache,
+            validate_results=validate_results,
+            middleware=middleware,
+        )
+        recording_path = recording or os.environ.get("DOVETAIL_RECORDING")
+        if recording_path:
+            from dovetail.recording.trace import RecordingWriter
+
+            session.recorders.append(RecordingWriter(recording_path, session.name).record)
+        self._sender = session.sender
+        self._run = session.run_on_loop  # every request runs on the loop of the session
+
+    def middleware(self, function: Middleware) -> Middleware:
+        """Put a function around every request: `async def around(exchange, call_next)`, awaiting `call_next(exchange)`.
+
+        It sees the result as its type, or a `PendingRequest`. It does not see the requests that open a connection, nor
+        results that come from the cache.
+        """
+        self._session.add_middleware(function)
+        return function
+
+    def __mountable__(self) -> "MountedClient":
+        return mount_client(self)
+
+    # Opening and closing
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def connect(self) -> None:
+        """Open the connection now. Otherwise the first request opens it."""
+        await self._session.connect()
+
+    async def close(self) -> None:
+        """Close the connection. Any task or thread may call this, as often as it likes. `connect` opens it again."""
+        await self._session.close()
+
+    # State
+
+    @property
+    def name(self) -> str:
+        """The name of the server in errors and logs."""
+        return self._session.name
+
+    def stats(self) -> ClientStats:
+        """Return what is open or running now. Any thread may call this. All counts are 0 when nothing is left."""
+        return self._session.stats()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a connection is open."""
+        return self._session.current is not None
+
+    @property
+    def protocol_version(self) -> str | None:
+        """The protocol version of the connection. None if no connection is open, as with the properties below."""
+        return self._session.protocol_version
+
+    @property
+    def server_info(self) -> Implementation | None:
+        """The name and the version of the server, as it gives them."""
+        current = self._session.current
+        return None if current is None else current.server_info
+
+    @property
+    def server_capabilities(self) -> ServerCapabilities:
+        """The capabilities that the server declares."""
+        current = self._session.current
+        return ServerCapabilities() if current is None else current.server_capabilities
+
+    @property
+    def instructions(self) -> str | None:
+        """The server's instructions for models."""
+        current = self._session.current
+        return None if current is None else current.instructions
+
+    @property
+    def invalid_message_count(self) -> int:
+        """How many invalid messages the server has written on this connection."""
+        current = self._session.current
+        return 0 if current is None else current.invalid_message_count
+
+    @property
+    def skipped_items(self) -> list[str]:
+        """The malformed items that are missing from the lists read so far, and why."""
+        return self._sender.skipped_items.list_reasons()
 
     async def discover(self) -> DiscoverResult:
         """What the server speaks and can do."""
-        await self._run_on_loop(self._reconnector.get_connection)
-        if self._request_sender.is_stateless:
-            return await self._run_on_loop(self._request_sender.send_cached, METHODS["server/discover"], {})
+        await self._run(self._session.reconnector.get_connection)
+        if self._sender.is_stateless:
+            return await self._run(self._sender.send_cached, METHODS["server/discover"], {})
         return DiscoverResult(
             supported_versions=[self.protocol_version or ""],
             capabilities=self.server_capabilities,
@@ -70,20 +245,20 @@ class Client(Session):
 
     async def ping(self) -> None:
         """Ask for a sign of life."""
-        await self._run_on_loop(self._reconnector.get_connection)
-        method = "server/discover" if self._request_sender.is_stateless else "ping"
-        await self._run_on_loop(self._request_sender.send, METHODS[method], {})
+        await self._run(self._session.reconnector.get_connection)
+        method = "server/discover" if self._sender.is_stateless else "ping"
+        await self._run(self._sender.send, METHODS[method], {})
 
     # Tools
 
     async def list_tools(self) -> list[Tool]:
         """All tools."""
-        return await self._run_on_loop(self._request_sender.list_tools)
+        return await self._run(self._sender.list_tools)
 
     async def list_tools_page(self, cursor: str | None = None) -> ListToolsResult:
         """One page of tools."""
-        page = await self._run_on_loop(self._request_sender.list_page, "tools/list", "tools", Tool, cursor)
-        sender = self._request_sender
+        page = await self._run(self._sender.list_page, "tools/list", "tools", Tool, cursor)
+        sender = self._sender
         return replace(
             page, tools=sender.tool_index.add_listed(page.tools, self.name, sends_headers=sender.sends_headers)
         )
@@ -104,8 +279,8 @@ class Client(Session):
             )
         result = await self.call_tool(tool, arguments)
         if result.is_error and (not_found := find_unknown_tool_error(result, tool)) is not None:
-            raise self._request_sender.add_name_hint(not_found, CALL_TOOL.name, {"name": tool}) from None
-        entry, is_stateless = self._request_sender.tool_index.get(tool), self._request_sender.is_stateless
+            raise self._sender.add_name_hint(not_found, CALL_TOOL.name, {"name": tool}) from None
+        entry, is_stateless = self._sender.tool_index.get(tool), self._sender.is_stateless
         is_wrapped = (
             entry.is_wrapped(is_stateless=is_stateless) if entry is not None else None if is_stateless else True
         )
@@ -116,7 +291,7 @@ class Client(Session):
                 else convert_value(result, into, is_wrapped=is_wrapped)
             )
         except MCPError as exc:
-            raise self._request_sender.add_request_context(exc, CALL_TOOL.name, {"name": tool}) from None
+            raise self._sender.add_request_context(exc, CALL_TOOL.name, {"name": tool}) from None
 
     @overload
     async def call_tool(
@@ -172,9 +347,9 @@ class Client(Session):
         if type(arguments) is not dict:
             check_type("arguments", arguments, Mapping, "a dict")
         params = {"name": name, "arguments": dict(arguments or {})}
-        sender = self._request_sender
+        sender = self._sender
         send = sender.send if allow_input_required else sender.send_until_complete
-        return await self._run_on_loop(send, CALL_TOOL, params, options)
+        return await self._run(send, CALL_TOOL, params, options)
 
     async def resume(
         self,
@@ -193,18 +368,18 @@ class Client(Session):
         if row is None or not row.may_require_input:
             raise ValueError(f"cannot resume {pending.method!r}: the method never requires input")
         options = _build_options(timeout, total_timeout, progress_handler, await self._declare_capabilities(meta), None)
-        return await self._run_on_loop(self._request_sender.send, row, params, options, pending.round)
+        return await self._run(self._sender.send, row, params, options, pending.round)
 
     async def answer_input_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, Any]:
         """Call the handlers for the input requests of a `PendingRequest`. Return the responses for `resume`."""
-        return await self._run_on_loop(self._handlers.answer_all, requests)
+        return await self._run(self._session.handlers.answer_all, requests)
 
     async def _declare_capabilities(self, meta: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """What goes with a request whose questions come back: with no handlers, all may be asked."""
-        await self._run_on_loop(self._reconnector.get_connection)
-        if not self._request_sender.is_stateless or self._handlers.capabilities() != ClientCapabilities():
+        await self._run(self._session.reconnector.get_connection)
+        if not self._sender.is_stateless or self._session.handlers.capabilities() != ClientCapabilities():
             return meta
-        own_capabilities = self._connector.identity.capabilities
+        own_capabilities = self._session.connector.identity.capabilities
         capabilities = replace(
             ALL_CAPABILITIES,
             roots=RootsCapability(),
@@ -217,21 +392,21 @@ class Client(Session):
 
     async def list_resources(self) -> list[Resource]:
         """All resources."""
-        return await self._run_on_loop(self._request_sender.list_all, "resources/list", "resources", Resource)
+        return await self._run(self._sender.list_all, "resources/list", "resources", Resource)
 
     async def list_resources_page(self, cursor: str | None = None) -> ListResourcesResult:
         """One page of resources."""
-        return await self._run_on_loop(self._request_sender.list_page, "resources/list", "resources", Resource, cursor)
+        return await self._run(self._sender.list_page, "resources/list", "resources", Resource, cursor)
 
     async def list_resource_templates(self) -> list[ResourceTemplate]:
         """All resource templates."""
         method, field = "resources/templates/list", "resource_templates"
-        return await self._run_on_loop(self._request_sender.list_all, method, field, ResourceTemplate)
+        return await self._run(self._sender.list_all, method, field, ResourceTemplate)
 
     async def list_resource_templates_page(self, cursor: str | None = None) -> ListResourceTemplatesResult:
         """One page of resource templates."""
         method, field = "resources/templates/list", "resource_templates"
-        return await self._run_on_loop(self._request_sender.list_page, method, field, ResourceTemplate, cursor)
+        return await self._run(self._sender.list_page, method, field, ResourceTemplate, cursor)
 
     async def read(self, uri: str) -> Any:
         """What a resource holds: text or bytes, or a list of them where it has several parts."""
@@ -242,19 +417,17 @@ class Client(Session):
     ) -> ReadResourceResult:
         """The whole result of reading a resource."""
         options = _build_options(timeout, None, None, meta, None)
-        return await self._run_on_loop(
-            self._request_sender.send_cached, METHODS["resources/read"], {"uri": uri}, options
-        )
+        return await self._run(self._sender.send_cached, METHODS["resources/read"], {"uri": uri}, options)
 
     # Prompts and completion
 
     async def list_prompts(self) -> list[Prompt]:
         """All prompts."""
-        return await self._run_on_loop(self._request_sender.list_all, "prompts/list", "prompts", Prompt)
+        return await self._run(self._sender.list_all, "prompts/list", "prompts", Prompt)
 
     async def list_prompts_page(self, cursor: str | None = None) -> ListPromptsResult:
         """One page of prompts."""
-        return await self._run_on_loop(self._request_sender.list_page, "prompts/list", "prompts", Prompt, cursor)
+        return await self._run(self._sender.list_page, "prompts/list", "prompts", Prompt, cursor)
 
     async def get_prompt(
         self,
@@ -270,9 +443,7 @@ class Client(Session):
         if arguments:
             params["arguments"] = dict(arguments)
         options = _build_options(timeout, None, None, meta, None)
-        return await self._run_on_loop(
-            self._request_sender.send_until_complete, METHODS["prompts/get"], params, options
-        )
+        return await self._run(self._sender.send_until_complete, METHODS["prompts/get"], params, options)
 
     async def complete(
         self,
@@ -290,7 +461,7 @@ class Client(Session):
         params: dict[str, Any] = {"ref": ref, "argument": {"name": argument, "value": value}}
         if context:
             params["context"] = {"arguments": dict(context)}
-        result = await self._run_on_loop(self._request_sender.send, METHODS["completion/complete"], params)
+        result = await self._run(self._sender.send, METHODS["completion/complete"], params)
         return result.completion
 
     # Changes and the rest
@@ -317,13 +488,13 @@ class Client(Session):
             resource_subscriptions=uri_list or None,
         )
         return Subscription(
-            self._reconnector,
+            self._session.reconnector,
             subscription_filter,
-            self.limits,
-            self.timeouts.request,
-            self._subscriptions,
-            self._run_on_loop,
-            self._request_sender.invalidate,
+            self._session.limits,
+            self._session.timeouts.request,
+            self._session.subscriptions,
+            self._run,
+            self._sender.invalidate,
         )
 
     async def subscribe_resource(self, uri: str) -> None:
@@ -331,11 +502,11 @@ class Client(Session):
 
         `listen` does this on every revision.
         """
-        connection = await self._run_on_loop(self._reconnector.get_connection)
-        if not self._request_sender.is_stateless:
-            await self._run_on_loop(connection.transport.wait_until_listening)
+        connection = await self._run(self._session.reconnector.get_connection)
+        if not self._sender.is_stateless:
+            await self._run(connection.transport.wait_until_listening)
         await self._send_handshake_request("resources/subscribe", {"uri": uri})
-        current, subscriptions = self._reconnector.current, self._connector.resource_subscriptions
+        current, subscriptions = self._session.reconnector.current, self._session.connector.resource_subscriptions
         if uri not in subscriptions:
             subscriptions.add(uri)
             if current is not None:
@@ -343,7 +514,7 @@ class Client(Session):
 
     async def unsubscribe_resource(self, uri: str) -> None:
         """Take back `subscribe`; what listens to the resource goes on listening."""
-        current, subscriptions = self._reconnector.current, self._connector.resource_subscriptions
+        current, subscriptions = self._session.reconnector.current, self._session.connector.resource_subscriptions
         if uri in subscriptions:
             subscriptions.discard(uri)
             if current is not None:
@@ -354,8 +525,8 @@ class Client(Session):
     async def set_logging_level(self, level: LoggingLevel) -> None:
         """The least severity of the log messages wanted from now on."""
         check_log_level("level", level)
-        connection = await self._run_on_loop(self._reconnector.get_connection)
-        identity = self._connector.identity = replace(self._connector.identity, log_level=level)
+        connection = await self._run(self._session.reconnector.get_connection)
+        identity = self._session.connector.identity = replace(self._session.connector.identity, log_level=level)
         if connection.encoder is not None and connection.encoder.is_stateless:
             connection.encoder = identity.create_encoder(connection.encoder.revision)
         else:
@@ -363,39 +534,37 @@ class Client(Session):
 
     async def send_roots_list_changed(self) -> None:
         """Tell the server that the roots are others now; a stateless server asks for them each time anyway."""
-        connection = await self._run_on_loop(self._reconnector.get_connection)
-        if not self._request_sender.is_stateless:
-            await self._run_on_loop(connection.notify, "notifications/roots/list_changed")
+        connection = await self._run(self._session.reconnector.get_connection)
+        if not self._sender.is_stateless:
+            await self._run(connection.notify, "notifications/roots/list_changed")
 
     async def shutdown(self) -> None:
         """Ask a handshake server to end the session, then leave it."""
-        await self._run_on_loop(self._reconnector.get_connection)
-        if self._request_sender.is_stateless:
-            raise self._request_sender.add_request_context(
-                NotSupported("shutdown is not part of this revision"), "shutdown"
-            )
+        await self._run(self._session.reconnector.get_connection)
+        if self._sender.is_stateless:
+            raise self._sender.add_request_context(NotSupported("shutdown is not part of this revision"), "shutdown")
         await self.request("shutdown")  # whose result is null
         await self.close()
 
     async def _send_handshake_request(self, method: str, params: dict[str, Any]) -> None:
-        await self._run_on_loop(self._reconnector.get_connection)
-        if self._request_sender.is_stateless:
+        await self._run(self._session.reconnector.get_connection)
+        if self._sender.is_stateless:
             error = add_context(
                 NotSupported(f"{method} is not part of this revision"), hint=_STATELESS_HINTS.get(method)
             )
-            raise self._request_sender.add_request_context(error, method, params)
-        await self._run_on_loop(self._request_sender.send, METHODS[method], params)
+            raise self._sender.add_request_context(error, method, params)
+        await self._run(self._sender.send, METHODS[method], params)
 
     async def request(
         self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
     ) -> Any:
         """Any request at all, for extensions: the result as plain JSON. It is never repeated."""
-        return await self._run_on_loop(self._request_sender.send_raw, method, dict(params or {}), timeout)
+        return await self._run(self._sender.send_raw, method, dict(params or {}), timeout)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Any notification at all, for extensions."""
-        connection = await self._run_on_loop(self._reconnector.get_connection)
-        await self._run_on_loop(connection.notify, method, dict(params or {}))
+        connection = await self._run(self._session.reconnector.get_connection)
+        await self._run(connection.notify, method, dict(params or {}))
 
 
 _STATELESS_HINTS = {
@@ -418,4 +587,34 @@ def _build_options(
     check_type("meta", meta, Mapping, "a dict")
     return RequestOptions(
         timeout=timeout, total_timeout=total_timeout, progress_handler=progress_handler, meta=meta, retry=retry
+    )
+
+
+def _build_timeouts(timeout: float | Timeouts | None) -> Timeouts:
+    check_type("timeout", timeout, (int, float, Timeouts), "a number of seconds or a Timeouts(...)")
+    if timeout is None or isinstance(timeout, Timeouts):
+        return timeout or Timeouts()
+    check_durations(timeout=timeout)
+    return Timeouts(call=timeout, request=timeout, total=max(timeout, Timeouts().total))
+
+
+def get_session(client: Client) -> Session:
+    """Return the session of a client, for our own packages."""
+    return client._session  # pyright: ignore[reportPrivateUsage]
+
+
+def mount_client(
+    client: Client, *, is_shared: bool = False, declare_all: bool = True, input_filter: "InputFilter | None" = None
+) -> "MountedClient":
+    """Return the server behind a client as another server mounts it.
+
+    Its input requests and log messages go to the callers of that server, unless this client has handlers for them.
+    is_shared: the handlers are only for requests of this client itself.
+    declare_all: tell a handshake server that every input request can be answered, because others may call.
+    input_filter: sees each input request before a caller is asked.
+    """
+    from dovetail.client.mounted_client import MountedClient
+
+    return MountedClient(
+        client, get_session(client), is_shared=is_shared, declare_all=declare_all, input_filter=input_filter
     )

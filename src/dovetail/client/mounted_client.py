@@ -13,9 +13,9 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from dovetail.client.callback_queue import CallbackQueue
 from dovetail.client.input_rounds import INPUT_REQUIRED
-from dovetail.client.request_sender import RequestOptions, RequestSender
+from dovetail.client.request_sender import RequestOptions
+from dovetail.client.session import Session
 from dovetail.errors import (
     InternalError,
     InvalidParams,
@@ -217,17 +217,18 @@ class MountedClient:
     def __init__(
         self,
         client: Any,
-        sender: RequestSender,
-        callbacks: CallbackQueue,
-        set_relay: Callable[[Any, Any, Any], None],
+        session: Session,
         *,
         is_shared: bool = False,
+        declare_all: bool = True,
         input_filter: InputFilter | None = None,
     ) -> None:
         self.name: str = client.name
         self._client = client
-        self._request_sender = sender
-        self._callbacks = callbacks
+        self._request_sender = session.sender
+        self._callbacks = session.callbacks
+        self._limits = session.limits
+        self._call_timeout = session.timeouts.call
         self._active_exchanges: list[Exchange] = []
         self._parked_calls = ParkedCalls()
         self._input_filter = input_filter
@@ -235,8 +236,9 @@ class MountedClient:
         self._listen_task: asyncio.Task[None] | None = None
         self._has_no_changes = False  # the server tells of nothing
         self._listen_again_at = 0.0  # is it listened to again
-        sender.tracks_own_requests = is_shared
-        set_relay(self._handle_input_request, self._forward_log, self._is_own_request if is_shared else None)
+        session.sender.tracks_own_requests = is_shared
+        is_own_request = self._is_own_request if is_shared else None
+        session.set_relay(self._handle_input_request, self._forward_log, is_own_request, declare_all=declare_all)
 
     # Life
 
@@ -327,7 +329,7 @@ class MountedClient:
             self._client.listen(),
             (TOOLS_LIST_CHANGED, PROMPTS_LIST_CHANGED, RESOURCES_LIST_CHANGED) if is_repeated else (),
         )
-        self._listen_again_at = asyncio.get_running_loop().time() + self._client.limits.max_reconnect_delay
+        self._listen_again_at = asyncio.get_running_loop().time() + self._limits.max_reconnect_delay
 
     async def _forward_changes(self, changes: Any, missed: Sequence[str] = ()) -> bool:
         """Pass on what changes until that ends; False if it is not told."""
@@ -384,7 +386,7 @@ class MountedClient:
         progress = self._create_progress_handler(exchange) if wants_progress else None
         options = RequestOptions(progress_handler=progress, meta=self._build_meta(exchange), total_timeout=timeout)
         result = ForwardedResult(await self._request_sender.forward(row, params, options))
-        await self._callbacks.flush(self._client.timeouts.call)  # what came on the way goes before the answer
+        await self._callbacks.flush(self._call_timeout)  # what came on the way goes before the answer
         return result
 
     async def _send_until_complete(self, exchange: Exchange, send: Send) -> Any:
@@ -396,7 +398,7 @@ class MountedClient:
             if not self._request_sender.is_stateless or _INPUT_REQUIRED_MARKER not in raw:
                 return raw
             input_required = decode_body(raw, InputRequiredResult, f"the result of {exchange.method}")
-            if input_required.result_type != INPUT_REQUIRED or rounds >= self._client.limits.max_input_rounds:
+            if input_required.result_type != INPUT_REQUIRED or rounds >= self._limits.max_input_rounds:
                 return raw
             requests = input_required.input_requests or {}
             responses = (

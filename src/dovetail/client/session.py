@@ -1,14 +1,15 @@
-"""A client's relation with its server over all conversations: begun from any task, ended from any, told of changes.
+"""Session: a client's relation to its server across connections.
 
-Knows no transport: it is given a function that makes a channel. May be opened in one task and closed in another, used
-by many tasks, and called from the loops of other threads; its work is done on the loop it was opened on.
+It opens and closes connections, owns what outlives them (handlers, subscriptions, cached results, middleware), and runs
+everything on one event loop. One task may open it and another close it. Many tasks may use it, also from other threads
+with their own event loops. It knows no transport: it is given a function that creates one.
 """
 
 import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from dovetail.client.callback_queue import CallbackQueue
 from dovetail.client.connection import Connection
@@ -35,7 +36,7 @@ from dovetail.protocol.recording_format import Recorder
 from dovetail.protocol.stats import ClientStats
 from dovetail.wire.base import replace
 from dovetail.wire.elicitation import ElicitationCompleteParams
-from dovetail.wire.lifecycle import ClientCapabilities, Implementation, ServerCapabilities
+from dovetail.wire.lifecycle import ClientCapabilities, Implementation
 from dovetail.wire.logs import LoggingLevel, LoggingMessageNotificationParams
 from dovetail.wire.raw_message import decode_body, to_plain
 
@@ -45,7 +46,7 @@ ELICITATION_COMPLETE = "notifications/elicitation/complete"
 
 
 class Session:
-    """One server, over all conversations with it."""
+    """A client's relation to one server. `Client` and a mounted client share its parts."""
 
     def __init__(
         self,
@@ -86,11 +87,11 @@ class Session:
         self.timeouts = timeouts or Timeouts()
         self.limits = limits or ClientLimits()
         self.log_relay: Callable[[dict[str, Any]], None] | None = None
-        self.taps: list[Recorder] = []  # told of every message, as long as they stand here
-        # Told when a connection is lost, with the reason, and with None when one is open.
+        self.recorders: list[Recorder] = []  # called with every message
+        # Called with the reason when a connection is lost, and with None when one is open.
         self.on_connection: Callable[[TransportError | None], None] | None = None
         self._log_handler = log_handler
-        self._handlers = InputHandlers(
+        self.handlers = InputHandlers(
             elicitation_handler=elicitation_handler,
             url_elicitation_handler=url_elicitation_handler,
             sampling_handler=sampling_handler,
@@ -100,13 +101,13 @@ class Session:
         identity = ClientIdentity(
             client_info=client_info,
             capabilities=replace(
-                self._handlers.capabilities(),
+                self.handlers.capabilities(),
                 experimental=extra_capabilities.experimental,
                 extensions=extra_capabilities.extensions,
             ),
             log_level=log_level or ("info" if log_handler is not None else None),
         )
-        self._connector = Connector(
+        self.connector = Connector(
             create_transport,
             self._create_connection,
             identity,
@@ -114,17 +115,17 @@ class Session:
             key=key,
             protocol_version=protocol_version,
         )
-        self._callbacks = CallbackQueue(self.limits.max_queued_notifications)
-        self._subscriptions: set[Subscription] = set()
+        self.callbacks = CallbackQueue(self.limits.max_queued_notifications)
+        self.subscriptions: set[Subscription] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._close_task: asyncio.Task[None] | None = None
         self._loop_pid = 0  # whose loop it is
-        self._reconnector = Reconnector(name, self._open_connection, self.limits)
+        self.reconnector = Reconnector(name, self._open_connection, self.limits)
         self._last_connection: Connection | None = None  # the last
-        self._request_sender = RequestSender(
+        self.sender = RequestSender(
             name,
-            self._reconnector,
-            self._handlers,
+            self.reconnector,
+            self.handlers,
             self.timeouts,
             self.limits,
             cache=cache,
@@ -132,19 +133,14 @@ class Session:
         )
         self._middleware: list[Middleware] = []
         for function in middleware:
-            self.middleware(function)
+            self.add_middleware(function)
 
-    def middleware(self, function: Middleware) -> Middleware:
-        """Put a function around every request: `async def around(exchange, call_next)`, awaiting `call_next(exchange)`.
-
-        It sees the result as its type, or a Pending. What opens the conversation does not come by here, nor does a
-        result that is still fresh.
-        """
+    def add_middleware(self, function: Middleware) -> None:
+        """Put a function around every request."""
         self._middleware.append(validate_middleware(function))
-        self._request_sender.set_middleware(self._middleware, self._create_caller)
-        return function
+        self.sender.set_middleware(self._middleware, self._create_caller)
 
-    def _set_relay(
+    def set_relay(
         self,
         input_relay: InputRelay,
         relay_log: Callable[[dict[str, Any]], None],
@@ -152,22 +148,27 @@ class Session:
         *,
         declare_all: bool,
     ) -> None:
-        self._handlers.relay = input_relay
+        """Send input requests and log messages of the server to the callers of a server that mounts this one.
+
+        is_own_request: whether a message belongs to a request of this client. The client's handlers then answer those.
+        declare_all: tell a handshake server that every input request can be answered.
+        """
+        self.handlers.relay = input_relay
         if self._log_handler is None or is_own_request is not None:
             self.log_relay = relay_log
-        identity = self._connector.identity
+        identity = self.connector.identity
         if is_own_request is not None:
-            self._handlers.is_own_request = is_own_request
+            self.handlers.is_own_request = is_own_request
             if declare_all:
                 log_level = identity.log_level or "info"
-                self._connector.identity = replace(
+                self.connector.identity = replace(
                     identity, log_level=log_level, handshake_capabilities=ALL_CAPABILITIES
                 )
             return
         log_level = identity.log_level or ("info" if self._log_handler is None else None)
         own_capabilities = identity.capabilities
-        handler_capabilities = self._handlers.capabilities()
-        self._connector.identity = replace(
+        handler_capabilities = self.handlers.capabilities()
+        self.connector.identity = replace(
             identity,
             log_level=log_level,
             capabilities=replace(
@@ -178,30 +179,23 @@ class Session:
     def _create_caller(self) -> Caller:
         return Caller(
             self.protocol_version or "",
-            self._request_sender.is_stateless,
-            self._connector.identity.capabilities,
-            client_info=self._connector.identity.client_info,
+            self.sender.is_stateless,
+            self.connector.identity.capabilities,
+            client_info=self.connector.identity.client_info,
         )
 
     # Opening and closing
 
-    async def __aenter__(self) -> Self:
-        await self.connect()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     async def connect(self) -> None:
-        """Open the conversation now; otherwise the first request does."""
+        """Open a connection unless one is open. If the session was closed, open it again."""
         while self._close_task is not None:  # then the loop is forgotten, and so it may be another
-            await self._run_on_loop(self._wait_closed)
-        self._reconnector.allow_reopen()
-        await self._run_on_loop(self._reconnector.get_connection)
+            await self.run_on_loop(self._wait_closed)
+        self.reconnector.allow_reopen()
+        await self.run_on_loop(self.reconnector.get_connection)
 
     async def close(self) -> None:
-        """Leave the server. From any task or thread, as often as you like; `connect` opens it again."""
-        await self._run_on_loop(self._close_once)
+        """Close the connection. Any task or thread may call this, as often as it likes."""
+        await self.run_on_loop(self._close_once)
 
     async def _wait_closed(self) -> None:
         if self._close_task is not None:
@@ -228,21 +222,24 @@ class Session:
         try:
             tasks = [
                 task
-                for subscription in tuple(self._subscriptions)
+                for subscription in tuple(self.subscriptions)
                 if (task := subscription.close_for_client()) is not None
             ]
             if tasks:
                 await asyncio.wait(tasks, timeout=self.timeouts.close)
         finally:
             try:
-                await self._reconnector.close()
+                await self.reconnector.close()
             finally:
-                self._callbacks.close()
-                self._request_sender.clear()
+                self.callbacks.close()
+                self.sender.clear()
                 self._loop = self._close_task = None
 
-    def _run_on_loop(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> Awaitable[T]:
-        """Do something on the loop this client lives on. Not a coroutine: that would be one more on every road."""
+    def run_on_loop(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> Awaitable[T]:
+        """Run a coroutine function on the event loop of this session, which is the loop of its first use.
+
+        This is not a coroutine itself, to save every request a frame.
+        """
         loop = asyncio.get_running_loop()
         pid = os.getpid()
         if self._loop is None or self._loop.is_closed() or self._loop_pid != pid:
@@ -257,17 +254,17 @@ class Session:
 
     def _abandon(self) -> None:
         """Forget everything that lived on an event loop which is gone."""
-        self._reconnector.abandon()
-        self._callbacks.abandon()
-        for subscription in self._subscriptions:
+        self.reconnector.abandon()
+        self.callbacks.abandon()
+        for subscription in self.subscriptions:
             subscription.abandon()
-        self._subscriptions.clear()
-        self._request_sender.clear()
+        self.subscriptions.clear()
+        self.sender.clear()
         self._close_task = None
 
     async def _open_connection(self) -> Connection:
-        connection = await self._connector.open(self._reconnector.deadlines)
-        self._request_sender.mark_stale()
+        connection = await self.connector.open(self.reconnector.deadlines)
+        self.sender.mark_stale()
         self._last_connection = connection
         if self.on_connection is not None:
             self.on_connection(None)
@@ -281,25 +278,25 @@ class Session:
         return Connection(
             transport,
             self.name,
-            self._handlers,
-            self._callbacks,
+            self.handlers,
+            self.callbacks,
             max_input_requests=self.limits.max_input_requests,
             on_notification=self._handle_notification,
             on_gap=self._handle_gap,
-            open_deadlines=self._reconnector.deadlines,
-            recorders=self.taps,
+            open_deadlines=self.reconnector.deadlines,
+            recorders=self.recorders,
             on_lost=self._handle_connection_lost,
         )
 
     def _handle_notification(self, method: str, params: Any) -> None:
         """A notification that belongs to no request of its own."""
         if method in CHANGE_KINDS or method == SUBSCRIPTION_ACKNOWLEDGED:
-            self._request_sender.invalidate(method)
-            for subscription in tuple(self._subscriptions):
+            self.sender.invalidate(method)
+            for subscription in tuple(self.subscriptions):
                 subscription.handle_notification(method, params)
         elif method == ELICITATION_COMPLETE:
             with contextlib.suppress(InvalidResult):
-                self._request_sender.url_elicitations.mark_complete(
+                self.sender.url_elicitations.mark_complete(
                     decode_body(params, ElicitationCompleteParams, method).elicitation_id
                 )
         elif method == "notifications/message":
@@ -307,66 +304,37 @@ class Session:
                 self.log_relay(to_plain(params))
             if self._log_handler is not None:
                 with contextlib.suppress(InvalidResult):
-                    self._callbacks.call(
+                    self.callbacks.call(
                         self._log_handler, decode_body(params, LoggingMessageNotificationParams, method)
                     )
 
     def _handle_gap(self) -> None:
         """There was a gap: whatever the server tells of unasked may have changed."""
         for method in CHANGE_KINDS:
-            self._request_sender.invalidate(method)
-        for subscription in tuple(self._subscriptions):
+            self.sender.invalidate(method)
+        for subscription in tuple(self.subscriptions):
             subscription.handle_gap()
 
-    # What is known of the server
+    # State
 
     def stats(self) -> ClientStats:
         """Return what is open or running now. Any thread may call this. All counts are 0 when nothing is left."""
-        current = self._reconnector.current
+        current = self.reconnector.current
         return ClientStats(
             connections=0 if current is None else 1,
             running_requests=0 if current is None else current.running,
-            open_questions=self._handlers.open,
-            subscriptions=len(self._subscriptions),
-            queued_callbacks=self._callbacks.queued,
+            open_questions=self.handlers.open,
+            subscriptions=len(self.subscriptions),
+            queued_callbacks=self.callbacks.queued,
         )
 
     @property
-    def is_connected(self) -> bool:
-        """Whether a conversation is open."""
-        return self._reconnector.current is not None
+    def current(self) -> Connection | None:
+        """The connection, if one is open."""
+        return self.reconnector.current
 
     @property
     def protocol_version(self) -> str | None:
-        """The revision being spoken."""
-        current = self._reconnector.current
+        """The protocol version of the connection, if one is open."""
+        current = self.reconnector.current
         return None if current is None else current.revision
-
-    @property
-    def server_info(self) -> Implementation | None:
-        """Who the server says it is."""
-        current = self._reconnector.current
-        return None if current is None else current.server_info
-
-    @property
-    def server_capabilities(self) -> ServerCapabilities:
-        """What the server declared."""
-        current = self._reconnector.current
-        return ServerCapabilities() if current is None else current.server_capabilities
-
-    @property
-    def instructions(self) -> str | None:
-        """How the server wants to be used."""
-        current = self._reconnector.current
-        return None if current is None else current.instructions
-
-    @property
-    def invalid_message_count(self) -> int:
-        """How many times the server wrote something that is no message."""
-        current = self._reconnector.current
-        return 0 if current is None else current.invalid_message_count
-
-    @property
-    def skipped_items(self) -> list[str]:
-        """What is missing from the lists read so far, since it was malformed, and why."""
-        return self._request_sender.skipped_items.list_reasons()

@@ -1,4 +1,4 @@
-"""SyncClient: the surface of Client without an event loop in sight. Each method waits for its coroutine."""
+"""SyncClient: a `Client` for code that does not await. Each method waits for the coroutine of the same name."""
 
 import asyncio
 import atexit
@@ -7,12 +7,13 @@ import os
 import threading
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
-from dovetail.client.client import Client
+from dovetail.client.client import Client, ClientOptions
 from dovetail.client.deadlines import ProgressHandler
 from dovetail.client.input_rounds import PendingRequest
 from dovetail.client.subscription import ChangeEvent, Subscription
+from dovetail.client.targets import Target
 from dovetail.protocol.middleware import Middleware
 from dovetail.protocol.stats import ClientStats
 from dovetail.wire.base import JSONValue
@@ -147,13 +148,10 @@ async def _next_change(changes: Any) -> ChangeEvent:
 
 
 class SyncClient:
-    """The caller's side of one server, for code that does not await."""
+    """A client of one server for code that does not await. The options are those of `Client`."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self.taps = client.taps
-        self.timeouts = client.timeouts
-        self.limits = client.limits
+    def __init__(self, target: Target, **options: Unpack[ClientOptions]) -> None:
+        self._client = Client(target, **options)
 
     def __enter__(self) -> Self:
         self.connect()
@@ -426,3 +424,8 @@ class SyncClient:
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Any notification at all, for extensions."""
         run_blocking(self._client.notify(method, params))
+
+
+def get_client(sync_client: SyncClient) -> Client:
+    """Return the client of a `SyncClient`, for our own packages."""
+    return sync_client._client  # pyright: ignore[reportPrivateUsage]

@@ -1,7 +1,4 @@
-"""The joint between clients and transports: `Client` with its targets.
-
-The client knows no transport and the transports know no client; they meet here.
-"""
+"""Targets: what a client can connect to, and the transport that reaches it."""
 
 import functools
 import hashlib
@@ -13,15 +10,11 @@ import ssl
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypedDict, TypeGuard, Unpack
+from typing import Any, Literal, TypeAlias, TypeGuard
 from urllib.parse import urlsplit
 
-from dovetail.client import client as caller
-from dovetail.client import sync_client
-from dovetail.client.handlers import ElicitationHandler, LogHandler, RootsProvider, SamplingHandler
 from dovetail.client.option_checks import (
     check_callable,
-    check_durations,
     check_string_mapping,
     check_type,
     describe_value,
@@ -33,12 +26,7 @@ from dovetail.oauth.login.login_settings import BearerAuth, ClientAuth
 from dovetail.protocol.client_transport import ClientTransport, InProcessServer
 from dovetail.protocol.http_checks import LOOPBACK
 from dovetail.protocol.limits import ClientLimits, Timeouts
-from dovetail.protocol.middleware import Middleware
-from dovetail.protocol.negotiation import Era
-from dovetail.version import VERSION
 from dovetail.wire.base import JSONValue
-from dovetail.wire.lifecycle import ClientCapabilities, Implementation
-from dovetail.wire.logs import LoggingLevel
 
 log = logging.getLogger("dovetail")
 
@@ -131,108 +119,6 @@ Target: TypeAlias = (
     | HTTPTarget
     | CommandTarget
 )
-
-
-class ClientOptions(TypedDict, total=False):
-    """The options of `Client` and `SyncClient`."""
-
-    name: str | None
-    headers: Mapping[str, str] | None
-    auth: ClientAuth | None
-    env: Mapping[str, str] | None
-    cwd: str | Path | None
-    elicitation_handler: ElicitationHandler | None
-    url_elicitation_handler: ElicitationHandler | None
-    sampling_handler: SamplingHandler | None
-    roots: RootsProvider | None
-    log_handler: LogHandler | None
-    log_level: LoggingLevel | None
-    protocol_version: str | Era | None
-    client_info: Implementation | None
-    capabilities: ClientCapabilities | None
-    timeout: float | Timeouts | None
-    limits: ClientLimits | None
-    cache: bool
-    validate_results: bool
-    middleware: Sequence[Middleware]
-    recording: str | Path | None
-
-
-class Client(caller.Client):
-    """A client of one server.
-
-    target: a URL, a command as a list, a script, a `Server`, "unix:/path", "tcp://host:port", an entry of an mcp.json,
-    an `HTTPTarget`, a `CommandTarget`, or a transport of your own.
-    name: the name of the server in errors and logs.
-    headers, auth: for a URL. env, cwd: for a command. `HTTPTarget` and `CommandTarget` have more options.
-    timeout: seconds for one request, or a `Timeouts`.
-    protocol_version: insist on a version, or on the newest version of the "handshake" or the "stateless" era.
-    """
-
-    def __init__(
-        self,
-        target: Target,
-        *,
-        name: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        auth: ClientAuth | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: str | Path | None = None,
-        elicitation_handler: ElicitationHandler | None = None,
-        url_elicitation_handler: ElicitationHandler | None = None,
-        sampling_handler: SamplingHandler | None = None,
-        roots: RootsProvider | None = None,
-        log_handler: LogHandler | None = None,
-        log_level: LoggingLevel | None = None,
-        protocol_version: str | Era | None = None,
-        client_info: Implementation | None = None,
-        capabilities: ClientCapabilities | None = None,
-        timeout: float | Timeouts | None = None,
-        limits: ClientLimits | None = None,
-        cache: bool = True,
-        validate_results: bool = True,
-        middleware: Sequence[Middleware] = (),
-        recording: str | Path | None = None,
-    ) -> None:
-        check_type("name", name, str, "a text")
-        check_type("limits", limits, ClientLimits, "a ClientLimits(...)")
-        check_type("recording", recording, (str, Path), "the path of a file")
-        limits, timeouts = limits or ClientLimits(), _build_timeouts(timeout)
-        resolved = resolve_target(
-            target, limits=limits, timeouts=timeouts, headers=headers, auth=auth, env=env, cwd=cwd
-        )
-        super().__init__(
-            resolved.create_transport,
-            name=name or resolved.name,
-            key=resolved.key,
-            client_info=client_info or Implementation(name="dovetail", version=VERSION),
-            protocol_version=protocol_version,
-            elicitation_handler=elicitation_handler,
-            url_elicitation_handler=url_elicitation_handler,
-            sampling_handler=sampling_handler,
-            roots=roots,
-            log_handler=log_handler,
-            log_level=log_level,
-            capabilities=capabilities,
-            timeouts=timeouts,
-            limits=limits,
-            cache=cache,
-            validate_results=validate_results,
-            middleware=middleware,
-        )
-        recording_path = recording or os.environ.get("DOVETAIL_RECORDING")
-        if recording_path:
-            from dovetail.recording.trace import RecordingWriter
-
-            self.taps.append(RecordingWriter(recording_path, self.name).record)
-
-
-def _build_timeouts(timeout: float | Timeouts | None) -> Timeouts:
-    check_type("timeout", timeout, (int, float, Timeouts), "a number of seconds or a Timeouts(...)")
-    if timeout is None or isinstance(timeout, Timeouts):
-        return timeout or Timeouts()
-    check_durations(timeout=timeout)
-    return Timeouts(call=timeout, request=timeout, total=max(timeout, Timeouts().total))
 
 
 class ResolvedTarget:
@@ -543,10 +429,3 @@ def _parse_entry(entry: Mapping[str, Any]) -> tuple[str | None, HTTPTarget | Com
         return None, CommandTarget(command, env=entry.get("env"), cwd=entry.get("cwd"))
     keys = ", ".join(clip(str(key)) for key in entry) or "nothing"
     raise ValueError(f"an entry of an mcp.json needs a command or a url; this one has {keys}")
-
-
-class SyncClient(sync_client.SyncClient):
-    """A client of one server for code that does not await. The options are those of `Client`."""
-
-    def __init__(self, target: Target, **options: Unpack[ClientOptions]) -> None:
-        super().__init__(Client(target, **options))

@@ -7,7 +7,7 @@ The host's own requests and those of a gateway's callers come by here, so that n
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-from dovetail.client.targets import Client
+from dovetail.client.client import Client
 from dovetail.error_context import add_context
 from dovetail.errors import PolicyError
 from dovetail.host.audit_log import report_call

@@ -10,9 +10,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final, Self, TypedDict, Unpack
 
+from dovetail.client.client import Client
 from dovetail.client.deadlines import ProgressHandler
 from dovetail.client.input_rounds import PendingRequest
-from dovetail.client.targets import Client
 from dovetail.host.audit_log import AuditLog, create_audit_listener
 from dovetail.host.authorization import ConsentDeferred
 from dovetail.host.config.config_files import check_level

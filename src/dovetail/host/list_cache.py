@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from dovetail.client.targets import Client
+from dovetail.client.client import Client
 from dovetail.host.events import EventKind, HostEvent
 from dovetail.protocol.mountable import ChangeCallback, ItemKind
 from dovetail.protocol.subscription_filter import (

@@ -12,7 +12,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
-from dovetail.client.targets import Client, Target, as_command_target
+from dovetail.client.client import Client
+from dovetail.client.targets import Target, as_command_target
 from dovetail.error_context import add_context, clip
 from dovetail.errors import InvalidParams, MCPError, NotFound, PolicyError
 from dovetail.host.authorization import RequestAuthorizer

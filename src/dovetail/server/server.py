@@ -240,7 +240,7 @@ class Server(Visibility):
         from dovetail.server.mounts.mounted_servers import MountedServers
         from dovetail.server.mounts.name_map import NameMap
 
-        if not hasattr(server, "mountable"):
+        if not hasattr(server, "__mountable__"):
             raise TypeError(f"mount() takes a Server or a Client, not {server!r}")
         if isinstance(server, Server) and contains_server(server, self):
             raise ValueError(f"{server.name} cannot be mounted on {self.name}, which is part of it")
@@ -259,7 +259,7 @@ class Server(Visibility):
             access_rule = build_access_rule(scopes, visible_to)
             self._ensure_access_rules()
         name_map = prefix if isinstance(prefix, NameMap) else NameMap(prefix, transforms or {}, tags)
-        return self.mounts.add(server.mountable(), name_map, access_rule)
+        return self.mounts.add(server.__mountable__(), name_map, access_rule)
 
     def _set_enabled(self, names: Collection[str], tags: Collection[str], *, enabled: bool) -> None:
         super()._set_enabled(names, tags, enabled=enabled)
@@ -286,7 +286,7 @@ class Server(Visibility):
         own_scopes = self._access_rules.scopes if self._access_rules is not None else ()
         return tuple(dict.fromkeys((*own_scopes, *(self.mounts.list_used_scopes() if self.mounts is not None else ()))))
 
-    def mountable(self) -> "Mountable":
+    def __mountable__(self) -> "Mountable":
         """This server as another one mounts it."""
         from dovetail.server.mounts.local_server import LocalServer
 

@@ -16,8 +16,8 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 import uvicorn
 
 from dovetail.auth.asgi_guard import create_asgi_guard
-from dovetail.client import sync_client
-from dovetail.client.targets import Client
+from dovetail.client.client import Client
+from dovetail.client.sync_client import SyncClient, run_blocking
 from dovetail.protocol.client_transport import ServerConnection
 from dovetail.recording.trace import RecordedEndpoint
 from dovetail.server.runners import Server
@@ -64,14 +64,11 @@ async def connect(
     server: a Server, "module:name" of one, or any target of a client, which is then used as it is.
     principal: who the caller is, in memory: a Principal(...) or a name. Over HTTP the server's `auth` asks for that.
     """
-    target_server = server if principal is None else _with_principal(resolve_server(server), transport, principal)
-    async with serve(target_server, transport=transport, faults=faults) as target:
-        if protocol_version is None and transport == "sse":
-            protocol_version = "handshake"
-        if isinstance(resolved := resolve_server(server), Server):
-            options.setdefault("name", resolved.name)
-        async with Client(target, protocol_version=protocol_version, **options) as client:
-            yield client
+    async with (
+        _serve_for_client(server, transport, faults, principal) as (target, defaults),
+        Client(target, **_merge_options(defaults, protocol_version, options)) as client,
+    ):
+        yield client
 
 
 @contextmanager
@@ -83,16 +80,34 @@ def connect_sync(
     faults: Faults | None = None,
     principal: str | None = None,
     **options: Any,
-) -> Generator[sync_client.SyncClient]:
+) -> Generator[SyncClient]:
     """As `connect`, for tests that do not await."""
-    context = connect(
-        server, transport=transport, protocol_version=protocol_version, faults=faults, principal=principal, **options
-    )
-    client = sync_client.run_blocking(_enter(context))
+    context = _serve_for_client(server, transport, faults, principal)
+    target, defaults = run_blocking(_enter(context))
     try:
-        yield sync_client.SyncClient(client)
+        with SyncClient(target, **_merge_options(defaults, protocol_version, options)) as client:
+            yield client
     finally:
-        sync_client.run_blocking(_leave(context))
+        run_blocking(_leave(context))
+
+
+@asynccontextmanager
+async def _serve_for_client(
+    server: Any, transport: Transport, faults: Faults | None, principal: str | None
+) -> AsyncGenerator[tuple[Any, dict[str, Any]]]:
+    """Serve while the context lasts; the target for a client and the default options of that client."""
+    resolved, defaults = resolve_server(server), dict[str, Any]()
+    if transport == "sse":
+        defaults["protocol_version"] = "handshake"
+    if isinstance(resolved, Server):
+        defaults["name"] = resolved.name
+    target_server = server if principal is None else _with_principal(resolved, transport, principal)
+    async with serve(target_server, transport=transport, faults=faults) as target:
+        yield target, defaults
+
+
+def _merge_options(defaults: dict[str, Any], protocol_version: str | None, options: dict[str, Any]) -> dict[str, Any]:
+    return defaults | ({} if protocol_version is None else {"protocol_version": protocol_version}) | options
 
 
 async def _enter(context: Any) -> Any:

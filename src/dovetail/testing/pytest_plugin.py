@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 
 if TYPE_CHECKING:
+    from dovetail.client.client import Client
     from dovetail.client.sync_client import SyncClient
-    from dovetail.client.targets import Client
     from dovetail.testing.faults import Faults
 
 _MARKER_HELP = (
@@ -66,8 +66,8 @@ def _read_markers(item: Any) -> dict[str, Any]:
 
 def _check_marker(marker: pytest.Mark, item: Any) -> None:
     """Refuse a marker that says what nobody would read."""
+    from dovetail.client.client import Client
     from dovetail.client.option_checks import suggest_match
-    from dovetail.client.targets import Client
     from dovetail.testing.harness import Transport, connect
 
     location = f"@pytest.mark.mcp of {item.nodeid}"

@@ -12,8 +12,10 @@ import time
 from collections.abc import Collection, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from dovetail.client.client import Client, get_session
+from dovetail.client.sync_client import SyncClient, get_client
 from dovetail.protocol.client_transport import Headers
 from dovetail.protocol.recording_format import (
     FORMAT_VERSION,
@@ -39,31 +41,21 @@ _INFO_FIELDS: Final = frozenset(
 Message = dict[str, Any]
 
 
-class RecordableClient(Protocol):
-    """A client, with or without `await`."""
-
-    taps: list[Recorder]
-
-    @property
-    def name(self) -> str:
-        """What its server is called."""
-        ...
-
-
 @contextmanager
-def record_traffic(client: RecordableClient, *, include_request_state: bool = False) -> Generator["Traffic"]:
+def record_traffic(client: Client | SyncClient, *, include_request_state: bool = False) -> Generator["Traffic"]:
     """Record the traffic of a client while the context lasts. If the client is not connected yet, also its opening.
 
     include_request_state: keep the `requestState` of servers, which is masked otherwise.
     """
     traffic = Traffic(client.name, _include_request_state=include_request_state)
     recorder = get_recorder(traffic)
-    client.taps.append(recorder)
+    recorders = get_session(get_client(client) if isinstance(client, SyncClient) else client).recorders
+    recorders.append(recorder)
     try:
         yield traffic
     finally:
-        if recorder in client.taps:
-            client.taps.remove(recorder)
+        if recorder in recorders:
+            recorders.remove(recorder)
 
 
 def get_recorder(traffic: "Traffic") -> Recorder:

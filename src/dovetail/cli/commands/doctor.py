@@ -21,7 +21,7 @@ from dovetail.cli.target_argument import (
     read_target_options,
     target_options,
 )
-from dovetail.client.targets import Client
+from dovetail.client.client import Client
 from dovetail.errors import MCPError
 from dovetail.server.lint import LintIssue
 from dovetail.terminal import output
@@ -93,10 +93,11 @@ async def _run_checks(options: TargetOptions, add_result: Callable[[CheckResult]
         add_result(result)
         if result.status == "fail":
             return error_report.EXIT_CONNECT
-    client = create_client(target, build_client_options(options, target))
+    command_client = create_client(target, build_client_options(options, target))
+    client = command_client.client
     started_at = time.perf_counter()
     try:
-        await client.connect()
+        await command_client.connect()
     except MCPError as exc:
         add_result(_create_failure("start", exc))
         return error_report.get_exit_code(exc)

@@ -7,7 +7,7 @@ import click
 from dovetail.cli.command_runner import CommandRun, run_command
 from dovetail.cli.target_argument import TargetOptions, read_target_options, target_options
 from dovetail.cli.tool_arguments import suggest_names
-from dovetail.client.targets import Client
+from dovetail.client.client import Client
 from dovetail.schemas.reader import get_mapping, get_required
 from dovetail.terminal import output
 
@@ -39,7 +39,7 @@ def command(ctx: click.Context, **params: Any) -> int:
         command_run.print_result(items_by_kind, lambda: _format_items(items_by_kind))
         if command_run.is_stderr_hidden and not any(items_by_kind.values()):
             await command_run.client.close()  # all that it said is here then
-            for stderr_line in command_run.client.last_stderr_lines:
+            for stderr_line in command_run.last_stderr_lines:
                 output.print_note(stderr_line)
 
     return run_command(options, execute)

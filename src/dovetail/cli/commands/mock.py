@@ -36,7 +36,7 @@ def command(recording: str, any_arguments: bool, http: bool, host: str, port: in
 
 def create_mock_server(frames: list[Any], name: str, *, any_arguments: bool = False) -> Any:
     """Create a server that answers from a recording."""
-    from dovetail.client.targets import Client
+    from dovetail.client.client import Client
     from dovetail.recording.playback import Playback
     from dovetail.server.runners import Server
 

@@ -145,7 +145,7 @@ def _run_as_program(file: str, is_plain: bool) -> Any:
 
 def create_proxy_server(options: Any) -> Any:
     """Create a server that offers what the target offers."""
-    from dovetail.client.targets import Client
+    from dovetail.client.client import Client
     from dovetail.server.runners import Server
 
     target, extra_args = options.split_target()

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from dovetail.client.client import Client, get_session
 from dovetail.client.input_rounds import PendingRequest
-from dovetail.client.targets import Client
 from dovetail.error_context import clip
 from dovetail.errors import InputRequestError, NotSupported, PolicyError
 from dovetail.host.authorization import RequestAuthorizer
@@ -182,9 +182,9 @@ class PendingCalls:
 
         async def resume(client: Client) -> Any:
             if (
-                not deferred_call.questions and pending.round > client.limits.max_input_rounds
+                not deferred_call.questions and pending.round > get_session(client).limits.max_input_rounds
             ):  # nobody is there to lose patience
-                raise InputRequestError(f"it asked in more than {client.limits.max_input_rounds} rounds")
+                raise InputRequestError(f"it asked in more than {get_session(client).limits.max_input_rounds} rounds")
             return await client.resume(pending, build_responses(deferred_call, answer))
 
         return await self._host.perform(managed_server, definition, request, wait=False, resume=resume)

@@ -69,7 +69,7 @@ class Upstream:
         self._host = host
         self._states = states
 
-    def mountable(self) -> "Upstream":
+    def __mountable__(self) -> "Upstream":
         """What a server mounts."""
         return self
 
