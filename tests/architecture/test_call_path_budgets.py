@@ -1,6 +1,6 @@
-"""Budgets of the server's call path: how many functions and stack frames of ours one tools/call may cost.
+"""Budgets of the call paths: how many functions and stack frames of ours one request may cost in a server or a client.
 
-The test counts functions and names none, so that they can be renamed, merged and moved. A change that needs more of
+The tests count functions and name none, so that they can be renamed, merged and moved. A change that needs more of
 them than the budget allows has to say why, here.
 """
 
@@ -14,9 +14,12 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
-from dovetail import Server
+from dovetail import Client, Server
+from dovetail.protocol.client_transport import EncodedRequest
+from dovetail.wire.raw_message import RawMessage
 
 TIMEOUT_S = 10.0
 CALLS = 5  # a timer may run during one call, but not during each of them
@@ -173,4 +176,118 @@ async def test_a_call_stays_within_its_budget(path: str, tmp_path: Path) -> None
         costs = [await counter.count(call) for _ in range(CALLS)]
     cost = Cost(*map(min, zip(*costs, strict=True)))
     budget = BUDGETS[path]
+    assert all(count <= limit for count, limit in zip(cost, budget, strict=True)), f"{path}: {cost}, budget {budget}"
+
+
+# The round trip of a client, without its transport
+
+
+class RoundTrip(NamedTuple):
+    frames: int  # the greatest number of frames of ours on the stack
+    functions: int  # different functions of ours that run
+
+
+# The last row has no figures in the design. Its limits are today's counts: a result that is checked against a schema.
+CLIENT_BUDGETS = {
+    "call_tool": RoundTrip(5, 24),
+    "list_tools": RoundTrip(6, 28),
+    "call_tool, with an output schema": RoundTrip(7, 28),
+}
+
+RESULTS: dict[str, Any] = {
+    "server/discover": {"supportedVersions": [STATELESS], "capabilities": {"tools": {}}},
+    "initialize": {
+        "protocolVersion": HANDSHAKE,
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "test", "version": "1"},
+    },
+    "tools/list": {
+        "tools": [
+            {
+                "name": "add",
+                "inputSchema": {"type": "object"},
+                "outputSchema": {"type": "object", "properties": {"result": {"type": "integer"}}},
+            }
+        ]
+    },
+    "tools/call": {"content": [], "structuredContent": {"result": 3}},
+}
+
+
+class ScriptedTransport:
+    """Answers each request at once, with no function of ours."""
+
+    has_headers = True
+
+    async def open(self, receiver: Any) -> None:
+        pass
+
+    async def exchange(self, request: EncodedRequest) -> RawMessage:
+        result = RESULTS[request.method] | ({"resultType": "complete"} if request.is_stateless else {})
+        return msgspec.json.decode(json.dumps({"id": request.id, "result": result}), type=RawMessage)
+
+    def cancel(self, request: EncodedRequest, reason: str) -> bytes | None:
+        return None
+
+    async def send_message(self, body: bytes, headers: Any = ()) -> None:
+        pass
+
+    async def complete_handshake(self, revision: str) -> None:
+        pass
+
+    async def wait_until_listening(self) -> bool:
+        return True
+
+    async def close(self) -> None:
+        pass
+
+    def create_fallback(self) -> None:
+        return None
+
+    def suggest_fix(self) -> None:
+        return None
+
+    def get_diagnostics(self, since: float | None = None) -> dict[str, Any]:
+        return {}
+
+
+async def count_round_trip(call: Call) -> RoundTrip:
+    deepest, entered = 0, set[CodeType]()
+
+    def profile(frame: FrameType | None, event: str, argument: Any) -> None:
+        nonlocal deepest
+        if event == "call" and frame is not None and is_ours(frame):
+            entered.add(frame.f_code)
+            frames = 0
+            while frame is not None:
+                frames += is_ours(frame)
+                frame = frame.f_back
+            deepest = max(deepest, frames)
+
+    previous = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        await call()
+    finally:
+        sys.setprofile(previous)
+    return RoundTrip(deepest, len(entered))
+
+
+@pytest.mark.parametrize("protocol_version", [STATELESS, HANDSHAKE])
+@pytest.mark.parametrize("path", CLIENT_BUDGETS)
+async def test_a_request_of_a_client_stays_within_its_budget(path: str, protocol_version: str) -> None:
+    async with Client(ScriptedTransport(), protocol_version=protocol_version) as client, asyncio.timeout(TIMEOUT_S):
+        if "schema" in path:
+            await client.list_tools()
+
+        async def call() -> None:
+            if path == "list_tools":
+                assert [tool.name for tool in await client.list_tools()] == ["add"]
+            else:
+                assert (await client.call_tool("add", {"a": 1, "b": 2})).structured_content == {"result": 3}
+
+        await call()  # the first one may compile and import
+        costs = [await count_round_trip(call) for _ in range(CALLS)]
+    cost = RoundTrip(*map(min, zip(*costs, strict=True)))
+    budget = CLIENT_BUDGETS[path]
     assert all(count <= limit for count, limit in zip(cost, budget, strict=True)), f"{path}: {cost}, budget {budget}"

@@ -1,19 +1,28 @@
 """Whole lists from any pages a server may give."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.client.pagination import collect_pages
+from dovetail.client.pagination import PageCollector
 from dovetail.errors import InvalidResult
 from dovetail.protocol.limits import ClientLimits
 from dovetail.wire.tools import ListToolsResult, Tool
 
 LIMITS = ClientLimits(max_pages=6, max_items=20)
 pages = st.lists(st.tuples(st.integers(0, 8), st.sampled_from(["a", "b", "c", "d", "", None])), min_size=1, max_size=10)
+
+
+async def collect(fetch: Callable[[str | None], Awaitable[Any]]) -> list[Any]:
+    collector = PageCollector("tools", LIMITS)
+    cursor = collector.add(await fetch(None))
+    while cursor is not None:
+        cursor = collector.add(await fetch(cursor))
+    return collector.items
 
 
 @given(pages)
@@ -28,7 +37,7 @@ def test_a_list_ends_is_whole_or_is_refused(given_pages: list[Any]) -> None:
         return ListToolsResult(tools=tools, next_cursor=following)
 
     try:
-        found = asyncio.run(collect_pages(fetch, "tools", LIMITS))
+        found = asyncio.run(collect(fetch))
     except InvalidResult:
         repeated = len(set(asked)) < len(asked) or given_pages[(len(asked) - 1) % len(given_pages)][1] in asked
         assert repeated or len(asked) == LIMITS.max_pages or next(numbers) > LIMITS.max_items
@@ -43,5 +52,5 @@ async def test_the_limits_are_named() -> None:
         return ListToolsResult(tools=[], next_cursor=f"{cursor}x")
 
     with pytest.raises(InvalidResult) as caught:
-        await collect_pages(endless, "tools", LIMITS)
+        await collect(endless)
     assert caught.value.hint == "raise ClientLimits(max_pages=...)"

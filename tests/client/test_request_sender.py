@@ -8,6 +8,7 @@ import pytest
 
 from dovetail import ClientLimits, RemoteError, Timeouts
 from dovetail.client.handlers import InputHandlers
+from dovetail.client.pagination import TOOLS
 from dovetail.client.reconnect import SendOptions
 from dovetail.client.request_sender import CALL_TOOL, RequestOptions, RequestSender
 from dovetail.errors import InvalidResult, RequestTimeout
@@ -86,7 +87,7 @@ async def test_a_tool_that_was_listed_as_harmless_may_be_repeated() -> None:
     listed = {"name": "peek", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
     keeping = Keeping({"tools": [listed]}, DONE)
     one = requesting(keeping)
-    await one.list_tools()
+    await one.list_all(TOOLS)
     await one.send_until_complete(CALL_TOOL, {"name": "peek", "arguments": {}})
     assert keeping.sent[-1][2].can_repeat
 
@@ -116,9 +117,9 @@ async def test_who_wants_it_new_gets_it_new(how: str) -> None:
 
 
 async def test_a_server_without_such_things_has_none_and_other_refusals_are_told() -> None:
-    assert await requesting(Keeping(RemoteError(-32601, "unknown"))).list_tools() == []
+    assert await requesting(Keeping(RemoteError(-32601, "unknown"))).list_all(TOOLS) == []
     with pytest.raises(RemoteError):
-        await requesting(Keeping(RemoteError(-32603, "broken"))).list_tools()
+        await requesting(Keeping(RemoteError(-32603, "broken"))).list_all(TOOLS)
 
 
 async def test_a_result_that_is_none_says_where() -> None:

@@ -87,10 +87,10 @@ def test_what_is_known_outdated_or_unknown(said: list[tuple[str, frozenset[str] 
             tools.clear()
             known, outdated = set(), set()
         else:
-            tools.add_listed([made(name) for name in listed or ()], "it", sends_headers=False)
+            is_complete = step == "all"
+            tools.add_listed([made(name) for name in listed or ()], "it", sends_headers=False, is_complete=is_complete)
             known |= listed or frozenset()
-            if step == "all":
-                tools.mark_fresh()
+            if is_complete:
                 outdated = set()
         assert {name for name in "abc" if tools.get(name) is not None} == known
         assert {name for name in "abc" if tools.is_stale(name)} == outdated

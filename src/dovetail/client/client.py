@@ -1,6 +1,7 @@
 """Client: one typed coroutine per method of the protocol, for every protocol version and every kind of target."""
 
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, overload
@@ -15,6 +16,7 @@ from dovetail.client.handlers import (
 )
 from dovetail.client.input_rounds import PendingRequest, build_resume_params
 from dovetail.client.option_checks import check_callable, check_durations, check_log_level, check_type
+from dovetail.client.pagination import PROMPTS, RESOURCES, TEMPLATES, TOOLS
 from dovetail.client.request_sender import CALL_TOOL, DEFAULT_OPTIONS, RequestOptions
 from dovetail.client.result_values import convert_value, extract_contents, extract_value, find_unknown_tool_error
 from dovetail.client.session import Session
@@ -253,11 +255,11 @@ class Client:
 
     async def list_tools(self) -> list[Tool]:
         """All tools."""
-        return await self._run(self._sender.list_tools)
+        return await self._run(self._sender.list_all, TOOLS)
 
     async def list_tools_page(self, cursor: str | None = None) -> ListToolsResult:
         """One page of tools."""
-        page = await self._run(self._sender.list_page, "tools/list", "tools", Tool, cursor)
+        page = await self._run(self._sender.list_page, TOOLS, cursor)
         sender = self._sender
         return replace(
             page, tools=sender.tool_index.add_listed(page.tools, self.name, sends_headers=sender.sends_headers)
@@ -347,9 +349,11 @@ class Client:
         if type(arguments) is not dict:
             check_type("arguments", arguments, Mapping, "a dict")
         params = {"name": name, "arguments": dict(arguments or {})}
-        sender = self._sender
-        send = sender.send if allow_input_required else sender.send_until_complete
-        return await self._run(send, CALL_TOOL, params, options)
+        started_at = time.monotonic()
+        result = await self._run(self._sender.send, CALL_TOOL, params, options)
+        if allow_input_required or not isinstance(result, PendingRequest):
+            return result
+        return await self._run(self._sender.complete, result, options, started_at)
 
     async def resume(
         self,
@@ -392,21 +396,19 @@ class Client:
 
     async def list_resources(self) -> list[Resource]:
         """All resources."""
-        return await self._run(self._sender.list_all, "resources/list", "resources", Resource)
+        return await self._run(self._sender.list_all, RESOURCES)
 
     async def list_resources_page(self, cursor: str | None = None) -> ListResourcesResult:
         """One page of resources."""
-        return await self._run(self._sender.list_page, "resources/list", "resources", Resource, cursor)
+        return await self._run(self._sender.list_page, RESOURCES, cursor)
 
     async def list_resource_templates(self) -> list[ResourceTemplate]:
         """All resource templates."""
-        method, field = "resources/templates/list", "resource_templates"
-        return await self._run(self._sender.list_all, method, field, ResourceTemplate)
+        return await self._run(self._sender.list_all, TEMPLATES)
 
     async def list_resource_templates_page(self, cursor: str | None = None) -> ListResourceTemplatesResult:
         """One page of resource templates."""
-        method, field = "resources/templates/list", "resource_templates"
-        return await self._run(self._sender.list_page, method, field, ResourceTemplate, cursor)
+        return await self._run(self._sender.list_page, TEMPLATES, cursor)
 
     async def read(self, uri: str) -> Any:
         """What a resource holds: text or bytes, or a list of them where it has several parts."""
@@ -423,11 +425,11 @@ class Client:
 
     async def list_prompts(self) -> list[Prompt]:
         """All prompts."""
-        return await self._run(self._sender.list_all, "prompts/list", "prompts", Prompt)
+        return await self._run(self._sender.list_all, PROMPTS)
 
     async def list_prompts_page(self, cursor: str | None = None) -> ListPromptsResult:
         """One page of prompts."""
-        return await self._run(self._sender.list_page, "prompts/list", "prompts", Prompt, cursor)
+        return await self._run(self._sender.list_page, PROMPTS, cursor)
 
     async def get_prompt(
         self,

@@ -22,19 +22,19 @@ class RequestDeadline:
     """The limits of one request."""
 
     __slots__ = (
-        "_cancel_count",
         "_ends_at",
         "_idle_timeout",
         "_is_expired",
         "_loop",
         "_paused_at",
-        "_task",
         "_total_timeout",
+        "cancel_count",
         "due_at",
         "failure",
         "progress_count",
         "progress_handler",
         "started_at",
+        "task",
     )
 
     def __init__(
@@ -50,23 +50,18 @@ class RequestDeadline:
         self._ends_at = now + self._total_timeout
         self._paused_at: float | None = None
         self._is_expired = False
-        self._task: asyncio.Task[Any] | None = None
-        self._cancel_count = 0
+        self.task: asyncio.Task[Any] | None = None  # waits, and is cancelled when it is due
+        self.cancel_count = 0  # how often that task had been cancelled before
         self.progress_handler = progress_handler
         self.failure: MCPError | None = None  # why it was stopped before it was due
         self.progress_count = 0  # signs of life so far
         self.due_at = min(now + self._idle_timeout, self._ends_at)
 
-    def watch_current_task(self) -> None:
-        """From here on the task that waits is cancelled when it is due."""
-        self._task = task = asyncio.current_task(self._loop)
-        self._cancel_count = 0 if task is None else task.cancelling()
-
     def expire(self) -> None:
         """It is due."""
-        if self._task is not None and not self._is_expired:
+        if self.task is not None and not self._is_expired:
             self._is_expired = True
-            self._task.cancel()
+            self.task.cancel()
 
     def fail(self, failure: MCPError) -> None:
         """It need not be waited for any longer."""
@@ -75,7 +70,7 @@ class RequestDeadline:
 
     def is_cancel_cause(self) -> bool:
         """Whether the waiting task was cancelled because this was due or failed, and for no other reason."""
-        return self._is_expired and self._task is not None and self._task.uncancel() <= self._cancel_count
+        return self._is_expired and self.task is not None and self.task.uncancel() <= self.cancel_count
 
     def record_activity(self) -> None:
         """The server is at work on it."""
@@ -130,7 +125,8 @@ class DeadlineTimer:
     def start(self, id: Any, deadline: RequestDeadline) -> None:
         """Watch a clock, for the task that calls this."""
         self._deadlines[id] = deadline
-        deadline.watch_current_task()
+        deadline.task = task = asyncio.current_task(self.loop)
+        deadline.cancel_count = 0 if task is None else task.cancelling()
         if self._is_paused:
             deadline.pause()
         if deadline.due_at < self._wakes_at:

@@ -1,7 +1,6 @@
 """Whole lists, page by page: bounded, and not led in circles."""
 
 import logging
-from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -9,35 +8,60 @@ import msgspec
 from dovetail.error_context import add_context, clip
 from dovetail.errors import InvalidResult
 from dovetail.protocol.limits import ClientLimits
+from dovetail.wire.base import Struct
+from dovetail.wire.methods import METHODS, Method
+from dovetail.wire.prompts import Prompt
 from dovetail.wire.raw_message import to_plain
+from dovetail.wire.resources import Resource, ResourceTemplate
+from dovetail.wire.tools import Tool
 
 log = logging.getLogger("dovetail")
 
-FetchPage = Callable[[str | None], Awaitable[Any]]
+
+class ListMethod(Struct, frozen=True):
+    """A method that lists items page by page, and where its result holds them."""
+
+    method: Method
+    field: str
+    item_type: type[Any]
 
 
-async def collect_pages(fetch: FetchPage, field: str, limits: ClientLimits) -> list[Any]:
-    """All items of a list; an empty cursor is the end, a repeated one an error."""
-    items: list[Any] = []
-    seen_cursors: set[str] = set()
-    cursor: str | None = None
-    for _ in range(limits.max_pages):
-        page = await fetch(cursor)
-        items += getattr(page, field)
-        if len(items) > limits.max_items:
+TOOLS: Final = ListMethod(METHODS["tools/list"], "tools", Tool)
+RESOURCES: Final = ListMethod(METHODS["resources/list"], "resources", Resource)
+TEMPLATES: Final = ListMethod(METHODS["resources/templates/list"], "resource_templates", ResourceTemplate)
+PROMPTS: Final = ListMethod(METHODS["prompts/list"], "prompts", Prompt)
+
+
+class PageCollector:
+    """The items of a list, collected page by page within the limits of a client."""
+
+    def __init__(self, field: str, limits: ClientLimits) -> None:
+        self.items: list[Any] = []
+        self._field = field
+        self._limits = limits
+        self._seen_cursors: set[str] = set()
+
+    def add(self, page: Any) -> str | None:
+        """Add a page. Return the cursor of the next page, or None at the end. Raise InvalidResult beyond a limit."""
+        limits = self._limits
+        self.items += getattr(page, self._field)
+        if len(self.items) > limits.max_items:
             raise add_context(
                 InvalidResult(f"the list has more than {limits.max_items} items"),
                 hint="raise ClientLimits(max_items=...)",
             )
-        cursor = page.next_cursor
+        cursor: str | None = page.next_cursor
         if not cursor:
-            return items
-        if cursor in seen_cursors:
+            return None
+        if cursor in self._seen_cursors:
             raise InvalidResult("the list goes in circles: the server gave the same cursor twice")
-        seen_cursors.add(cursor)
-    raise add_context(
-        InvalidResult(f"the list has more than {limits.max_pages} pages"), hint="raise ClientLimits(max_pages=...)"
-    )
+        self._seen_cursors.add(cursor)
+        if len(self._seen_cursors) >= limits.max_pages:
+            raise add_context(
+                InvalidResult(f"the list has more than {limits.max_pages} pages"),
+                hint="raise ClientLimits(max_pages=...)",
+            )
+        return cursor
 
 
 _MAX_SKIPPED_REASONS: Final = 100  # of what was left out; more would be a way to fill the memory
@@ -60,19 +84,18 @@ class SkippedItems:
         return [*self._reasons]
 
 
-def skip_malformed_items(
-    raw: Any, result_type: Any, field: str, item_type: Any, server: str, exc: InvalidResult, skipped: SkippedItems
-) -> Any:
-    """A page as its type, less the items that are malformed; those are reported."""
+def skip_malformed_items(raw: Any, listing: ListMethod, server: str, exc: InvalidResult, skipped: SkippedItems) -> Any:
+    """Return a page without its malformed items, and report those."""
     page = to_plain(raw)
+    result_type: Any = listing.method.result
     struct_fields = msgspec.structs.fields(result_type)
-    encoded_name = next(struct_field.encode_name for struct_field in struct_fields if struct_field.name == field)
+    encoded_name = next(field.encode_name for field in struct_fields if field.name == listing.field)
     if not isinstance(page, dict) or not isinstance(page.get(encoded_name), list):
         raise exc
     valid_items: list[Any] = []
     for index, entry in enumerate(page[encoded_name]):
         try:
-            msgspec.convert(entry, item_type)
+            msgspec.convert(entry, listing.item_type)
             valid_items.append(entry)
         except msgspec.ValidationError as fault:
             skipped.add(server, f"item {index} of {encoded_name} is left out: {clip(str(fault), 200)}")

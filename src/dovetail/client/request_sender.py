@@ -1,13 +1,14 @@
-"""Requests as the client's methods make them: typed, kept while fresh, gathered page by page, questions answered.
+"""RequestSender: the requests of a client, typed, cached, page by page, and with input requests answered.
 
-Sits between the surface, which knows the methods, and the keeper, which knows the connection.
+It is between `Client`, which knows the methods, and `Reconnector`, which knows the connection.
 """
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, ClassVar
 
 from dovetail.client.deadlines import MAX_TIMEOUT_S, ProgressHandler
@@ -19,7 +20,7 @@ from dovetail.client.input_rounds import (
     build_resume_params,
     decode_result,
 )
-from dovetail.client.pagination import SkippedItems, collect_pages, skip_malformed_items
+from dovetail.client.pagination import TEMPLATES, TOOLS, ListMethod, PageCollector, SkippedItems, skip_malformed_items
 from dovetail.client.reconnect import Reconnector, SendOptions
 from dovetail.client.result_cache import ResultCache
 from dovetail.client.tool_index import NameIndex, ToolEntry, ToolIndex
@@ -41,7 +42,7 @@ from dovetail.protocol.middleware import CallNext, Middleware, compose_middlewar
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.methods import METHODS, Method
 from dovetail.wire.raw_message import decode_body, to_plain
-from dovetail.wire.tools import CallToolResult, Tool
+from dovetail.wire.tools import CallToolResult
 
 log = logging.getLogger("dovetail")
 
@@ -72,7 +73,7 @@ class OutgoingExchange(Exchange):
 
 
 class RequestSender:
-    """Makes requests over the keeper's conversation."""
+    """Sends the requests of one session."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class RequestSender:
         self._handlers = handlers
         self._timeouts = timeouts
         self._limits = limits
-        self._cache = ResultCache(limits.max_cached_results) if cache else None
+        self._cache = ResultCache(limits.max_cached_results, is_enabled=cache)
         self._validate_results = validate_results
         self._middleware_chain: CallNext | None = None
         self.create_caller: Callable[[], Caller] | None = None
@@ -126,40 +127,38 @@ class RequestSender:
 
     def invalidate(self, method: str) -> None:
         """A notice of change: what it speaks of is no longer fresh."""
-        if self._cache is not None:
-            self._cache.invalidate(method)
+        self._cache.invalidate(method)
 
     def mark_stale(self) -> None:
         """The connection is a new one: what was known of the server may no longer be true, and is asked for again."""
         self.tool_index.mark_stale()
         self._name_index.clear()
-        if self._cache is not None:
-            self._cache.clear()
+        self._cache.clear()
 
     def clear(self) -> None:
         """What was known of the server is of no use any more."""
         self.tool_index.clear()
         self._name_index.clear()
-        if self._cache is not None:
-            self._cache.clear()
+        self._cache.clear()
 
     # One request
 
-    async def send(
+    def send(
         self, row: Method, params: dict[str, Any], options: RequestOptions = DEFAULT_OPTIONS, rounds: int = 0
-    ) -> Any:
-        """The result of one request, or a Pending if the server asks instead."""
-        if self.tracks_own_requests:
-            with self._track_own_request():
-                return await self._send_round(row, params, options, rounds)
-        return await self._send_round(row, params, options, rounds)
+    ) -> Awaitable[Any]:
+        """Send a request. Await the result, or a `PendingRequest` if the server asks for input.
 
-    @contextlib.contextmanager
-    def _track_own_request(self) -> Generator[None]:
+        This is not a coroutine itself, to save every request a frame.
+        """
+        if self.tracks_own_requests:
+            return self._send_tracked(row, params, options, rounds)
+        return self._send_round(row, params, options, rounds)
+
+    async def _send_tracked(self, row: Method, params: dict[str, Any], options: RequestOptions, rounds: int) -> Any:
         self.own_request_count += 1
         token = _current_sender.set(self)
         try:
-            yield
+            return await self._send_round(row, params, options, rounds)
         finally:
             _current_sender.reset(token)
             self.own_request_count -= 1
@@ -169,55 +168,61 @@ class RequestSender:
         return _current_sender.get() is self
 
     def _send_round(self, row: Method, params: dict[str, Any], options: RequestOptions, rounds: int) -> Awaitable[Any]:
-        if row is CALL_TOOL:
-            if self._middleware_chain is None:
-                return self._call_tool(params, options, rounds)
-            return self._run_middleware(
-                row.name, params, options, lambda params, how: self._call_tool(params, how, rounds)
+        request = self._call_tool if row is CALL_TOOL else partial(self._request, row)
+        if self._middleware_chain is None:
+            return request(params, options, rounds)
+        return self._run_middleware(row.name, params, options, lambda params, options: request(params, options, rounds))
+
+    async def _request(self, row: Method, params: dict[str, Any], options: RequestOptions, rounds: int) -> Any:
+        """Send any request but a tool call."""
+        send_options = self._build_send_options(row, options, can_repeat=True)
+        try:
+            raw = await self._reconnector.request(row.name, params, send_options)
+        except NotFound as exc:
+            raise self.add_name_hint(exc, row.name, params) from None
+        except RemoteError as exc:
+            if not self._requires_url_elicitation(exc):
+                raise
+            raw = await self.url_elicitations.elicit_and_retry(
+                exc, row.name, lambda: self._reconnector.request(row.name, params, send_options)
             )
-
-        async def send(params: dict[str, Any], options: RequestOptions) -> Any:
-            send_options = self._build_send_options(row, options, can_repeat=True)
-            try:
-                raw = await self._reconnector.request(row.name, params, send_options)
-            except NotFound as exc:
-                raise self.add_name_hint(exc, row.name, params) from None
-            except RemoteError as exc:
-                if not self._requires_url_elicitation(exc):
-                    raise
-                raw = await self.url_elicitations.elicit_and_retry(
-                    exc, row.name, lambda: self._reconnector.request(row.name, params, send_options)
-                )
-            return self._decode(raw, row, params, rounds)
-
-        return self._run_middleware(row.name, params, options, send)
+        try:
+            return decode_result(raw, row, params, rounds)
+        except InvalidResult as exc:
+            raise self.add_request_context(exc, row.name, params) from None
 
     async def send_until_complete(
         self, row: Method, params: dict[str, Any], options: RequestOptions = DEFAULT_OPTIONS
     ) -> Any:
-        """The result of a request, whatever is asked on the way; the time to answer is not counted in its total."""
-        send_round = self.send if self.tracks_own_requests else self._send_round
-        now = asyncio.get_running_loop().time
-        started_at = now()
-        result = await send_round(row, params, options, 0)
+        """Send a request and answer the server's input requests until the result is complete."""
+        started_at = time.monotonic()
+        result = await self.send(row, params, options)
+        return await self.complete(result, options, started_at) if isinstance(result, PendingRequest) else result
+
+    async def complete(self, pending: PendingRequest, options: RequestOptions, started_at: float) -> Any:
+        """Answer input requests until the result is complete. `started_at`: the time of the first round.
+
+        The time to answer does not count toward the total timeout.
+        """
+        row, result = METHODS[pending.method], pending
         while isinstance(result, PendingRequest):
-            input_started_at = now()
+            input_started_at = time.monotonic()
             responses = await self._answer_input_requests(result)
             if result.input_requests:
-                started_at += now() - input_started_at
+                started_at += time.monotonic() - input_started_at
             total = self._build_send_options(row, options, can_repeat=True).total_timeout
-            remaining = started_at + total - now()
+            remaining = started_at + total - time.monotonic()
             if remaining <= 0:
                 error = RequestTimeout(f"no answer within the total limit of {total:g} s; the server asked again")
-                raise self.add_request_context(error, row.name, params)
-            result = await send_round(
+                raise self.add_request_context(error, row.name, pending.params)
+            result = await self.send(
                 row, build_resume_params(result, responses), replace(options, total_timeout=remaining), result.round
             )
         return result
 
     async def send_cached(self, row: Method, params: dict[str, Any], options: RequestOptions = DEFAULT_OPTIONS) -> Any:
-        """As `through`; a fresh result is not asked for again, nor is one that is already on its way."""
-        if self._cache is None or options is not DEFAULT_OPTIONS:
+        """Return a fresh result from the cache, or that of a request under way, or else `send_until_complete`."""
+        if options is not DEFAULT_OPTIONS:
             return await self.send_until_complete(row, params, options)
         return await self._cache.get(row.name, params, lambda: self.send_until_complete(row, params))
 
@@ -246,12 +251,6 @@ class RequestSender:
 
         return await self._run_middleware(method, params, DEFAULT_OPTIONS, send)
 
-    def _decode(self, raw: Any, row: Method, params: dict[str, Any], rounds: int) -> Any:
-        try:
-            return decode_result(raw, row, params, rounds)
-        except InvalidResult as exc:
-            raise self.add_request_context(exc, row.name, params) from None
-
     def add_request_context(self, exc: MCPError, method: str, params: Any = None) -> MCPError:
         """The same error, told which request it is about."""
         current = self._reconnector.current
@@ -275,23 +274,29 @@ class RequestSender:
         except InputRequestError as exc:
             raise self.add_request_context(exc, pending.method, pending.params) from exc.__cause__
 
-    async def forward(self, row: Method, params: dict[str, Any], options: RequestOptions) -> Any:
-        """The result of somebody else's request, still raw: nothing is answered, kept or checked here."""
+    def forward(self, row: Method, params: dict[str, Any], options: RequestOptions) -> Awaitable[Any]:
+        """Send the request of another client. Await the raw result: it is not decoded, cached or validated here."""
+        if self._middleware_chain is None:
+            return self._forward(row, params, options)
+        return self._run_middleware(row.name, params, options, partial(self._forward, row))
 
-        async def send(params: dict[str, Any], options: RequestOptions) -> Any:
-            is_tool_call = row is CALL_TOOL and type(params.get("name")) is str
-            tool = await self._lookup_tool(params["name"], options) if is_tool_call else None
-            can_repeat = row is not CALL_TOOL or (tool is not None and tool.can_repeat)
-            send_options = self._build_send_options(row, options, can_repeat=can_repeat)
-            try:
-                return await self._reconnector.request(row.name, params, send_options, _build_headers(tool, params))
-            except RemoteError as exc:
-                if exc.code != HeaderMismatch.code or not self.sends_headers or row is not CALL_TOOL:
-                    raise
-                tool = await self._refresh_tool(params["name"])
-                return await self._reconnector.request(row.name, params, send_options, _build_headers(tool, params))
-
-        return await self._run_middleware(row.name, params, options, send)
+    async def _forward(self, row: Method, params: dict[str, Any], options: RequestOptions) -> Any:
+        tool = None
+        if row is CALL_TOOL and type(params.get("name")) is str:
+            name = params["name"]
+            if self.tool_index.is_stale(name):
+                await self._list_stale_tools(options)
+            tool = self.tool_index.get(name)
+        can_repeat = row is not CALL_TOOL or (tool is not None and tool.can_repeat)
+        send_options = self._build_send_options(row, options, can_repeat=can_repeat)
+        headers = _build_headers(tool, params) if tool is not None and tool.header_paths else ()
+        try:
+            return await self._reconnector.request(row.name, params, send_options, headers)
+        except RemoteError as exc:
+            if exc.code != HeaderMismatch.code or not self.sends_headers or row is not CALL_TOOL:
+                raise
+            tool = await self._refresh_tool(params["name"])
+            return await self._reconnector.request(row.name, params, send_options, _build_headers(tool, params))
 
     # Calls
 
@@ -299,10 +304,13 @@ class RequestSender:
         self, params: dict[str, Any], options: RequestOptions, rounds: int
     ) -> CallToolResult | PendingRequest:
         name = params["name"]
-        tool = await self._lookup_tool(name, options)
+        if self.tool_index.is_stale(name):
+            await self._list_stale_tools(options)
+        tool = self.tool_index.get(name)
         send_options = self._build_send_options(CALL_TOOL, options, can_repeat=tool is not None and tool.can_repeat)
+        headers = _build_headers(tool, params) if tool is not None and tool.header_paths else ()
         try:
-            raw = await self._reconnector.request(CALL_TOOL.name, params, send_options, _build_headers(tool, params))
+            raw = await self._reconnector.request(CALL_TOOL.name, params, send_options, headers)
         except NotFound as exc:
             raise self.add_name_hint(exc, CALL_TOOL.name, params) from None
         except RemoteError as exc:
@@ -319,54 +327,53 @@ class RequestSender:
                 raw = await self._reconnector.request(
                     CALL_TOOL.name, params, send_options, _build_headers(tool, params)
                 )
-        result = self._decode(raw, CALL_TOOL, params, rounds)
-        if self.tool_index.is_stale(name):  # it was another connection by which the answer came
-            tool = await self._lookup_tool_after_call(name, options)
-        if tool is not None and self._validate_results and isinstance(result, CallToolResult):
-            try:
+        try:
+            result = decode_result(raw, CALL_TOOL, params, rounds)
+            if self.tool_index.is_stale(name):  # the result came on another connection
+                tool = await self._lookup_tool_after_call(name, options)
+            if tool is not None and self._validate_results and isinstance(result, CallToolResult):
                 tool.validate_result(result, self._name)
-            except InvalidResult as exc:
-                raise self.add_request_context(exc, CALL_TOOL.name, params) from None
+        except InvalidResult as exc:
+            raise self.add_request_context(exc, CALL_TOOL.name, params) from None
         return result
 
     def _requires_url_elicitation(self, exc: RemoteError) -> bool:
         return exc.code == URL_ELICITATION_REQUIRED and not self.is_stateless
 
-    async def _lookup_tool(self, name: str, options: RequestOptions) -> ToolEntry | None:
-        """What is known of a tool; what was known before the connection was lost is asked for again."""
-        if self.tool_index.is_stale(name):
-            idle_timeout = self._build_send_options(CALL_TOOL, options, can_repeat=True).idle_timeout
-            try:
-                async with asyncio.timeout(min(idle_timeout, MAX_TIMEOUT_S)):
-                    await self.list_tools()
-            except TimeoutError:
-                raise add_context(
-                    RequestTimeout(f"no answer within {idle_timeout:g} s"), server=self._name, step="tools/list"
-                ) from None
-            except (RemoteError, InvalidResult) as exc:
-                log.warning("%s: its tools could not be listed again: %s", self._name, exc)
-                self.tool_index.clear()
-        return self.tool_index.get(name)
+    async def _list_stale_tools(self, options: RequestOptions) -> None:
+        """List the tools again, because those listed before were those of a connection that is lost."""
+        idle_timeout = self._build_send_options(CALL_TOOL, options, can_repeat=True).idle_timeout
+        try:
+            async with asyncio.timeout(min(idle_timeout, MAX_TIMEOUT_S)):
+                await self.list_all(TOOLS)
+        except TimeoutError:
+            raise add_context(
+                RequestTimeout(f"no answer within {idle_timeout:g} s"), server=self._name, step="tools/list"
+            ) from None
+        except (RemoteError, InvalidResult) as exc:
+            log.warning("%s: its tools could not be listed again: %s", self._name, exc)
+            self.tool_index.clear()
 
     async def _lookup_tool_after_call(self, name: str, options: RequestOptions) -> ToolEntry | None:
-        """As `_known`, when the tool has already run: its result is not lost over a list, but goes unchecked."""
+        """Return the definition of a tool that has already run. If it cannot be listed, the result is not checked."""
         try:
-            return await self._lookup_tool(name, options)
+            await self._list_stale_tools(options)
+            return self.tool_index.get(name)
         except MCPError as exc:
             log.warning("%s: a result of %s is not checked: %s", self._name, name, exc)
             return None
 
     async def _refresh_tool(self, name: str) -> ToolEntry | None:
-        if self._cache is not None:
-            self._cache.clear()
-        await self.list_tools()
+        self._cache.clear()
+        await self.list_all(TOOLS)
         return self.tool_index.get(name)
 
     @property
     def sends_headers(self) -> bool:
         """Whether calls are accompanied by headers."""
         current = self._reconnector.current
-        return current is not None and current.transport.has_headers and self.is_stateless
+        encoder = None if current is None or not current.transport.has_headers else current.encoder
+        return encoder is not None and encoder.is_stateless
 
     @property
     def is_stateless(self) -> bool:
@@ -376,50 +383,56 @@ class RequestSender:
 
     # Lists
 
-    async def list_tools(self) -> list[Tool]:
-        """All tools that may be used."""
-        tools = self.tool_index.add_listed(
-            await self.list_all("tools/list", "tools", Tool), self._name, sends_headers=self.sends_headers
-        )
-        self.tool_index.mark_fresh()
-        return tools
-
-    async def list_all(self, method: str, field: str, item_type: type[Any]) -> list[Any]:
-        """All items of a list."""
-
-        def fetch(cursor: str | None) -> Awaitable[Any]:
-            return self.list_page(method, field, item_type, cursor)
-
+    async def list_all(self, listing: ListMethod) -> list[Any]:
+        """Return all items of a list. Tools that must not be used are left out."""
+        pages, cursor = PageCollector(listing.field, self._limits), None
         try:
-            return await collect_pages(fetch, field, self._limits)
+            while True:
+                cursor = pages.add(await self.list_page(listing, cursor))
+                if cursor is None:
+                    break
         except RemoteError as exc:
             if exc.code != MethodNotFound.code:
                 raise
-            return []  # a server without such things has none of them
+            pages.items.clear()  # a server without this method has no such items
         except InvalidResult as exc:
-            raise self.add_request_context(exc, method) from None
+            raise self.add_request_context(exc, listing.method.name) from None
+        if listing is not TOOLS:
+            return pages.items
+        return self.tool_index.add_listed(pages.items, self._name, sends_headers=self.sends_headers, is_complete=True)
 
-    async def list_page(self, method: str, field: str, item_type: type[Any], cursor: str | None) -> Any:
-        """One page of a list, less what is malformed."""
-        row = METHODS[method]
+    async def list_page(self, listing: ListMethod, cursor: str | None) -> Any:
+        """Return one page of a list without its malformed items."""
+        row = listing.method
         params: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
-
-        async def send(params: dict[str, Any], options: RequestOptions) -> Any:
-            raw = await self._reconnector.request(
-                method, params, self._build_send_options(row, options, can_repeat=True)
-            )
+        page, fetch = await self._cache.find_or_start(row.name, params)
+        if fetch is not None:
             try:
-                return decode_body(raw, row.result or object, f"the result of {method}")
-            except InvalidResult as exc:
-                return skip_malformed_items(raw, row.result, field, item_type, self._name, exc, self.skipped_items)
-
-        def fetch() -> Awaitable[Any]:
-            return self._run_middleware(method, params, DEFAULT_OPTIONS, send)
-
-        page = await (self._cache.get(method, params, fetch) if self._cache is not None else fetch())
-        if field != "resource_templates":
-            self._name_index.add_page(method, getattr(page, field), is_first_page=cursor is None)
+                if self._middleware_chain is None:
+                    send_options = self._build_send_options(row, DEFAULT_OPTIONS, can_repeat=True)
+                    page = self._decode_page(listing, await self._reconnector.request(row.name, params, send_options))
+                else:
+                    page = await self._run_middleware(
+                        row.name, params, DEFAULT_OPTIONS, partial(self._fetch_page, listing)
+                    )
+            except BaseException as exc:
+                self._cache.fail(fetch, exc)
+                raise
+            self._cache.complete(fetch, page)
+        if listing is not TEMPLATES:
+            self._name_index.add_page(row.name, getattr(page, listing.field), is_first_page=cursor is None)
         return page
+
+    async def _fetch_page(self, listing: ListMethod, params: dict[str, Any], options: RequestOptions) -> Any:
+        send_options = self._build_send_options(listing.method, options, can_repeat=True)
+        return self._decode_page(listing, await self._reconnector.request(listing.method.name, params, send_options))
+
+    def _decode_page(self, listing: ListMethod, raw: Any) -> Any:
+        row = listing.method
+        try:
+            return decode_body(raw, row.result or object, f"the result of {row.name}")
+        except InvalidResult as exc:
+            return skip_malformed_items(raw, listing, self._name, exc, self.skipped_items)
 
 
 async def _send_exchange(exchange: Exchange) -> Any:

@@ -31,66 +31,87 @@ class _FetchAbandoned(Exception):
     """Whoever was fetching does not want it any more; others may."""
 
 
-class ResultCache:
-    """At most `limit` results; the longest unused give way."""
+class Fetch(Struct, eq=False):
+    """A request under way whose result others may wait for."""
 
-    def __init__(self, max_entries: int, now: Callable[[], float] = time.monotonic) -> None:
+    key: Key
+    future: asyncio.Future[Any]
+    generation: int
+    is_shared: bool = False  # whether others wait
+
+
+class ResultCache:
+    """At most `max_entries` results. The least recently used are removed first.
+
+    A cache that is not enabled stores nothing, and nobody waits for the request of another.
+    """
+
+    def __init__(self, max_entries: int, now: Callable[[], float] = time.monotonic, *, is_enabled: bool = True) -> None:
         self._max_entries = max_entries
         self._now = now
+        self._is_enabled = is_enabled
         self._entries: OrderedDict[Key, tuple[float, Any]] = OrderedDict()
-        self._in_flight: dict[Key, asyncio.Future[Any]] = {}
-        self._shared_fetches: set[asyncio.Future[Any]] = set()  # by others than who fetches
+        self._fetches: dict[Key, Fetch] = {}
         self._generation = 0
 
-    async def get(self, method: str, params: Any, fetch: Callable[[], Awaitable[Any]]) -> Any:
-        """The kept result if it is fresh, else what `fetch` brings, fetched once for all who wait."""
-        key = (method, encode_canonical(params))
-        entry = self._entries.get(key)
-        if entry is not None:
-            if self._now() < entry[0]:
-                self._entries.move_to_end(key)
-                return copy_value(entry[1])
-            del self._entries[key]
-        in_flight = self._in_flight.get(key)
-        if in_flight is not None:
-            self._shared_fetches.add(in_flight)
-            try:
-                return _copy_result(await asyncio.shield(in_flight))
-            except _FetchAbandoned:
-                return await self.get(method, params, fetch)
-        return await self._fetch(key, fetch)
-
-    async def _fetch(self, key: Key, fetch: Callable[[], Awaitable[Any]]) -> Any:
-        """The first who asks fetches; if it gives up, those who wait with it ask for themselves."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._in_flight[key] = future
-        generation = self._generation
+    async def get(self, method: str, params: Any, request: Callable[[], Awaitable[Any]]) -> Any:
+        """Return a fresh result from the cache, or what `request` returns. It runs once for all who wait."""
+        cached, fetch = await self.find_or_start(method, params)
+        if fetch is None:
+            return cached
         try:
-            result = await fetch()
-        except asyncio.CancelledError:
-            future.set_exception(_FetchAbandoned())
-            raise
+            result = await request()
         except BaseException as exc:
-            future.set_exception(exc)
+            self.fail(fetch, exc)
             raise
-        finally:
-            if self._in_flight.get(key) is future:
-                del self._in_flight[key]
-            is_shared = future in self._shared_fetches
-            self._shared_fetches.discard(future)
-        future.set_result(_copy_result(result) if is_shared else None)
-        if generation == self._generation:
-            self._store(key, result)
+        self.complete(fetch, result)
         return result
 
-    def _store(self, key: Key, result: Any) -> None:
+    async def find_or_start(self, method: str, params: Any) -> tuple[Any, Fetch | None]:
+        """Return a fresh result, or a `Fetch` that the caller must end with `complete` or `fail`.
+
+        If the same request is under way, its result is awaited. If its caller gives up, the next one starts again.
+        """
+        key = (method, encode_canonical(params))
+        while True:
+            entry = self._entries.get(key)
+            if entry is not None:
+                if self._now() < entry[0]:
+                    self._entries.move_to_end(key)
+                    return copy_value(entry[1]), None
+                del self._entries[key]
+            fetch = self._fetches.get(key)
+            if fetch is None:
+                break
+            fetch.is_shared = True
+            try:
+                return _copy_result(await asyncio.shield(fetch.future)), None
+            except _FetchAbandoned:
+                continue
+        fetch = Fetch(key, asyncio.get_running_loop().create_future(), self._generation)
+        if self._is_enabled:
+            self._fetches[key] = fetch
+        return None, fetch
+
+    def complete(self, fetch: Fetch, result: Any) -> None:
+        """Give the result to those who wait, and store it as long as the server allows."""
+        if self._fetches.get(fetch.key) is fetch:
+            del self._fetches[fetch.key]
+        if fetch.is_shared:
+            fetch.future.set_result(_copy_result(result))
         ttl_ms = result.ttl_ms if isinstance(result, CacheableResult) else None
-        if ttl_ms and ttl_ms > 0:
-            self._entries[key] = (self._now() + min(ttl_ms, _MAX_TTL_MS) / 1000, copy_value(result))
+        if ttl_ms and ttl_ms > 0 and fetch.generation == self._generation and self._is_enabled:
+            self._entries[fetch.key] = (self._now() + min(ttl_ms, _MAX_TTL_MS) / 1000, copy_value(result))
             while len(self._entries) > self._max_entries:
                 self._entries.popitem(last=False)
+
+    def fail(self, fetch: Fetch, exc: BaseException) -> None:
+        """Give the error to those who wait. If the caller was cancelled, one of them starts again."""
+        if self._fetches.get(fetch.key) is fetch:
+            del self._fetches[fetch.key]
+        if fetch.is_shared:
+            fetch.future.set_exception(_FetchAbandoned() if isinstance(exc, asyncio.CancelledError) else exc)
+            fetch.future.exception()  # those who wait may be gone
 
     def invalidate(self, method: str) -> None:
         """A notice of change came."""
@@ -99,14 +120,14 @@ class ResultCache:
             self._generation += 1
             for key in [key for key in self._entries if key[0] in stale_methods]:
                 del self._entries[key]
-            for key in [key for key in self._in_flight if key[0] in stale_methods]:
-                del self._in_flight[key]
+            for key in [key for key in self._fetches if key[0] in stale_methods]:
+                del self._fetches[key]
 
     def clear(self) -> None:
         """Forget everything."""
         self._generation += 1
         self._entries.clear()
-        self._in_flight.clear()
+        self._fetches.clear()
 
 
 def _copy_result(result: Any) -> Any:

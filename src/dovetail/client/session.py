@@ -8,7 +8,7 @@ with their own event loops. It knows no transport: it is given a function that c
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from dovetail.client.callback_queue import CallbackQueue
@@ -235,8 +235,8 @@ class Session:
                 self.sender.clear()
                 self._loop = self._close_task = None
 
-    def run_on_loop(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> Awaitable[T]:
-        """Run a coroutine function on the event loop of this session, which is the loop of its first use.
+    def run_on_loop(self, function: Callable[..., Awaitable[T]], *args: Any) -> Awaitable[T]:
+        """Call a function on the event loop of this session, which is the loop of its first use. Await its result.
 
         This is not a coroutine itself, to save every request a frame.
         """
@@ -250,7 +250,7 @@ class Session:
             return function(*args)
         if not self._loop.is_running():
             raise RuntimeError("this client was opened on another event loop, which is not running; close it there")
-        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(function(*args), self._loop))
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_await_call(function, args), self._loop))
 
     def _abandon(self) -> None:
         """Forget everything that lived on an event loop which is gone."""
@@ -338,3 +338,7 @@ class Session:
         """The protocol version of the connection, if one is open."""
         current = self.reconnector.current
         return None if current is None else current.revision
+
+
+async def _await_call(function: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:
+    return await function(*args)

@@ -24,11 +24,12 @@ log = logging.getLogger("dovetail")
 class ToolEntry:
     """One tool, as far as calling it goes."""
 
-    __slots__ = ("_is_compiled", "_validator", "can_repeat", "header_paths", "tool")
+    __slots__ = ("_is_compiled", "_validator", "can_repeat", "header_paths", "sends_headers", "tool")
 
-    def __init__(self, tool: Tool, paths: tuple[HeaderPath, ...]) -> None:
+    def __init__(self, tool: Tool, paths: tuple[HeaderPath, ...], *, sends_headers: bool) -> None:
         self.tool = tool
         self.header_paths = paths
+        self.sends_headers = sends_headers  # whether the paths were compiled
         hints = tool.annotations
         self.can_repeat = hints is not None and (hints.read_only_hint is True or hints.idempotent_hint is True)
         self._is_compiled = False
@@ -98,13 +99,21 @@ class ToolIndex:
         """The tool of this name, if it was listed."""
         return self._entries.get(name)
 
-    def add_listed(self, tools: Iterable[Tool], server: str, *, sends_headers: bool) -> list[Tool]:
-        """Learn what is listed, and leave out what must not be used.
+    def add_listed(
+        self, tools: Iterable[Tool], server: str, *, sends_headers: bool, is_complete: bool = False
+    ) -> list[Tool]:
+        """Learn what is listed, and leave out what must not be used. `is_complete`: these are all tools there are.
 
         One broken header annotation spoils the tool where headers are sent. spec: streamable-http#schema-extension
         """
+        if is_complete:
+            self._stale_names = frozenset()
         usable_tools: list[Tool] = []
         for tool in tools:
+            entry = self._entries.get(tool.name)
+            if entry is not None and entry.sends_headers is sends_headers and entry.tool == tool:
+                usable_tools.append(tool)
+                continue
             paths: tuple[HeaderPath, ...] = ()
             if sends_headers:
                 try:
@@ -113,9 +122,8 @@ class ToolIndex:
                     log.warning("%s: the tool %s is left out: %s", server, clip(tool.name), clip(str(exc), 200))
                     self._entries.pop(tool.name, None)
                     continue
-            entry = self._entries.get(tool.name)
-            if entry is None or entry.tool != tool or entry.header_paths != paths:
-                self._entries[tool.name] = ToolEntry(copy_value(tool), paths)  # theirs may be changed
+            # The caller may change its own copy.
+            self._entries[tool.name] = ToolEntry(copy_value(tool), paths, sends_headers=sends_headers)
             usable_tools.append(tool)
         return usable_tools
 
@@ -127,10 +135,6 @@ class ToolIndex:
         """What is known may not be true any more."""
         self._stale_names = self._stale_names.union(self._entries)
         self._entries.clear()
-
-    def mark_fresh(self) -> None:
-        """All tools have been listed."""
-        self._stale_names = frozenset()
 
     def clear(self) -> None:
         """Forget everything."""
