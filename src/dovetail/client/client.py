@@ -202,7 +202,7 @@ class Client:
 
     @property
     def protocol_version(self) -> str | None:
-        """The protocol version of the connection. None if no connection is open, as with the properties below."""
+        """The protocol version of the connection, or None if none is open."""
         return self._session.protocol_version
 
     @property
@@ -235,7 +235,7 @@ class Client:
         return self._sender.skipped_items.list_reasons()
 
     async def discover(self) -> DiscoverResult:
-        """What the server speaks and can do."""
+        """Return the protocol versions and capabilities of the server."""
         await self._run(self._session.reconnector.get_connection)
         if self._sender.is_stateless:
             return await self._run(self._sender.send_cached, METHODS["server/discover"], {})
@@ -246,7 +246,7 @@ class Client:
         )
 
     async def ping(self) -> None:
-        """Ask for a sign of life."""
+        """Check that the server answers."""
         await self._run(self._session.reconnector.get_connection)
         method = "server/discover" if self._sender.is_stateless else "ping"
         await self._run(self._sender.send, METHODS[method], {})
@@ -254,11 +254,11 @@ class Client:
     # Tools
 
     async def list_tools(self) -> list[Tool]:
-        """All tools."""
+        """Return all tools."""
         return await self._run(self._sender.list_all, TOOLS)
 
     async def list_tools_page(self, cursor: str | None = None) -> ListToolsResult:
-        """One page of tools."""
+        """Return one page of tools."""
         page = await self._run(self._sender.list_page, TOOLS, cursor)
         sender = self._sender
         return replace(
@@ -270,9 +270,9 @@ class Client:
     @overload
     async def call(self, tool: str, /, **arguments: Any) -> Any: ...
     async def call(self, tool: str, /, *_args: Any, into: Any = None, **arguments: Any) -> Any:
-        """Call a tool and get its value; ToolError if it failed.
+        """Call a tool and return its value. Raise ToolError if the tool failed.
 
-        `into`: the type the value is to have. For options, or an argument called `into`, use `call_tool`.
+        `into` is the type to convert the value to. For options, or an argument named `into`, use `call_tool`.
         """
         if _args:
             raise TypeError(
@@ -379,7 +379,7 @@ class Client:
         return await self._run(self._session.handlers.answer_all, requests)
 
     async def _declare_capabilities(self, meta: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """What goes with a request whose questions come back: with no handlers, all may be asked."""
+        """Return the `_meta` of a request whose input requests come back. Without handlers, it declares all of them."""
         await self._run(self._session.reconnector.get_connection)
         if not self._sender.is_stateless or self._session.handlers.capabilities() != ClientCapabilities():
             return meta
@@ -395,40 +395,40 @@ class Client:
     # Resources
 
     async def list_resources(self) -> list[Resource]:
-        """All resources."""
+        """Return all resources."""
         return await self._run(self._sender.list_all, RESOURCES)
 
     async def list_resources_page(self, cursor: str | None = None) -> ListResourcesResult:
-        """One page of resources."""
+        """Return one page of resources."""
         return await self._run(self._sender.list_page, RESOURCES, cursor)
 
     async def list_resource_templates(self) -> list[ResourceTemplate]:
-        """All resource templates."""
+        """Return all resource templates."""
         return await self._run(self._sender.list_all, TEMPLATES)
 
     async def list_resource_templates_page(self, cursor: str | None = None) -> ListResourceTemplatesResult:
-        """One page of resource templates."""
+        """Return one page of resource templates."""
         return await self._run(self._sender.list_page, TEMPLATES, cursor)
 
     async def read(self, uri: str) -> Any:
-        """What a resource holds: text or bytes, or a list of them where it has several parts."""
+        """Return the content of a resource: text or bytes, or a list of them if it has several parts."""
         return extract_contents(await self.read_resource(uri))
 
     async def read_resource(
         self, uri: str, *, timeout: float | None = None, meta: Mapping[str, JSONValue] | None = None
     ) -> ReadResourceResult:
-        """The whole result of reading a resource."""
+        """Read a resource and return the whole result."""
         options = _build_options(timeout, None, None, meta, None)
         return await self._run(self._sender.send_cached, METHODS["resources/read"], {"uri": uri}, options)
 
     # Prompts and completion
 
     async def list_prompts(self) -> list[Prompt]:
-        """All prompts."""
+        """Return all prompts."""
         return await self._run(self._sender.list_all, PROMPTS)
 
     async def list_prompts_page(self, cursor: str | None = None) -> ListPromptsResult:
-        """One page of prompts."""
+        """Return one page of prompts."""
         return await self._run(self._sender.list_page, PROMPTS, cursor)
 
     async def get_prompt(
@@ -439,7 +439,7 @@ class Client:
         timeout: float | None = None,
         meta: Mapping[str, JSONValue] | None = None,
     ) -> GetPromptResult:
-        """A prompt, filled in."""
+        """Return a prompt, filled in with the arguments."""
         check_type("arguments", arguments, Mapping, "a dict")
         params: dict[str, Any] = {"name": name}
         if arguments:
@@ -456,7 +456,7 @@ class Client:
         template: str | None = None,
         context: Mapping[str, str] | None = None,
     ) -> Completion:
-        """Suggestions for an argument of a prompt, or of a resource template, of which `value` has been typed."""
+        """Return suggestions for an argument of a prompt or a resource template. `value` is the text typed so far."""
         if (prompt is None) == (template is None):
             raise ValueError("give either prompt= or template=")
         ref = {"type": "ref/prompt", "name": prompt} if template is None else {"type": "ref/resource", "uri": template}
@@ -476,10 +476,10 @@ class Client:
         resources: bool | None = None,
         uris: Iterable[str] = (),
     ) -> Subscription:
-        """Hear of changes: of the lists that are set to True and of the resources at these URIs; of all lists if you
-        name nothing, or only what you do not want.
+        """Receive changes of the lists that are True and of the resources at these URIs.
 
-        Use it as `async for change in client.listen(...)`; within `async with` you know when it has begun.
+        If no list is True and there are no URIs, all lists count, except those that are False. Use it as `async for
+        change in client.listen(...)`. Enter it with `async with` first to know when it has begun.
         """
         uri_list = [uris] if isinstance(uris, str) else [*uris]
         default = not (tools or prompts or resources or uri_list)  # whether a list that is not named is wanted
@@ -500,9 +500,9 @@ class Client:
         )
 
     async def subscribe_resource(self, uri: str) -> None:
-        """Ask a handshake server to tell when a resource changes, after a reconnect too.
+        """Ask a handshake server for notices when a resource changes, after a reconnect too.
 
-        `listen` does this on every revision.
+        `listen` works with every protocol version.
         """
         connection = await self._run(self._session.reconnector.get_connection)
         if not self._sender.is_stateless:
@@ -515,7 +515,7 @@ class Client:
                 current.subscriber_counts[uri] += 1
 
     async def unsubscribe_resource(self, uri: str) -> None:
-        """Take back `subscribe`; what listens to the resource goes on listening."""
+        """Undo `subscribe_resource`. A `listen` of the same resource goes on."""
         current, subscriptions = self._session.reconnector.current, self._session.connector.resource_subscriptions
         if uri in subscriptions:
             subscriptions.discard(uri)
@@ -525,7 +525,7 @@ class Client:
             await self._send_handshake_request("resources/unsubscribe", {"uri": uri})
 
     async def set_logging_level(self, level: LoggingLevel) -> None:
-        """The least severity of the log messages wanted from now on."""
+        """Set the lowest level of the log messages that the server sends."""
         check_log_level("level", level)
         connection = await self._run(self._session.reconnector.get_connection)
         identity = self._session.connector.identity = replace(self._session.connector.identity, log_level=level)
@@ -535,13 +535,13 @@ class Client:
             await self._send_handshake_request("logging/setLevel", {"level": level})
 
     async def send_roots_list_changed(self) -> None:
-        """Tell the server that the roots are others now; a stateless server asks for them each time anyway."""
+        """Notify the server that the roots have changed. A stateless server asks for them each time instead."""
         connection = await self._run(self._session.reconnector.get_connection)
         if not self._sender.is_stateless:
             await self._run(connection.notify, "notifications/roots/list_changed")
 
     async def shutdown(self) -> None:
-        """Ask a handshake server to end the session, then leave it."""
+        """Ask a handshake server to end its session, then close the connection."""
         await self._run(self._session.reconnector.get_connection)
         if self._sender.is_stateless:
             raise self._sender.add_request_context(NotSupported("shutdown is not part of this revision"), "shutdown")
@@ -560,11 +560,11 @@ class Client:
     async def request(
         self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
     ) -> Any:
-        """Any request at all, for extensions: the result as plain JSON. It is never repeated."""
+        """Send any request, for extensions. Return the result as plain JSON. It is never sent twice."""
         return await self._run(self._sender.send_raw, method, dict(params or {}), timeout)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Any notification at all, for extensions."""
+        """Send any notification, for extensions."""
         connection = await self._run(self._session.reconnector.get_connection)
         await self._run(connection.notify, method, dict(params or {}))
 

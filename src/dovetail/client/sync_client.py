@@ -161,20 +161,20 @@ class SyncClient:
         self.close()
 
     def middleware(self, function: Middleware) -> Middleware:
-        """Put a coroutine function around every request, as with Client; it runs on the loop of the clients."""
+        """Put a coroutine function around every request, as `Client.middleware` does. It runs in another thread."""
         return self._client.middleware(function)
 
     def connect(self) -> None:
-        """Open the conversation now; otherwise the first request does."""
+        """Open the connection now. Otherwise the first request opens it."""
         run_blocking(self._client.connect())
 
     def close(self) -> None:
-        """Leave the server; `connect` opens it again."""
+        """Close the connection. `connect` opens it again."""
         run_blocking(self._client.close())
 
     @property
     def name(self) -> str:
-        """What the server is called in errors and logs."""
+        """The name of the server in errors and logs."""
         return self._client.name
 
     def stats(self) -> ClientStats:
@@ -183,55 +183,55 @@ class SyncClient:
 
     @property
     def is_connected(self) -> bool:
-        """Whether a conversation is open."""
+        """Whether a connection is open."""
         return self._client.is_connected
 
     @property
     def protocol_version(self) -> str | None:
-        """The revision being spoken."""
+        """The protocol version of the connection, or None if none is open."""
         return self._client.protocol_version
 
     @property
     def server_info(self) -> Implementation | None:
-        """Who the server says it is."""
+        """The name and the version of the server, as it gives them."""
         return self._client.server_info
 
     @property
     def server_capabilities(self) -> ServerCapabilities:
-        """What the server declared."""
+        """The capabilities that the server declares."""
         return self._client.server_capabilities
 
     @property
     def instructions(self) -> str | None:
-        """How the server wants to be used."""
+        """The server's instructions for models."""
         return self._client.instructions
 
     @property
     def invalid_message_count(self) -> int:
-        """How many times the server wrote something that is no message."""
+        """How many invalid messages the server has written on this connection."""
         return self._client.invalid_message_count
 
     @property
     def skipped_items(self) -> list[str]:
-        """What is missing from the lists read so far, since it was malformed, and why."""
+        """The malformed items that are missing from the lists read so far, and why."""
         return self._client.skipped_items
 
     def discover(self) -> DiscoverResult:
-        """What the server speaks and can do."""
+        """Return the protocol versions and capabilities of the server."""
         return run_blocking(self._client.discover())
 
     def ping(self) -> None:
-        """Ask for a sign of life."""
+        """Check that the server answers."""
         run_blocking(self._client.ping())
 
     # Tools
 
     def list_tools(self) -> list[Tool]:
-        """All tools."""
+        """Return all tools."""
         return run_blocking(self._client.list_tools())
 
     def list_tools_page(self, cursor: str | None = None) -> ListToolsResult:
-        """One page of tools."""
+        """Return one page of tools."""
         return run_blocking(self._client.list_tools_page(cursor))
 
     @overload
@@ -239,9 +239,9 @@ class SyncClient:
     @overload
     def call(self, tool: str, /, **arguments: Any) -> Any: ...
     def call(self, tool: str, /, *_args: Any, into: Any = None, **arguments: Any) -> Any:
-        """Call a tool and get its value; ToolError if it failed.
+        """Call a tool and return its value. Raise ToolError if the tool failed.
 
-        `into`: the type the value is to have. For options, or an argument called `into`, use `call_tool`.
+        `into` is the type to convert the value to. For options, or an argument named `into`, use `call_tool`.
         """
         return run_blocking(self._client.call(tool, *_args, into=into, **arguments))
 
@@ -326,39 +326,39 @@ class SyncClient:
     # Resources
 
     def list_resources(self) -> list[Resource]:
-        """All resources."""
+        """Return all resources."""
         return run_blocking(self._client.list_resources())
 
     def list_resources_page(self, cursor: str | None = None) -> ListResourcesResult:
-        """One page of resources."""
+        """Return one page of resources."""
         return run_blocking(self._client.list_resources_page(cursor))
 
     def list_resource_templates(self) -> list[ResourceTemplate]:
-        """All resource templates."""
+        """Return all resource templates."""
         return run_blocking(self._client.list_resource_templates())
 
     def list_resource_templates_page(self, cursor: str | None = None) -> ListResourceTemplatesResult:
-        """One page of resource templates."""
+        """Return one page of resource templates."""
         return run_blocking(self._client.list_resource_templates_page(cursor))
 
     def read(self, uri: str) -> Any:
-        """What a resource holds: text or bytes, or a list of them where it has several parts."""
+        """Return the content of a resource: text or bytes, or a list of them if it has several parts."""
         return run_blocking(self._client.read(uri))
 
     def read_resource(
         self, uri: str, *, timeout: float | None = None, meta: Mapping[str, JSONValue] | None = None
     ) -> ReadResourceResult:
-        """The whole result of reading a resource."""
+        """Read a resource and return the whole result."""
         return run_blocking(self._client.read_resource(uri, timeout=timeout, meta=meta))
 
     # Prompts and completion
 
     def list_prompts(self) -> list[Prompt]:
-        """All prompts."""
+        """Return all prompts."""
         return run_blocking(self._client.list_prompts())
 
     def list_prompts_page(self, cursor: str | None = None) -> ListPromptsResult:
-        """One page of prompts."""
+        """Return one page of prompts."""
         return run_blocking(self._client.list_prompts_page(cursor))
 
     def get_prompt(
@@ -369,7 +369,7 @@ class SyncClient:
         timeout: float | None = None,
         meta: Mapping[str, JSONValue] | None = None,
     ) -> GetPromptResult:
-        """A prompt, filled in."""
+        """Return a prompt, filled in with the arguments."""
         return run_blocking(self._client.get_prompt(name, arguments, timeout=timeout, meta=meta))
 
     def complete(
@@ -381,7 +381,7 @@ class SyncClient:
         template: str | None = None,
         context: Mapping[str, str] | None = None,
     ) -> Completion:
-        """Suggestions for an argument of a prompt, or of a resource template, of which `value` has been typed."""
+        """Return suggestions for an argument of a prompt or a resource template. `value` is the text typed so far."""
         return run_blocking(self._client.complete(argument, value, prompt=prompt, template=template, context=context))
 
     # Changes and the rest
@@ -394,35 +394,35 @@ class SyncClient:
         resources: bool | None = None,
         uris: Iterable[str] = (),
     ) -> SyncSubscription:
-        """Hear of changes, of those named as with Client: `for change in client.listen(...)`."""
+        """Receive changes, with the options of `Client.listen`: `for change in client.listen(...)`."""
         return SyncSubscription(self._client.listen(tools=tools, prompts=prompts, resources=resources, uris=uris))
 
     def subscribe_resource(self, uri: str) -> None:
-        """Ask a handshake server to tell when a resource changes; `listen` does this on every revision."""
+        """Ask a handshake server for notices when a resource changes. `listen` works with every protocol version."""
         run_blocking(self._client.subscribe_resource(uri))
 
     def unsubscribe_resource(self, uri: str) -> None:
-        """Take back `subscribe`."""
+        """Undo `subscribe_resource`."""
         run_blocking(self._client.unsubscribe_resource(uri))
 
     def set_logging_level(self, level: LoggingLevel) -> None:
-        """The least severity of the log messages wanted from now on."""
+        """Set the lowest level of the log messages that the server sends."""
         run_blocking(self._client.set_logging_level(level))
 
     def send_roots_list_changed(self) -> None:
-        """Tell the server that the roots are others now."""
+        """Notify the server that the roots have changed."""
         run_blocking(self._client.send_roots_list_changed())
 
     def shutdown(self) -> None:
-        """Ask a handshake server to end the session, then leave it."""
+        """Ask a handshake server to end its session, then close the connection."""
         run_blocking(self._client.shutdown())
 
     def request(self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> Any:
-        """Any request at all, for extensions: the result as plain JSON. It is never repeated."""
+        """Send any request, for extensions. Return the result as plain JSON. It is never sent twice."""
         return run_blocking(self._client.request(method, params, timeout=timeout))
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Any notification at all, for extensions."""
+        """Send any notification, for extensions."""
         run_blocking(self._client.notify(method, params))
 
 
