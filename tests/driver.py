@@ -55,6 +55,7 @@ from typing import Any
 import oracle
 from dovetail import Server
 from dovetail.errors import ConnectionLost, RemoteError
+from dovetail.server.server import get_dispatcher
 from raw_http import TIMEOUT_S, Event, HttpServerAddress, Response
 
 STATELESS = oracle.STATELESS
@@ -616,7 +617,7 @@ async def connect(
 @asynccontextmanager
 async def serve(app: Server, **options: Any) -> AsyncIterator[HttpServerAddress]:
     """The server's ASGI application under uvicorn with our limits, on a free port, in this loop."""
-    async with serve_asgi(app.asgi(**options), app.limits) as web:
+    async with serve_asgi(app.asgi(**options), get_dispatcher(app).limits) as web:
         yield web
 
 
@@ -715,7 +716,7 @@ async def _pipe(server: Server, peer: Peer) -> AsyncIterator[None]:
     their_source, our_sink = os.pipe()
     our_source, their_sink = os.pipe()
     try:
-        lines = await open_stdio(server, their_source, their_sink)
+        lines = await open_stdio(get_dispatcher(server), their_source, their_sink)
     finally:
         os.close(their_source)
         os.close(their_sink)
@@ -743,7 +744,7 @@ async def _socket(server: Server, peer: Peer) -> AsyncIterator[None]:
 
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
         path = str(Path(folder) / "s") if peer.transport == "unix" else None
-        async with serve_socket(server, path=path) as door:
+        async with serve_socket(get_dispatcher(server), path=path) as door:
             if path is not None:
                 reader, writer = await asyncio.open_unix_connection(path, limit=64 * 1024 * 1024)
             else:

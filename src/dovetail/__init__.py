@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from dovetail.server.media import Image as Image
     from dovetail.server.mounts.transforms import ArgTransform as ArgTransform
     from dovetail.server.mounts.transforms import Transform as Transform
-    from dovetail.server.runners import Server as Server
+    from dovetail.server.server import Server as Server
     from dovetail.wire.completion import Completion as Completion
     from dovetail.wire.content import Annotations as Annotations
     from dovetail.wire.content import AudioContent as AudioContent
@@ -105,7 +105,7 @@ _MODULE_BY_NAME = {
     "ResourceContents": "dovetail.wire.content",
     "ResourceLink": "dovetail.wire.content",
     "Sample": "dovetail.server.input_requests",
-    "Server": "dovetail.server.runners",
+    "Server": "dovetail.server.server",
     "ServerLimits": "dovetail.protocol.limits",
     "Subscription": "dovetail.client.subscription",
     "SyncClient": "dovetail.client.sync_client",

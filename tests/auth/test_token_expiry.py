@@ -41,8 +41,8 @@ class Tokens(StaticTokenVerifier):
         super().__init__(people)
 
 
-def guarded() -> Server:
-    app = Server("x", auth=Guard(Tokens()))
+def guarded(tokens: StaticTokenVerifier | None = None) -> Server:
+    app = Server("x", auth=Guard(tokens or Tokens()))
 
     @app.tool
     async def slow(ctx: Context) -> str:
@@ -149,8 +149,8 @@ class Turning(StaticTokenVerifier):
 @pytest.mark.parametrize("revision", ["2026-07-28", "2025-11-25"])
 async def test_a_client_that_listens_goes_on(revision: str) -> None:
     """It opens another stream by itself, and hears what changes afterwards."""
-    tokens, app = Turning(), guarded()
-    app.auth = tokens
+    tokens = Turning()
+    app = guarded(tokens)
     async with (
         asyncio.timeout(TIMEOUT_S),
         serve_app(lambda url: app.asgi()) as url,

@@ -11,6 +11,7 @@ from behaviour.controlled_server import ControlledServer, call_params, expect_er
 from behaviour.manifest import requirement
 from dovetail import Context, Server, ServerLimits
 from dovetail.errors import ConnectionLost
+from dovetail.server.server import get_dispatcher
 from driver import CLIENT, STATELESS, Peer, connect, connect_again
 from raw_http import TIMEOUT_S
 
@@ -282,7 +283,7 @@ async def test_what_expired_is_swept_away() -> None:
     endpoint = app.asgi()
     from driver import serve_asgi
 
-    async with serve_asgi(endpoint, app.limits) as web:
+    async with serve_asgi(endpoint, get_dispatcher(app).limits) as web:
         peer = Peer("http", "2025-11-25", {}, {})
         peer.web = web
         await peer.open()
@@ -397,7 +398,7 @@ async def test_the_stateless_era_opens_no_session() -> None:
     endpoint = app.asgi()
     from driver import serve_asgi
 
-    async with serve_asgi(endpoint, app.limits) as web:
+    async with serve_asgi(endpoint, get_dispatcher(app).limits) as web:
         peer = Peer("http", STATELESS, {}, {})
         peer.web = web
         for _ in range(3):

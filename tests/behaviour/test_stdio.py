@@ -15,6 +15,7 @@ import pytest
 from behaviour import programs
 from behaviour.controlled_server import ControlledServer, call_params, text
 from behaviour.manifest import requirement
+from dovetail.server.server import get_dispatcher
 from dovetail.transports.socket_server import serve_socket
 from driver import STATELESS, connect, spawn, stop_process
 from raw_http import TIMEOUT_S
@@ -183,7 +184,7 @@ print("printed")
 async def test_many_clients_are_served_each_by_itself(revision: str, transport: str, tmp_path: Path) -> None:
     stage = ControlledServer()
     path = str(tmp_path / "s") if transport == "unix" else None
-    async with serve_socket(stage.app, path=path) as door:
+    async with serve_socket(get_dispatcher(stage.app), path=path) as door:
 
         async def client(name: str) -> Any:
             if path is not None:

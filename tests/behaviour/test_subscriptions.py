@@ -9,6 +9,7 @@ from behaviour.manifest import requirement
 from behaviour.request_helpers import call, expect_error
 from dovetail import Context, Server
 from dovetail.errors import ConnectionLost
+from dovetail.server.server import get_dispatcher
 from driver import STATELESS, Peer, Pending, connect
 from list_capabilities import ALL_LISTS, declare_lists
 
@@ -55,7 +56,7 @@ def heard(peer: Peer, id: int | str) -> list[tuple[str, str | None]]:
 async def until_listeners_are(app: Server, count: int, peer: Peer) -> None:
     """Wait until only so many listeners are left, keeping the connection busy meanwhile."""
     async with asyncio.timeout(5):
-        while len(app.changes) != count:
+        while len(get_dispatcher(app).registry.subscriptions) != count:
             await peer.request("tools/list")
 
 
@@ -170,14 +171,14 @@ async def test_a_server_that_stops_ends_subscriptions_with_grace(revision: str, 
             assert result["resultType"] == "complete"
             assert result["_meta"][ID] == pending.id
             assert heard(peer, pending.id) == [(TOOLS, None)], "what happened before the end is still told"
-        assert len(app.changes) == 0
+        assert len(get_dispatcher(app).registry.subscriptions) == 0
 
 
 @requirement("listen.cancelled", transports=("memory", "pipe"))
 async def test_a_notice_ends_a_subscription(revision: str, transport: str) -> None:
     app = server()
     async with connect(app, transport, revision) as peer:
-        before = len(app.changes)
+        before = len(get_dispatcher(app).registry.subscriptions)
         kept = await listen(peer, {"toolsListChanged": True}, "kept")
         gone = await listen(peer, {"toolsListChanged": True}, "gone")
         await peer.cancel("gone")
@@ -197,7 +198,7 @@ async def test_a_dropped_connection_ends_a_subscription(revision: str, transport
     async with connect(app, transport, revision) as peer:
         await listen(peer, {"toolsListChanged": True}, "kept")
         gone = await listen(peer, {"toolsListChanged": True}, "gone")
-        assert len(app.changes) == 2
+        assert len(get_dispatcher(app).registry.subscriptions) == 2
         await gone.disconnect()
         with pytest.raises(ConnectionLost):
             await gone

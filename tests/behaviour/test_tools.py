@@ -21,6 +21,7 @@ from dovetail import (
     ToolAnnotations,
     ToolError,
 )
+from dovetail.server.server import get_dispatcher
 from driver import DRAFT, STATELESS, connect, connect_again
 from list_capabilities import ONLY_TOOLS
 
@@ -175,7 +176,7 @@ def test_a_schema_that_cannot_be_kept_is_refused_at_once(schema: dict[str, Any])
 
     with pytest.raises((ValueError, TypeError), match="take"):
         app.add_tool(take, input_schema=schema)
-    assert app.capabilities().tools is None
+    assert get_dispatcher(app).capabilities().tools is None
 
 
 @requirement("tools.unknown")

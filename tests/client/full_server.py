@@ -17,6 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from dovetail import Client, Context, InputRequired, Server, ToolAnnotations, ToolError
+from dovetail.server.server import get_dispatcher
 from dovetail.transports.socket_server import serve_socket
 from dovetail.types import Root
 from driver import DRAFT, HANDSHAKE, REVISIONS, STATELESS, serve
@@ -188,7 +189,7 @@ async def run_target(
         try:
             with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
                 path = str(Path(folder) / "s") if way == "unix" else None
-                async with serve_socket(server, path=path) as door:
+                async with serve_socket(get_dispatcher(server), path=path) as door:
                     yield f"unix:{path}" if path else f"tcp://127.0.0.1:{door.sockets[0].getsockname()[1]}"
         finally:
             await server.stop()

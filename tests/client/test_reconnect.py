@@ -21,6 +21,7 @@ from dovetail.errors import (
     ProcessStartError,
     RequestTimeout,
 )
+from dovetail.server.server import get_dispatcher
 from driver import serve, serve_asgi
 from scripted_server import (
     CAPABILITIES,
@@ -222,7 +223,7 @@ async def test_a_restarted_server_is_found_again_and_nothing_runs_twice(era: str
     with pytest.raises(ConnectError):
         await one.call("run", name="while it is away")
     app = make()
-    async with serve_asgi(app.asgi(), app.limits, port):
+    async with serve_asgi(app.asgi(), get_dispatcher(app).limits, port):
         names = [f"after {number}" for number in range(10)]
         assert await asyncio.gather(*(one.call("run", name=name) for name in names)) == names
         assert await one.call("peek") == "seen"

@@ -25,7 +25,7 @@ from unittest.mock import Mock
 import pytest
 
 from dovetail import Server
-from dovetail.server import runners
+from dovetail.server import runners, workers
 from dovetail.testing import harness
 from dovetail.transports.http_server import uvicorn_server
 
@@ -58,29 +58,11 @@ def blocks(page: Path) -> Iterator[Block]:
 def nothing_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page must not block in `run` nor take a port, but its options must be ones that exist and go together."""
 
-    def serve_http(server: Server, _listener: Any, _ssl: Any, options: dict[str, Any], _announce: Any) -> None:
-        server.asgi(**options)
-
-    def serve_workers(
-        server: Server, _listener: Any, _workers: int, _ssl: Any, options: dict[str, Any], _announce: Any
-    ) -> None:
-        server.asgi(**options)
-
-    def serve_unix(_: Server, *, path: str) -> None:
-        assert path
-
-    def serve_tcp(_: Server, *, host: str, port: int) -> None:
-        assert host
-        assert port
-
     monkeypatch.setattr(harness, "bind_socket", uvicorn_server.bind_socket)  # what tests serve is served
     monkeypatch.setattr(uvicorn_server, "bind_socket", lambda host, port: Mock(getsockname=lambda: (host, port)))
-    # Private names: there is no public place between the checks of `run` and the moment it begins to serve.
-    monkeypatch.setattr(runners, "_run_worker", serve_http)
-    monkeypatch.setattr(runners, "_supervise", serve_workers)
-    monkeypatch.setattr(runners, "run_stdio", lambda _: None)
-    monkeypatch.setattr(runners, "run_unix", serve_unix)
-    monkeypatch.setattr(runners, "run_tcp", serve_tcp)
+    # Between the checks of `run` and the moment it begins to serve.
+    monkeypatch.setattr(runners, "run_in_process", lambda _: None)
+    monkeypatch.setattr(workers, "supervise", lambda *_, **__: None)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import pytest
 from dovetail import MCPError, Policy, testing
 from dovetail.host import ServerSettings
 from dovetail.host.host import Host
-from dovetail.server.runners import Server
+from dovetail.server.server import Server
 from host.polling import wait_until
 from reliability.harness import MiB, record_measurement
 

@@ -22,6 +22,7 @@ from dovetail.middleware import (
 from dovetail.middleware import cache as response_cache
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.protocol.middleware import ignores_results
+from dovetail.server.server import get_dispatcher
 from dovetail.wire.revisions import NEWEST_REVISION
 from mentions import mentions
 
@@ -307,7 +308,7 @@ async def test_what_the_protocol_says_is_not_masked() -> None:
 
     one = Exchange(1, "tools/call", {"name": "locked"}, {}, Caller(NEWEST_REVISION, is_stateless=True))
     with pytest.raises(InsufficientScope):
-        await app.handle(one)
+        await get_dispatcher(app).handle(one)
 
 
 async def test_an_error_of_another_server_is_masked() -> None:

@@ -11,6 +11,7 @@ from dovetail.auth import Principal
 from dovetail.errors import InsufficientScope, ProtocolError, ToolNotFound
 from dovetail.middleware import ResponseCache
 from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.server.server import get_dispatcher
 from dovetail.wire.revisions import NEWEST_REVISION
 
 
@@ -21,7 +22,7 @@ def exchange(who: Principal | None, tool: str = "secret", headers: Any = None) -
 
 
 async def said(app: Server, who: Principal | None, tool: str = "secret", headers: Any = None) -> str:
-    result: Any = await app.handle(exchange(who, tool, headers))
+    result: Any = await get_dispatcher(app).handle(exchange(who, tool, headers))
     return result.content[0].text
 
 

@@ -57,7 +57,7 @@ def service(capabilities: ServerCapabilities = EVERYTHING, revisions: tuple[str,
         protocol_versions=revisions,
         capabilities=lambda: capabilities,
         limits=ServerLimits(max_meta_bytes=1000),
-        readable=lambda uri, principal: True,
+        can_subscribe=lambda uri, principal: True,
     )
 
 

@@ -6,6 +6,7 @@ from dovetail import Context, Server
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.protocol.principal import Principal, as_principal, get_remaining_seconds, replace_scopes
 from dovetail.protocol.request_state import compute_binding
+from dovetail.server.server import get_dispatcher
 from dovetail.wire.codec import to_plain
 
 
@@ -56,7 +57,7 @@ async def test_it_can_be_returned_as_the_text_it_is() -> None:
         return {"who": ctx.principal or ""}
 
     caller = Caller("2026-07-28", True, principal=Principal("ada", issuer="https://a.example"))
-    result = to_plain(await app.handle(Exchange(1, "tools/call", {"name": "who"}, {}, caller)))
+    result = to_plain(await get_dispatcher(app).handle(Exchange(1, "tools/call", {"name": "who"}, {}, caller)))
     assert result["content"][0]["text"] == "https://a.example#ada"
-    result = to_plain(await app.handle(Exchange(1, "tools/call", {"name": "about"}, {}, caller)))
+    result = to_plain(await get_dispatcher(app).handle(Exchange(1, "tools/call", {"name": "about"}, {}, caller)))
     assert result["structuredContent"] == {"who": "https://a.example#ada"}

@@ -20,6 +20,7 @@ from faults import FAULTS
 
 from dovetail import Context, Server, ServerLimits, ToolError
 from dovetail.errors import ResourceNotFound
+from dovetail.server.server import get_dispatcher
 
 TRANSPORT, OPTIONS = sys.argv[1], json.loads(sys.argv[2])
 
@@ -220,7 +221,7 @@ async def vitals() -> dict[str, int]:
     return {
         "tasks": len(asyncio.all_tasks()),
         "threads": threading.active_count(),
-        "listeners": len(app.changes),
+        "listeners": len(get_dispatcher(app).registry.subscriptions),
     }
 
 

@@ -9,6 +9,7 @@ from dovetail import Server
 from dovetail.protocol import handshake
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.protocol.stateless import StatelessProtocol
+from dovetail.server.server import get_dispatcher
 from dovetail.wire.codec import convert
 from dovetail.wire.lifecycle import ClientCapabilities
 
@@ -42,7 +43,10 @@ class Client:
         self.answers = answers or {}
         self.origin = origin
         self.headers = headers
-        self._modern = StatelessProtocol(app.implementation, app.protocol_versions, app.limits.max_result_bytes)
+        service = get_dispatcher(app)
+        self._modern = StatelessProtocol(
+            service.implementation, service.protocol_versions, service.limits.max_result_bytes
+        )
 
     def exchange(self, method: str, params: dict[str, Any] | None = None, *, id: int | str = 1) -> Exchange:
         given = params or {}
@@ -62,10 +66,10 @@ class Client:
     async def run(self, exchange: Exchange) -> dict[str, Any]:
         """The result, as it would travel; ProtocolError for an error."""
         async with asyncio.timeout(TIMEOUT_S):
-            value = await self.app.handle(exchange)
+            value = await get_dispatcher(self.app).handle(exchange)
         if self.caller.is_stateless:
             return json.loads(self._modern.seal(exchange, value))["result"]
-        return json.loads(handshake.seal(exchange, value, self.app.limits.max_result_bytes))["result"]
+        return json.loads(handshake.seal(exchange, value, get_dispatcher(self.app).limits.max_result_bytes))["result"]
 
     async def request(self, method: str, params: dict[str, Any] | None = None, **meta: Any) -> dict[str, Any]:
         given = dict(params or {}) | ({"_meta": meta} if meta else {})

@@ -13,6 +13,7 @@ from dovetail import CacheHint, Client, Context, Server
 from dovetail.auth import Guard, Principal, StaticTokenVerifier
 from dovetail.errors import InsufficientScope, InvalidParams, PromptNotFound, ResourceNotFound, ToolNotFound
 from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.server.server import get_dispatcher
 from dovetail.wire.codec import decode, to_plain
 from mentions import mentions, values
 
@@ -71,13 +72,13 @@ def app(**options: Any) -> Server:
 
 async def ask(server: Server, who: Principal | None, method: str, revision: str = NEWEST, **params: Any) -> Any:
     caller = Caller(revision, revision == NEWEST, principal=who)
-    result = await server.handle(Exchange(1, method, params, {}, caller))
+    result = await get_dispatcher(server).handle(Exchange(1, method, params, {}, caller))
     return decode(result) if isinstance(result, bytes) else to_plain(result)
 
 
 async def listed(server: Server, who: Principal | None) -> Any:
     """The list of tools as it is sent: the same object if it was made once."""
-    return await server.handle(Exchange(1, "tools/list", {}, {}, Caller(NEWEST, True, principal=who)))
+    return await get_dispatcher(server).handle(Exchange(1, "tools/list", {}, {}, Caller(NEWEST, True, principal=who)))
 
 
 async def names(server: Server, who: Principal | None, what: str = "tools") -> list[str]:
@@ -224,13 +225,13 @@ def test_rules_are_checked_where_they_are_written() -> None:
 
 async def test_news_of_a_hidden_resource_is_not_told() -> None:
     server = app()
-    assert server.readable("file://red", ADA)
-    assert not server.readable("file://red", BOB)
+    assert get_dispatcher(server).can_subscribe("file://red", ADA)
+    assert not get_dispatcher(server).can_subscribe("file://red", BOB)
     with pytest.raises(InsufficientScope, match="write"):  # as for reading it
-        server.readable("row://1", BOB)
-    assert server.readable("row://1", ADA)
-    assert server.readable("file://plain", None)
-    assert Server("y").readable("anything://at/all", None)
+        get_dispatcher(server).can_subscribe("row://1", BOB)
+    assert get_dispatcher(server).can_subscribe("row://1", ADA)
+    assert get_dispatcher(server).can_subscribe("file://plain", None)
+    assert get_dispatcher(Server("y")).can_subscribe("anything://at/all", None)
 
 
 def tagged() -> Server:
@@ -290,7 +291,7 @@ async def nothing_for_bob(outer: Server) -> None:
     ):
         with pytest.raises(error):
             await ask(outer, BOB, method, **params)
-    assert not outer.readable("in+file://log", BOB)
+    assert not get_dispatcher(outer).can_subscribe("in+file://log", BOB)
 
 
 @pytest.mark.parametrize("far", [False, True])
@@ -318,9 +319,9 @@ async def test_a_whole_mount_may_be_for_some(far: bool) -> None:
         await ask(outer, BOB, "tools/call", name="in_look")
     with pytest.raises(ToolNotFound):
         await ask(outer, BOB, "tools/call", name="red_look")
-    assert outer.readable("red+file://log", ADA)
-    assert not outer.readable("red+file://log", BOB)
-    assert not outer.readable("green+file://log", ADA)
+    assert get_dispatcher(outer).can_subscribe("red+file://log", ADA)
+    assert not get_dispatcher(outer).can_subscribe("red+file://log", BOB)
+    assert not get_dispatcher(outer).can_subscribe("green+file://log", ADA)
     await outer.stop()
 
 
@@ -335,7 +336,7 @@ async def test_a_restriction_by_name_outlives_what_has_it() -> None:
     server.remove_tool("danger")
     server.add_tool(danger)
     server.add_tool(danger, name="later")
-    assert server.needed_scopes() == ("write",)
+    assert get_dispatcher(server).list_used_scopes() == ("write",)
     for name in ("danger", "later"):
         with pytest.raises(InsufficientScope):
             await ask(server, BOB, "tools/call", name=name)
@@ -372,7 +373,7 @@ async def test_what_is_hidden_is_not_reached_by_a_template() -> None:
     for uri in ("file:///secret", "file:///plan"):
         with pytest.raises(ResourceNotFound):
             await ask(server, BOB, "resources/read", uri=uri)
-        assert not server.readable(uri, BOB)
+        assert not get_dispatcher(server).can_subscribe(uri, BOB)
     assert (await ask(server, ADA, "resources/read", uri="file:///secret"))["contents"][0]["text"] == "secret"
     plan = await ask(server, ADA, "resources/read", uri="file:///plan")
     assert (plan["contents"][0]["text"], plan["cacheScope"]) == ("template: plan", "private")
@@ -425,21 +426,23 @@ async def test_a_list_for_everyone_made_during_a_change_is_not_kept(act: str, mo
     server = Server("y")
     server.add_tool(lambda: "", name="free")
     server.add_tool(lambda: "", name="other")
-    # Private, as in the next test: the change has to come at one moment while the list is made.
-    monkeypatch.setattr(
-        server, "_get_cache_hint", Meanwhile(server._get_cache_hint, lambda: getattr(server, act)("free"))
-    )
+    # As in the next test, the change has to come at one moment while the list is made.
+    visibility = get_dispatcher(server).visibility
+    change = Meanwhile(visibility.get_cache_hint, lambda: getattr(server, act)("free"))
+    monkeypatch.setattr(visibility, "get_cache_hint", change)
     assert await names(server, BOB) == ["free", "other"]
     assert await names(server, BOB) == ["other"]
 
 
 @pytest.mark.parametrize("act", ["disable", "restrict", "remove_tool"])
-@pytest.mark.parametrize("where", ["_get_enabled_items", "_get_cache_hint"])
+@pytest.mark.parametrize("where", ["registry.get_items", "visibility.get_cache_hint"])
 async def test_a_list_made_during_a_change_is_not_kept(act: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     server = app()
     options: Any = {"scopes": ["write"]} if act == "restrict" else {}
-    change = Meanwhile(getattr(server, where), lambda: getattr(server, act)("free", **options), after=True)
-    monkeypatch.setattr(server, where, change)
+    part_name, _, method = where.partition(".")
+    part = getattr(get_dispatcher(server), part_name)
+    change = Meanwhile(getattr(part, method), lambda: getattr(server, act)("free", **options), after=True)
+    monkeypatch.setattr(part, method, change)
     await names(server, BOB)
     assert change.done
     assert await names(server, BOB) == ["dynamic"]
@@ -448,13 +451,13 @@ async def test_a_list_made_during_a_change_is_not_kept(act: str, where: str, mon
 
 async def test_what_is_taken_away_is_never_offered_without_its_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     server, seen = app(), list[bool]()
-    rules = server.rules
+    rules = get_dispatcher(server).registry.access_rules
     assert rules is not None
     drop = rules.remove
 
     def watched(kind: str, name: str) -> None:
         drop(kind, name)
-        seen.append("write" in server.declared("tool"))
+        seen.append("write" in get_dispatcher(server).registry.list_registered("tool"))
 
     monkeypatch.setattr(rules, "remove", watched)
     server.remove_tool("write")
@@ -474,7 +477,7 @@ async def test_a_call_during_a_removal_does_not_slip_past_the_rule(
     what: str, method: str, params: dict[str, Any], error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = app()
-    rules = server.rules
+    rules = get_dispatcher(server).registry.access_rules
     assert rules is not None
     remove = {"tools/call": server.remove_tool, "prompts/get": server.remove_prompt}
     change = Meanwhile(rules.check, lambda: remove.get(method, server.remove_resource)(what))
@@ -486,7 +489,7 @@ async def test_a_call_during_a_removal_does_not_slip_past_the_rule(
 
 async def test_a_list_during_a_removal_does_not_show_what_was_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     server = app()
-    rules = server.rules
+    rules = get_dispatcher(server).registry.access_rules
     assert rules is not None
     change = Meanwhile(rules.take_snapshot, lambda: server.remove_tool("write"))
     monkeypatch.setattr(rules, "take_snapshot", change)
@@ -517,7 +520,10 @@ async def test_lists_are_read_while_threads_register() -> None:
             thread.join()
         sys.setswitchinterval(switch)
     assert len(await names(server, BOB)) == 322
-    assert set(await names(server, BOB)) == set(server.declared("tool")) - {"write", "secret"}
+    assert set(await names(server, BOB)) == set(get_dispatcher(server).registry.list_registered("tool")) - {
+        "write",
+        "secret",
+    }
 
 
 # What is kept of lists
@@ -538,12 +544,13 @@ def test_callers_told_apart_by_scopes_are_remembered_within_bounds() -> None:
     server = Server("y")
     for number in range(200):
         server.add_tool(lambda: "", name=f"t{number}", scopes=[f"s{number}"])
-    assert server.rules is not None
-    sight = server.rules.take_snapshot("tool", server.declared("tool"))
+    registry = get_dispatcher(server).registry
+    assert registry.access_rules is not None
+    sight = registry.access_rules.take_snapshot("tool", registry.list_registered("tool"))
     assert sight is not None
     for number in range(200):
         _, hidden = sight.find_hidden(Principal("p", scopes=[f"s{number}"]))
-        assert set(server.declared("tool")) - hidden == {f"t{number}"}
+        assert set(get_dispatcher(server).registry.list_registered("tool")) - hidden == {f"t{number}"}
     assert len(sight._hidden_by_scopes) == 64  # private: nothing else shows what is remembered
 
 

@@ -23,6 +23,7 @@ from dovetail import (
 from dovetail import Client as AnyClient
 from dovetail.auth import StaticTokenVerifier
 from dovetail.middleware import LogRequests, RateLimit, ResponseLimit
+from dovetail.server.server import get_dispatcher
 from dovetail.wire.resources import ReadResourceResult
 from mentions import mentions, values
 from server.direct_client import LATEST_HANDSHAKE, NEWEST, Client, error_text, text
@@ -275,7 +276,7 @@ def test_a_method_without_its_object_is_refused() -> None:
     def honest(self: str) -> str:
         return self
 
-    assert list(app.declared("tool")) == ["honest"]
+    assert list(get_dispatcher(app).registry.list_registered("tool")) == ["honest"]
 
 
 async def test_middleware_that_returns_no_result_is_named(caplog: pytest.LogCaptureFixture) -> None:

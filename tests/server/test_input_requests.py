@@ -29,6 +29,7 @@ from dovetail.server.input_requests import (
     find_missing_capabilities,
     read_input_response,
 )
+from dovetail.server.server import get_dispatcher
 from dovetail.wire.codec import convert
 from dovetail.wire.input_required import InputRequest
 from dovetail.wire.lifecycle import ClientCapabilities
@@ -595,7 +596,7 @@ async def test_each_question_has_its_whole_time(monkeypatch: pytest.MonkeyPatch)
     client = Client(app_with(run, limits=ServerLimits(request_state_ttl=600)), LATEST_HANDSHAKE)
     exchange = client.exchange("tools/call", {"name": "run"})
     exchange.ask = ask
-    call = asyncio.create_task(client.app.handle(exchange))
+    call = asyncio.create_task(get_dispatcher(client.app).handle(exchange))
     for name, before in (("first", None), ("second", "first"), ("third", "second")):
         ask_next[name].set()
         await asked[name].wait()

@@ -14,6 +14,7 @@ from dovetail.errors import PromptNotFound, ResourceNotFound, ToolNotFound
 from dovetail.server.item_options import PromptOptions, ResourceOptions, ToolOptions
 from dovetail.server.prompt import Prompt
 from dovetail.server.resource import Resource, ResourceTemplate
+from dovetail.server.server import get_dispatcher
 from dovetail.server.tool import Tool
 from list_capabilities import ALL_LISTS
 from mentions import mentions, values
@@ -136,7 +137,7 @@ async def test_what_is_disabled_is_neither_listed_nor_found_and_keeps_its_place(
         await client.call("b")
     with pytest.raises(PromptNotFound):
         await client.request("prompts/get", {"name": "p"})
-    app.listen(Ear())
+    get_dispatcher(app).subscribe(Ear())
     app.enable("b", "p")
     await asyncio.sleep(0)
     assert sorted(heard) == ["notifications/prompts/list_changed", "notifications/tools/list_changed"]
@@ -339,7 +340,7 @@ def test_options_of_the_wrong_kind_are_named(options: dict[str, Any], words: str
     for add in (app.add_tool, app.add_prompt, lambda f, **more: app.add_resource(f, "x://y", **more)):
         with pytest.raises(TypeError, match=words):
             add(lambda: "x", **{"name": "y"} | options)
-    assert not app.capabilities().tools
+    assert not get_dispatcher(app).capabilities().tools
 
 
 @pytest.mark.parametrize(

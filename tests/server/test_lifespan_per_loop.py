@@ -13,6 +13,7 @@ import pytest
 from dovetail import Client, Context, Server, ServerLimits, SyncClient, testing
 from dovetail.errors import ServerBusy
 from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.server.server import get_dispatcher
 
 PATIENCE = 60.0
 
@@ -271,7 +272,7 @@ async def test_a_request_never_runs_with_a_closed_lifespan(turns: int) -> None:
         seen.append(is_open)
 
     caller = Caller("2026-07-28", is_stateless=True)
-    request = asyncio.create_task(app.handle(Exchange(1, "tools/call", {"name": "look"}, {}, caller)))
+    request = asyncio.create_task(get_dispatcher(app).handle(Exchange(1, "tools/call", {"name": "look"}, {}, caller)))
     async with asyncio.timeout(PATIENCE):
         await opening.wait()
         may_open.set()

@@ -13,6 +13,7 @@ from dovetail.auth import Guard, Principal, StaticTokenVerifier
 from dovetail.errors import InsufficientScope, NotFound, ToolNotFound
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.server.mounts import mounted_servers as mounting
+from dovetail.server.server import get_dispatcher
 from dovetail.wire.revisions import NEWEST_REVISION
 
 
@@ -33,12 +34,12 @@ def exchange(method: str, scopes: str = "", **params: Any) -> Exchange:
 
 
 async def said(app: Server, tool: str, scopes: str = "") -> str:
-    result: Any = await app.handle(exchange("tools/call", scopes, name=tool))
+    result: Any = await get_dispatcher(app).handle(exchange("tools/call", scopes, name=tool))
     return result.content[0].text
 
 
 async def listed(app: Server, scopes: str = "") -> dict[str, str]:
-    result: Any = await app.handle(exchange("tools/list", scopes))
+    result: Any = await get_dispatcher(app).handle(exchange("tools/list", scopes))
     return {one.name: one.description for one in result.tools}
 
 
@@ -266,15 +267,8 @@ async def test_a_server_that_was_taken_off_is_stopped_with_the_other() -> None:
 # Shown, but locked
 
 
-class Shown(Server):
-    """A server that lists what takes more scopes."""
-
-    def checked_auth(self, auth: Any) -> Any:
-        return None
-
-
 async def test_what_is_listed_without_its_scopes_is_refused_without_them() -> None:
-    app = Shown("outer", auth=Guard(StaticTokenVerifier({}), list_restricted=True))
+    app = Server("outer", auth=Guard(StaticTokenVerifier({}), list_restricted=True))
     app.mount(having("x", name="A"), "a", scopes=["admin"])
     app.mount(having("x", name="B", tags=["risky"]), "b")
     app.mount(Client(having("x", name="C")), "c", scopes=["admin"])

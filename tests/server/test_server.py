@@ -33,6 +33,7 @@ from dovetail.errors import (
 )
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.limits import CallerBusy
+from dovetail.server.server import get_dispatcher
 from dovetail.types import ListChangedCapability, ServerCapabilities
 from dovetail.wire.input_required import InputRequiredResult
 from dovetail.wire.prompts import GetPromptResult
@@ -114,9 +115,9 @@ def test_every_spelling_registers_and_leaves_the_function_alone() -> None:
     assert app.prompt("asks")(one_of) is one_of
     assert app.completion("asks", "value")(one_of) is one_of
     assert one() == 1
-    assert list(app.declared("tool")) == ["zero", "one", "two", "three"]
-    assert list(app.declared("prompt")) == ["one", "three", "two", "asks"]
-    assert app.declared("tool")["three"].title == "Three"
+    assert list(get_dispatcher(app).registry.list_registered("tool")) == ["zero", "one", "two", "three"]
+    assert list(get_dispatcher(app).registry.list_registered("prompt")) == ["one", "three", "two", "asks"]
+    assert get_dispatcher(app).registry.list_registered("tool")["three"].title == "Three"
 
 
 def test_a_name_is_given_once() -> None:
@@ -168,13 +169,14 @@ def test_keys_of_meta_have_a_form(add: str) -> None:
 
 def test_supported_versions_are_public_and_newest_first() -> None:
     assert PROTOCOL_VERSIONS[0] == NEWEST
-    assert set(Server("any", protocol_versions=PROTOCOL_VERSIONS).protocol_versions) == set(PROTOCOL_VERSIONS)
+    app = Server("any", protocol_versions=PROTOCOL_VERSIONS)
+    assert set(get_dispatcher(app).protocol_versions) == set(PROTOCOL_VERSIONS)
     assert Server("any", version="1.2").version == "1.2"
 
 
 def test_declared_capabilities_are_kept_and_lists_notify() -> None:
     declared = ServerCapabilities(completions={}, tools=ListChangedCapability(), experimental={"x": {}})
-    capabilities = Server("any", capabilities=declared).capabilities()
+    capabilities = get_dispatcher(Server("any", capabilities=declared)).capabilities()
     assert (capabilities.completions, capabilities.experimental, capabilities.prompts) == ({}, {"x": {}}, None)
     assert capabilities.tools == ListChangedCapability(list_changed=True)
     with pytest.raises(TypeError, match="experimental"):
@@ -182,7 +184,8 @@ def test_declared_capabilities_are_kept_and_lists_notify() -> None:
 
 
 def test_revisions_are_kept_in_order() -> None:
-    assert Server("any", protocol_versions=[NEWEST, "2024-11-05"]).protocol_versions == ("2024-11-05", NEWEST)
+    app = Server("any", protocol_versions=[NEWEST, "2024-11-05"])
+    assert get_dispatcher(app).protocol_versions == ("2024-11-05", NEWEST)
 
 
 # What is offered
@@ -190,15 +193,16 @@ def test_revisions_are_kept_in_order() -> None:
 
 def test_capabilities_follow_what_is_registered() -> None:
     app = Server("any", capabilities=ServerCapabilities(experimental={"x": {}}, extensions={"com.example/x": {}}))
-    assert app.capabilities().tools is None
-    assert app.capabilities().prompts is None
-    assert app.capabilities().resources is None
-    assert app.capabilities().completions is None
-    assert (app.capabilities().experimental, app.capabilities().extensions) == ({"x": {}}, {"com.example/x": {}})
+    assert get_dispatcher(app).capabilities().tools is None
+    assert get_dispatcher(app).capabilities().prompts is None
+    assert get_dispatcher(app).capabilities().resources is None
+    assert get_dispatcher(app).capabilities().completions is None
+    assert get_dispatcher(app).capabilities().experimental == {"x": {}}
+    assert get_dispatcher(app).capabilities().extensions == {"com.example/x": {}}
     app.add_tool(lambda: 1, name="n")
     app.add_resource(lambda x: x, "a:{x}")
     app.add_prompt(lambda: "x", name="n")
-    offered = app.capabilities()
+    offered = get_dispatcher(app).capabilities()
     assert offered.tools is not None
     assert offered.tools.list_changed
     assert offered.resources is not None
@@ -206,9 +210,9 @@ def test_capabilities_follow_what_is_registered() -> None:
     assert offered.prompts is not None
     assert offered.completions is None
     app.completion("a:{x}", "x")(lambda value: [])
-    assert app.capabilities().completions == {}
+    assert get_dispatcher(app).capabilities().completions == {}
     app.remove_tool("n")
-    assert app.capabilities().tools is None
+    assert get_dispatcher(app).capabilities().tools is None
 
 
 def test_choices_are_completions_for_free() -> None:
@@ -218,7 +222,7 @@ def test_choices_are_completions_for_free() -> None:
     def run(size: Literal["s", "l"]) -> str:
         return size
 
-    assert app.capabilities().completions == {}
+    assert get_dispatcher(app).capabilities().completions == {}
 
 
 @pytest.mark.parametrize("name", ["tools", "resources", "prompts"])
@@ -486,7 +490,7 @@ async def test_a_server_goes_on_after_anything() -> None:
 def test_a_call_whose_loop_is_gone_ends_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
     app, pause = pausing(limits=ServerLimits(max_calls=1))
     loop = asyncio.new_event_loop()
-    task: Any = loop.create_task(app.handle(Client(app).exchange("tools/call", {"name": "pause"})))
+    task: Any = loop.create_task(get_dispatcher(app).handle(Client(app).exchange("tools/call", {"name": "pause"})))
     loop.run_until_complete(began(pause))
     task._log_destroy_pending = False
     loop.close()
@@ -863,7 +867,7 @@ async def test_a_listener_hears_what_it_asked_for_until_the_server_stops() -> No
     }
     assert [one["params"] for one in client.said[1:]] == [{"_meta": meta}, {"_meta": meta, "uri": "a:b"}]
     assert result["_meta"][SUBSCRIPTION] == "s"
-    assert len(app.changes) == 0
+    assert len(get_dispatcher(app).registry.subscriptions) == 0
 
 
 async def test_only_what_is_offered_is_acknowledged() -> None:
@@ -880,7 +884,7 @@ async def test_only_what_is_offered_is_acknowledged() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert len(app.changes) == 0
+    assert len(get_dispatcher(app).registry.subscriptions) == 0
 
 
 async def test_where_nothing_is_offered_nothing_is_listened_to() -> None:

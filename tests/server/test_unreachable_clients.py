@@ -5,6 +5,7 @@ import pytest
 from dovetail import Context, Elicit, InputRequired, Server
 from dovetail.errors import MissingClientCapability
 from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.server.server import get_dispatcher
 from dovetail.wire.lifecycle import ClientCapabilities, ElicitationCapability
 
 app = Server("asks")
@@ -36,11 +37,11 @@ def _exchange(tool: str) -> Exchange:
 @pytest.mark.parametrize("tool", ["asks", "drives"])
 async def test_the_call_is_refused(tool: str) -> None:
     with pytest.raises(MissingClientCapability) as refused:
-        await app.handle(_exchange(tool))
+        await get_dispatcher(app).handle(_exchange(tool))
     assert refused.value.data == {"requiredCapabilities": {"elicitation": {}}}
 
 
 async def test_an_author_can_cope() -> None:
-    result = await app.handle(_exchange("copes"))
+    result = await get_dispatcher(app).handle(_exchange("copes"))
     assert not isinstance(result, bytes)
     assert "nobody to ask" in str(result)

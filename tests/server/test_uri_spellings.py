@@ -14,6 +14,7 @@ from dovetail.auth import Principal
 from dovetail.errors import InsufficientScope, MCPError, ResourceNotFound
 from dovetail.middleware import ResponseCache
 from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.server.server import get_dispatcher
 from dovetail.wire.codec import decode, to_plain
 
 NEWEST = "2026-07-28"
@@ -52,7 +53,7 @@ def exchange(who: Principal | None, method: str, params: dict[str, Any]) -> Exch
 
 
 async def read(app: Server, uri: str, who: Principal | None = BOB) -> str:
-    result = await app.handle(exchange(who, "resources/read", {"uri": uri}))
+    result = await get_dispatcher(app).handle(exchange(who, "resources/read", {"uri": uri}))
     (content,) = (decode(result) if isinstance(result, bytes) else to_plain(result))["contents"]
     assert content["uri"] == uri
     return content["text"]
@@ -306,7 +307,7 @@ async def test_paths_and_tools_are_told_apart_by_case() -> None:
     app.add_tool(lambda: "ran", name="Fs:run")
     app.restrict("docs://a/README", "fs:run", scopes=["admin"])
     assert await read(app, "docs://a/readme") == "readme"
-    result = await app.handle(exchange(BOB, "tools/call", {"name": "Fs:run"}))
+    result = await get_dispatcher(app).handle(exchange(BOB, "tools/call", {"name": "Fs:run"}))
     assert to_plain(result)["content"][0]["text"] == "ran"
 
 
@@ -319,7 +320,7 @@ async def listen(app: Server, changes: Server, who: Principal, *uris: str) -> tu
 
     asked = exchange(who, "subscriptions/listen", {"notifications": {"resourceSubscriptions": [*uris]}})
     asked.emit = emit
-    task = asyncio.create_task(app.handle(asked))
+    task = asyncio.create_task(get_dispatcher(app).handle(asked))
     agreed = (await notices.get())["params"]["notifications"].get("resourceSubscriptions") or []
     changes.notify_resource_updated("notes://private")
     heard = [(await notices.get())["params"]["uri"] for _ in agreed]

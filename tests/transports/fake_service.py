@@ -52,7 +52,7 @@ class FakeService:
         self.instructions = None
         self.protocol_versions = protocol_versions
         self.limits = ServerLimits(**limits)
-        self.tap = None
+        self.recorder = None
         self.work = work
         self.listeners: list[ChangeListener] = []
         self.seen: list[Exchange] = []
@@ -68,10 +68,10 @@ class FakeService:
         self.seen.append(exchange)
         return await self.work(exchange)
 
-    def readable(self, uri: str, principal: str | None) -> bool:
+    def can_subscribe(self, uri: str, principal: str | None) -> bool:
         return True
 
-    def listen(self, listener: ChangeListener) -> Callable[[], None]:
+    def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
         self.listeners.append(listener)
 
         def stop() -> None:

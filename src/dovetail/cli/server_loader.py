@@ -52,7 +52,7 @@ def load_server(target_arg: str | None, module: str | None) -> Any:
 
 def find_server(namespace: Mapping[str, Any], object_name: str | None, source: str | None) -> Any:
     """Return the server in the namespace of a module, or None."""
-    from dovetail.server.runners import Server
+    from dovetail.server.server import Server
 
     servers = {name: value for name, value in namespace.items() if isinstance(value, Server)}
     if object_name is not None:

@@ -34,7 +34,8 @@ from dovetail.host.search_tools import CALL_TOOL, SEARCH_TOOL_BY_NAME, parse_inn
 from dovetail.host.servers import DEFAULT_READY_TIMEOUT_S, ManagedServers
 from dovetail.protocol.language_model import Model
 from dovetail.protocol.stats import HostStats
-from dovetail.server.runners import HTTPServerOptions, Server, Transport
+from dovetail.server.server import Server
+from dovetail.server.server_options import HTTPServerOptions, Transport
 from dovetail.wire.codec import to_plain
 from dovetail.wire.completion import Completion
 from dovetail.wire.prompts import GetPromptResult

@@ -137,24 +137,24 @@ class Service(Protocol):
     @property
     def limits(self) -> ServerLimits: ...
     @property
-    def tap(self) -> "Recorder | None":
-        """Who is told of every message, if anyone is."""
+    def recorder(self) -> "Recorder | None":
+        """The function that records every message, if there is one."""
         ...
 
     def capabilities(self) -> ServerCapabilities:
         """What the server offers now."""
         ...
 
-    def readable(self, uri: str, principal: Principal | None) -> bool:
-        """Whether this caller may hear of changes to a resource; InsufficientScope if it might with more scopes."""
+    def can_subscribe(self, uri: str, principal: Principal | None) -> bool:
+        """Return whether this caller may subscribe to a resource. InsufficientScope if it needs more scopes."""
         ...
 
     def handle(self, exchange: Exchange) -> Coroutine[Any, Any, Result | bytes]:
         """The result of an exchange, as a value or already encoded for the caller's revision."""
         ...
 
-    def listen(self, listener: ChangeListener) -> Callable[[], None]:
-        """Register for changes; call what is returned to stop."""
+    def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
+        """Deliver change notices to a listener. Call the returned function to stop."""
         ...
 
 

@@ -112,7 +112,7 @@ class HandshakeState:
         uri = convert(exchange.params, SubscribeParams).uri
         if len(uri) > service.limits.max_uri_bytes:
             raise InvalidParams(f"Invalid params: uri is longer than {service.limits.max_uri_bytes} characters")
-        if not service.readable(uri, exchange.caller.principal):
+        if not service.can_subscribe(uri, exchange.caller.principal):
             raise ResourceNotFound(uri)
         if self.subscriptions is None:
             self.subscriptions = {}

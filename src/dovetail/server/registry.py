@@ -1,15 +1,14 @@
-"""Offers: what a server has to offer, and the decorators by which authors add to it.
+"""Registry: the items of one server. Tools, resources, templates, prompts and completers, with their access rules.
 
 Everything registered is compiled on the spot, so that a mistake shows where it was made. Knows nothing of requests.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Protocol, Unpack
 
 from dovetail.errors import InvalidParams
 from dovetail.protocol import subscription_filter
-from dovetail.protocol.exchange import ChangeListener
 from dovetail.server.change_notices import Subscriptions
 from dovetail.server.completer import Completer
 from dovetail.server.item_options import (
@@ -21,7 +20,6 @@ from dovetail.server.item_options import (
     warn_tool_name,
 )
 from dovetail.server.page_cache import PageCache
-from dovetail.server.parameters.signature import METHOD_HINT
 from dovetail.server.prompt import Prompt
 from dovetail.server.resource import Resource, ResourceTemplate
 from dovetail.server.tool import Tool
@@ -31,12 +29,11 @@ from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, 
 from dovetail.wire.meta import is_valid_key
 
 if TYPE_CHECKING:  # what few servers use is loaded by those who do
+    from dovetail.protocol.mountable import ItemKind
     from dovetail.schemas.provider_rules import SchemaProfile
     from dovetail.server.access_rules import AccessRule, AccessRules, Predicate
     from dovetail.server.large_results import LargeResults, ResultStore
     from dovetail.server.lint import LintReport
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _LIST_NAMES: Final = ("tools", "resources", "prompts")
 _LIST_CHANGED: Final = ListChangedCapability(list_changed=True)
@@ -44,11 +41,24 @@ _RESOURCES: Final = ResourcesCapability(subscribe=True, list_changed=True)
 _LIST_BY_KIND: Final = {"tool": "tools", "resource": "resources", "resource template": "resources", "prompt": "prompts"}
 
 
+class MountedNames(Protocol):
+    """The names of what is mounted on a server."""
+
+    def list_names(self) -> list[str] | None:
+        """Return the names and URIs of all mounted items, or None if a remote server has some of them."""
+        ...
+
+    def may_have_item(self, name: str) -> bool:
+        """Return whether a mounted server has a name or URI. A remote server may have any that fits its prefix."""
+        ...
+
+
 class Registry:
-    """The tools, resources, prompts and completions of one server."""
+    """The tools, resources, templates, prompts and completers of one server."""
 
     def __init__(
         self,
+        name: str,
         page_cache: PageCache,
         *,
         capabilities: ServerCapabilities | None,
@@ -57,40 +67,34 @@ class Registry:
         lint: bool,
         show_locked: bool,
     ) -> None:
-        self.changes = Subscriptions()
+        self.subscriptions = Subscriptions()  # those who receive change notices
+        self.mounted_names: MountedNames | None = None  # once something is mounted
+        self._server_name = name
         self._lock = RLock()  # one thread at a time changes what is offered; nobody waits to read it
         self._page_cache = page_cache
-        self._declared_capabilities = _check_capabilities(capabilities)
-        self._tools: dict[str, Tool] = {}
-        self._resources: dict[str, Resource] = {}
-        self._templates: dict[str, ResourceTemplate] = {}
-        self._templates_by_specificity: tuple[ResourceTemplate, ...] = ()
-        self._prompts: dict[str, Prompt] = {}
-        # Everything registered, in order, what is not enabled too; the registries above hold what is.
+        self.declared_capabilities = _check_capabilities(capabilities)
+        # The enabled items. A change replaces the dict, so that a request keeps the one it has read.
+        self.tools: dict[str, Tool] = {}
+        self.resources: dict[str, Resource] = {}
+        self.templates: dict[str, ResourceTemplate] = {}
+        self.templates_by_specificity: tuple[ResourceTemplate, ...] = ()
+        self.prompts: dict[str, Prompt] = {}
+        # All items in the order of registration, disabled ones too.
         self._registered: dict[str, dict[str, Any]] = {kind: {} for kind in _LIST_BY_KIND}
-        # What is mounted here with one of these is not offered.
+        # Mounted items with one of these are not offered.
         self.disabled_tags: frozenset[str] = frozenset()
         self.disabled_names: frozenset[str] = frozenset()
-        self._completers: dict[tuple[str, str], Completer] = {}
+        self.completers: dict[tuple[str, str], Completer] = {}
         self._profile: SchemaProfile | None = _check_profile(schema_profile)
         self._is_lint_enabled = lint
         self._show_locked = show_locked
-        self._access_rules: AccessRules | None = None  # who may use what, once something is not for everyone
-        self._result_store = None if large_results is None else self._make_result_store(large_results)
+        self.access_rules: AccessRules | None = None  # who may use what, once something is not for everyone
+        self.result_store = None if large_results is None else self._make_result_store(large_results)
 
-    @overload
-    def tool(self, function: F, /) -> F: ...
-    @overload
-    def tool(self, called: str | None = None, /, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
-    def tool(self, function: Any = None, /, **options: Any) -> Any:
-        """Offer a function as a tool: `@app.tool`, `@app.tool()` or `@app.tool("name", title=...)`.
-
-        Options: see `ToolOptions`.
-        """
-        return self._make_decorator(function, options, self.add_tool)
+    # Items
 
     def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
-        """Register a tool; options as for the decorator."""
+        """Register a tool."""
         access, item_options = _split_access_options("tool", options)
         tool = Tool(function, **item_options)
         if self._profile is not None:
@@ -104,27 +108,8 @@ class Registry:
 
             log_issues(tool)
 
-    def remove_tool(self, name: str) -> None:
-        """Stop offering a tool."""
-        self._unregister("tool", name)
-
-    def resource(self, uri: str, /, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
-        """Offer a function's value under a URI, or under every URI of a template such as `city://{name}/profile`.
-
-        Options: see `ResourceOptions`.
-        """
-
-        if callable(uri):  # `@app.resource`, without its URI
-            raise TypeError('a resource needs its URI: @app.resource("city://list")')
-
-        def register(function: F) -> F:
-            self.add_resource(function, uri, **options)
-            return function
-
-        return register
-
     def add_resource(self, function: Callable[..., Any], uri: str, **options: Unpack[ResourceOptions]) -> None:
-        """Register a resource or a template; options as for the decorator."""
+        """Register a resource, or a template if the URI has variables."""
         access, item_options = _split_access_options("resource", options)
         check_type("a resource's URI", uri, str, "a text")
         if "{" in uri:
@@ -135,42 +120,18 @@ class Registry:
         else:
             self._register("resource", uri, Resource(function, uri, **item_options), access)
 
-    def remove_resource(self, uri: str) -> None:
-        """Stop offering a resource or a template."""
-        self._unregister("resource template" if "{" in uri else "resource", uri)
-
-    @overload
-    def prompt(self, function: F, /) -> F: ...
-    @overload
-    def prompt(self, called: str | None = None, /, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
-    def prompt(self, function: Any = None, /, **options: Any) -> Any:
-        """Offer a function as a prompt: `@app.prompt`, `@app.prompt()` or `@app.prompt("name", title=...)`.
-
-        Options: see `PromptOptions`.
-        """
-        return self._make_decorator(function, options, self.add_prompt)
-
     def add_prompt(self, function: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
-        """Register a prompt; options as for the decorator."""
+        """Register a prompt."""
         access, item_options = _split_access_options("prompt", options)
         prompt = Prompt(function, **item_options)
         self._register("prompt", prompt.declaration.name, prompt, access)
 
-    def remove_prompt(self, name: str) -> None:
-        """Stop offering a prompt."""
-        self._unregister("prompt", name)
+    def add_completer(self, ref: str, argument: str, function: Callable[..., Any]) -> None:
+        """Register a function that suggests values for an argument."""
+        self.completers[ref, argument] = Completer(function)
 
-    def completion(self, ref: str, argument: str) -> Callable[[F], F]:
-        """Suggest values for an argument of a prompt (by name) or of a template (by its URI), registered before."""
-        self._check_completable(ref, argument)
-
-        def register(function: F) -> F:
-            self._completers[ref, argument] = Completer(function)
-            return function
-
-        return register
-
-    def _check_completable(self, ref: str, argument: str) -> None:
+    def check_completable(self, ref: str, argument: str) -> None:
+        """Raise ValueError if no prompt or template has this name and argument."""
         from dovetail.server.parameters.argument_errors import format_names
 
         items = self._registered["prompt"] | self._registered["resource template"]
@@ -182,46 +143,15 @@ class Registry:
         if argument not in names:
             raise ValueError(f"{ref} has no argument {format_names([argument], names)}")
 
-    def include(self, source: object, *, prefix: str = "") -> None:
-        """Offer the functions of a module or object that are marked with `tool`, `resource` or `prompt`.
-
-        If none is marked, every public function becomes a tool. A prefix goes before the names of tools and prompts.
-        """
-        from dovetail.server.decorators import find_registrations
-
-        add_by_kind = {"tool": self.add_tool, "prompt": self.add_prompt}
-        for name, function, registration in find_registrations(source):
-            if registration.kind == "resource":
-                self.add_resource(function, registration.uri, **cast("ResourceOptions", registration.options))
-            else:
-                named_options: Any = registration.options | {
-                    "name": prefix + (registration.options.get("name") or name)
-                }
-                add_by_kind[registration.kind](function, **named_options)
-
-    def enable(self, *names: str, tags: Collection[str] = ()) -> None:
-        """Offer again what was disabled: tools and prompts by name, resources by URI, or all with one of the tags.
-
-        What is mounted here is meant too, by the name it has here; a tag that nothing has changes nothing.
-        """
-        self._set_enabled(names, tags, enabled=True)
-
-    def disable(self, *names: str, tags: Collection[str] = ()) -> None:
-        """Stop offering, without forgetting, what `enable` would offer again."""
-        self._set_enabled(names, tags, enabled=False)
-
     def restrict(
         self,
-        *names: str,
-        tags: Collection[str] = (),
-        scopes: Collection[str] = (),
-        visible_to: "Predicate | None" = None,
+        names: Collection[str],
+        *,
+        tags: Collection[str],
+        scopes: Collection[str],
+        visible_to: "Predicate | None",
     ) -> None:
-        """Limit who may see and use items, by name, URI or tag. Items registered or mounted later are included.
-
-        A caller needs all `scopes`. `visible_to` is a function that takes the principal and returns a bool. If several
-        rules match an item, all of them apply.
-        """
+        """Add an access rule for items by name, URI or tag, those registered or mounted later included."""
         from dovetail.server.access_rules import build_access_rule
 
         if not (names or tags) or not (scopes or visible_to):
@@ -229,7 +159,7 @@ class Registry:
         _check_tags(tags)
         rule = build_access_rule(scopes, visible_to)
         with self._lock:
-            access_rules = self._ensure_access_rules()
+            access_rules = self.ensure_access_rules()
             if tags:
                 access_rules.add_for_tags(tags, rule)
             for name in names:
@@ -241,13 +171,26 @@ class Registry:
                         new_names and not new_names.isdisjoint(access_rules.find_rule_names(kind, name))
                     ):
                         access_rules.add(kind, name, rule)
-        for list_name in _LIST_NAMES:
-            self._notify_list_changed(list_name)
+        self.notify_all_lists_changed()
 
-    def _set_enabled(self, names: Collection[str], tags: Collection[str], *, enabled: bool) -> None:
+    def warn_unused_rules(self) -> None:
+        """Warn once of access rules that match no item. If a remote server is mounted, its first list does it."""
+        if self.access_rules is None or not self.access_rules.has_unchecked_names:
+            return
+        mounted_names = [] if self.mounted_names is None else self.mounted_names.list_names()
+        if mounted_names is not None:
+            self.access_rules.warn_unused(self._server_name, self.list_names() + mounted_names, lambda _: False)
+
+    def set_enabled(self, names: Collection[str], tags: Collection[str], *, enabled: bool) -> None:
+        """Enable or disable items by name, URI or tag. ValueError for a name that nothing here can have."""
+        mounted_names = self.mounted_names
         with self._lock:
-            registered_names = self._list_names()
-            if unknown := [name for name in names if name not in registered_names and not self._may_be_mounted(name)]:
+            registered_names = self.list_names()
+            if unknown := [
+                name
+                for name in names
+                if name not in registered_names and (mounted_names is None or not mounted_names.may_have_item(name))
+            ]:
                 from dovetail.server.parameters.argument_errors import format_names
 
                 raise ValueError(f"nothing is called {format_names(unknown, registered_names)}")
@@ -262,15 +205,17 @@ class Registry:
             self.disabled_tags = self.disabled_tags.difference(tags) if enabled else self.disabled_tags.union(tags)
             self.disabled_names = self.disabled_names.difference(names) if enabled else self.disabled_names.union(names)
         for kind in kinds:
-            self._notify_list_changed(_LIST_BY_KIND[kind])
+            self.notify_list_changed(_LIST_BY_KIND[kind])
+        if mounted_names is not None and (tags or not set(names).issubset(self.list_names())):
+            self.notify_all_lists_changed()
 
-    def _list_names(self) -> list[str]:
-        """Everything registered here, enabled or not."""
+    def list_names(self) -> list[str]:
+        """Return the names and URIs of all items, enabled or not."""
         return [name for items in self._registered.values() for name in items]
 
-    def _may_be_mounted(self, name: str) -> bool:
-        """Whether something mounted here has, or may have, a name or URI."""
-        return False
+    def list_registered(self, kind: "ItemKind") -> dict[str, Any]:
+        """Return the declarations of all items of a kind by name or URI, enabled or not, visible or not."""
+        return {name: item.declaration for name, item in self._registered[kind].copy().items()}
 
     def _select_items(self, names: Collection[str], tags: Collection[str]) -> Iterator[tuple[str, str, Any]]:
         """What has one of the names or tags: its kind, its name or URI, and itself."""
@@ -301,23 +246,25 @@ class Registry:
                 raise ValueError(f"a {kind} called {name!r} is already registered")
             self._registered[kind][name] = item
             if access_rule is not None:
-                self._ensure_access_rules().add(kind, name, access_rule)
-            if self._access_rules is not None:
-                for rule in (self._access_rules.find_by_tags(item.tags), self._access_rules.find_by_name(kind, name)):
+                self.ensure_access_rules().add(kind, name, access_rule)
+            if self.access_rules is not None:
+                for rule in (self.access_rules.find_by_tags(item.tags), self.access_rules.find_by_name(kind, name)):
                     if rule is not None:
-                        self._access_rules.add(kind, name, rule)
+                        self.access_rules.add(kind, name, rule)
             if item.enabled:
-                self._set_enabled_items(kind, self._get_enabled_items(kind) | {name: item})
-        self._notify_list_changed(_LIST_BY_KIND[kind])
+                self._replace_items(kind, self.get_items(kind) | {name: item})
+        self.notify_list_changed(_LIST_BY_KIND[kind])
 
-    def _ensure_access_rules(self) -> "AccessRules":
+    def ensure_access_rules(self) -> "AccessRules":
+        """Return the access rules. From now on they are checked, even if there are none yet."""
         from dovetail.server.access_rules import AccessRules
 
-        if self._access_rules is None:
-            self._access_rules = AccessRules(show_locked=self._show_locked)
-        return self._access_rules
+        if self.access_rules is None:
+            self.access_rules = AccessRules(show_locked=self._show_locked)
+        return self.access_rules
 
-    def _unregister(self, kind: str, name: str) -> None:
+    def remove(self, kind: str, name: str) -> None:
+        """Remove an item. ValueError if there is none of this name."""
         with self._lock:
             if name not in self._registered[kind]:
                 from dovetail.server.parameters.argument_errors import format_names
@@ -325,109 +272,82 @@ class Registry:
                 raise ValueError(f"no {kind} is called {format_names([str(name)], self._registered[kind])}")
             del self._registered[kind][name]
             self._refresh_enabled(kind)
-            if self._access_rules is not None:
-                self._access_rules.remove(kind, name)  # last: nothing is offered without its rule
-        self._notify_list_changed(_LIST_BY_KIND[kind])
+            if self.access_rules is not None:
+                self.access_rules.remove(kind, name)  # last: nothing is offered without its rule
+        self.notify_list_changed(_LIST_BY_KIND[kind])
 
-    def _get_enabled_items(self, kind: str) -> dict[str, Any]:
+    def get_items(self, kind: str) -> dict[str, Any]:
+        """Return the enabled items of a kind by name or URI."""
         if kind == "tool":
-            return self._tools
+            return self.tools
         if kind == "resource":
-            return self._resources
-        return self._prompts if kind == "prompt" else self._templates
+            return self.resources
+        return self.prompts if kind == "prompt" else self.templates
 
     def _refresh_enabled(self, kind: str) -> None:
-        """What is enabled is offered."""
-        self._set_enabled_items(kind, {name: item for name, item in self._registered[kind].items() if item.enabled})
+        self._replace_items(kind, {name: item for name, item in self._registered[kind].items() if item.enabled})
 
-    def _set_enabled_items(self, kind: str, enabled: dict[str, Any]) -> None:
-        """Another registry in place of the one there was, which requests at work, of any thread, keep as it is."""
+    def _replace_items(self, kind: str, enabled: dict[str, Any]) -> None:
         match kind:
             case "tool":
-                self._tools = enabled
+                self.tools = enabled
             case "prompt":
-                self._prompts = enabled
+                self.prompts = enabled
             case "resource":
-                self._resources = enabled
+                self.resources = enabled
             case _:
-                self._templates = enabled
+                self.templates = enabled
                 by_specificity = sorted(
-                    self._templates.values(), key=lambda template: template.template.specificity, reverse=True
+                    self.templates.values(), key=lambda template: template.template.specificity, reverse=True
                 )
-                self._templates_by_specificity = tuple(by_specificity)
+                self.templates_by_specificity = tuple(by_specificity)
         self._page_cache.clear()
-
-    def _make_decorator(self, function: Any, options: dict[str, Any], add: Callable[..., None]) -> Any:
-        if callable(function):
-            add(function, **options)
-            return function
-        _check_registrable(function)
-        check_type("a name", function, str, "a text")
-
-        def register(decorated: F) -> F:
-            _check_registrable(decorated)
-            add(decorated, **({"name": function} if function is not None else {}) | options)
-            return decorated
-
-        return register
 
     # Change notices. Any task or thread may send them.
 
-    def notify_tools_changed(self) -> None:
-        """Notify clients that the list of tools has changed. Registering and removing tools does this for you."""
-        self._notify_list_changed("tools")
-
-    def notify_resources_changed(self) -> None:
-        """Notify clients that the list of resources or templates has changed. Registering and removing does this."""
-        self._notify_list_changed("resources")
-
-    def notify_prompts_changed(self) -> None:
-        """Notify clients that the list of prompts has changed. Registering and removing prompts does this for you."""
-        self._notify_list_changed("prompts")
-
-    def _notify_list_changed(self, list_name: str) -> None:
+    def notify_list_changed(self, list_name: str) -> None:
+        """Publish that the list of "tools", "resources" or "prompts" has changed."""
         self._page_cache.clear()
-        self.changes.publish(subscription_filter.LIST_CHANGED_METHODS[list_name])
+        self.subscriptions.publish(subscription_filter.LIST_CHANGED_METHODS[list_name])
+
+    def notify_all_lists_changed(self) -> None:
+        """Publish that all lists have changed."""
+        for list_name in _LIST_NAMES:
+            self.notify_list_changed(list_name)
 
     def notify_resource_updated(self, uri: str) -> None:
-        """Notify clients that subscribed to a resource that its contents have changed."""
-        self.changes.publish(subscription_filter.RESOURCE_UPDATED, uri)
+        """Publish that the contents of a resource have changed."""
+        self.subscriptions.publish(subscription_filter.RESOURCE_UPDATED, uri)
 
-    def heard(self, method: str, uri: str | None) -> None:
-        """A server mounted here has changed."""
+    def on_mounted_change(self, method: str, uri: str | None) -> None:
+        """Publish a change of a mounted server."""
         self._page_cache.clear()
-        self.changes.publish(method, uri)
-
-    def listen(self, listener: ChangeListener) -> Callable[[], None]:
-        """Register for changes; call what is returned to stop."""
-        return self.changes.subscribe(listener)
+        self.subscriptions.publish(method, uri)
 
     def lint(self, *profiles: str) -> "list[LintReport]":
-        """Return the problems that hosts and models may have with each tool, and an estimate of its size in tokens.
-
-        Checks the rules of OpenAI, Gemini and Anthropic unless you name other profiles.
-        """
+        """Return a report for each enabled tool."""
         from dovetail.server.lint import lint_tool
 
-        return [lint_tool(tool, profiles) for tool in self._tools.values()]
+        return [lint_tool(tool, profiles) for tool in self.tools.values()]
 
-    # What is there
+    # Capabilities
 
     def capabilities(self) -> ServerCapabilities:
-        """What is offered now."""
-        declared = self._declared_capabilities
+        """Return the capabilities that follow from the items and from `capabilities=`, without mounted servers."""
+        declared = self.declared_capabilities
         return replace(
             declared,
             logging=declared.logging or {},
-            completions={} if self._has_completions() else declared.completions,
-            prompts=_LIST_CHANGED if self._prompts or declared.prompts is not None else None,
-            resources=_RESOURCES if self._resources or self._templates or declared.resources is not None else None,
-            tools=_LIST_CHANGED if self._tools or declared.tools is not None else None,
+            completions={} if self.has_completions() else declared.completions,
+            prompts=_LIST_CHANGED if self.prompts or declared.prompts is not None else None,
+            resources=_RESOURCES if self.resources or self.templates or declared.resources is not None else None,
+            tools=_LIST_CHANGED if self.tools or declared.tools is not None else None,
         )
 
-    def _has_completions(self) -> bool:
-        return bool(self._completers) or any(
-            item.signature.choices for item in (*self._prompts.values(), *self._templates.values())
+    def has_completions(self) -> bool:
+        """Return whether any argument has suggestions."""
+        return bool(self.completers) or any(
+            item.signature.choices for item in (*self.prompts.values(), *self.templates.values())
         )
 
 
@@ -446,11 +366,6 @@ def _split_access_options(kind: str, options: Mapping[str, Any]) -> "tuple[Acces
 def _check_tags(tags: Collection[str]) -> None:
     if isinstance(tags, str):
         raise TypeError(f"tags are several: write tags=[{tags!r}]")
-
-
-def _check_registrable(value: Any) -> None:
-    if isinstance(value, classmethod | property):
-        raise TypeError(f"a {type(value).__name__} cannot be offered from the body of its class{METHOD_HINT}")
 
 
 def _check_declaration(declaration: WireStruct) -> None:

@@ -1,90 +1,69 @@
-"""Server: how an exchange becomes a result, out of what the server offers.
+"""Server: register tools, resources and prompts, then run it. The public class of this package.
 
-Knows exchanges, not transports. A request looks up and runs; everything it needs was compiled at registration.
-No author's function can end the server or disturb another call: whatever it raises is contained here.
+It checks what authors pass and hands it to its parts: `Registry` holds the items, `Visibility` decides who sees and
+uses them, `Dispatcher` turns requests into results, and `runners` serves the dispatcher over a transport.
 """
 
-import asyncio
+import inspect
 import os
-import time
 import weakref
-from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast, overload
 
-from dovetail.error_context import clip
-from dovetail.errors import (
-    InsufficientScope,
-    InvalidParams,
-    MethodNotFound,
-    PromptNotFound,
-    ProtocolError,
-    RemoteError,
-    ResourceNotFound,
-    ServerBusy,
-    ToolError,
-    ToolNotFound,
+from dovetail.protocol.limits import ServerLimits
+from dovetail.protocol.middleware import Middleware
+from dovetail.server.dispatcher import Dispatcher
+from dovetail.server.item_options import (
+    CacheHint,
+    PromptOptions,
+    ResourceOptions,
+    ToolOptions,
+    check_icons,
+    check_type,
 )
-from dovetail.protocol import subscription_filter as topics
-from dovetail.protocol.exchange import Exchange, convert_params
-from dovetail.protocol.headers import check_param_headers
-from dovetail.protocol.limits import CallerBusy, ServerLimits
-from dovetail.protocol.middleware import CallNext, Middleware, compose_middleware, reads_results, validate_middleware
-from dovetail.protocol.mountable import NOT_FOUND_ERRORS
-from dovetail.protocol.principal import Principal, get_remaining_seconds
-from dovetail.protocol.request_state import Sealer
-from dovetail.server.change_notices import ChangeQueue
-from dovetail.server.completer import build_completion, find_matching
-from dovetail.server.context import Context
-from dovetail.server.exception_mask import mask_exception, unwrap_group
-from dovetail.server.input_requests import InputRequests, InputRequired, InputRoundEnded
-from dovetail.server.invocation import Runner
-from dovetail.server.item_options import CacheHint, check_icons, check_type
-from dovetail.server.lifespan import Lifespan, LifespanRun, LoopState, log_start_failure, normalize_lifespan
+from dovetail.server.lifespan import Lifespan, normalize_lifespan
 from dovetail.server.page_cache import PageCache
-from dovetail.server.parameters.signature import InvalidArguments
-from dovetail.server.results import build_failure_result, check_read_result, to_prompt_messages, to_resource_contents
-from dovetail.server.thread_pool import ThreadPool
-from dovetail.server.tool import build_error_result
+from dovetail.server.parameters.signature import METHOD_HINT
+from dovetail.server.registry import Registry
+from dovetail.server.server_options import (
+    ASGIOptions,
+    HTTPServerOptions,
+    ServerOptions,
+    Transport,
+    check_option_names,
+    check_run_options,
+)
 from dovetail.server.visibility import Visibility
-from dovetail.wire.base import Result, replace
-from dovetail.wire.completion import CompleteParams, CompleteResult, PromptReference
 from dovetail.wire.content import Icon
-from dovetail.wire.lifecycle import DiscoverResult, Implementation, ServerCapabilities
-from dovetail.wire.meta import SUBSCRIPTION_ID
-from dovetail.wire.prompts import GetPromptResult
-from dovetail.wire.resources import ReadResourceResult
-from dovetail.wire.revisions import DRAFT, PROTOCOL_VERSIONS, REVISIONS
-from dovetail.wire.subscriptions import ListenParams, ListenResult, SubscriptionFilter
+from dovetail.wire.lifecycle import Implementation, ServerCapabilities
+from dovetail.wire.revisions import PROTOCOL_VERSIONS, REVISIONS
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what few servers use is loaded by those who do
     from pathlib import Path
 
     from dovetail.oauth.guard.guard import Guard
     from dovetail.oauth.guard.verifiers import TokenVerifier
-    from dovetail.protocol.mountable import ItemKind, Mountable, SupportsMount
+    from dovetail.protocol.http_types import ASGIApp, AsyncHTTPClient, HTTPRequest, HTTPResponse
+    from dovetail.protocol.mountable import SupportsMount
     from dovetail.protocol.principal import Authenticator
-    from dovetail.protocol.recording_format import Recorder
     from dovetail.protocol.stats import ServerStats
     from dovetail.schemas.provider_rules import SchemaProfile
-    from dovetail.server.access_rules import AccessRules, Predicate
+    from dovetail.server.access_rules import Predicate
     from dovetail.server.large_results import LargeResults
-    from dovetail.server.mounts.mounted_servers import MountedServers
+    from dovetail.server.lint import LintReport
     from dovetail.server.mounts.name_map import NameMap
     from dovetail.server.mounts.transforms import Transform
+    from dovetail.server.openapi.document import OpenAPIOperation
+    from dovetail.server.openapi.operation_call import HeaderFactory
+    from dovetail.server.runners import Runnable
+    from dovetail.transports.duplex_server import DuplexServer
+    from dovetail.transports.http_server.endpoint import Endpoint
 
-_SWEEP_INTERVAL_S: Final = 0.5  # how often running calls are looked at, seconds
-_MAX_TIMER_TIMEOUT_S: Final = 2.0  # a tool's own limit under this has a timer of its own
-_LARGE_MESSAGE_BYTES: Final = 64 * 1024  # bytes of a message worth counting
-_ITEM_FIELD_BY_METHOD: Final[dict[str, tuple["ItemKind", str]]] = {
-    "tools/call": ("tool", "name"),
-    "resources/read": ("resource", "uri"),
-    "prompts/get": ("prompt", "name"),
-}
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Server(Visibility):
-    """A server to register tools, resources and prompts on."""
+class Server:
+    """A server: register tools, resources and prompts on it, then `run` it or mount its `asgi` application."""
 
     def __init__(
         self,
@@ -124,84 +103,176 @@ class Server(Visibility):
             raise TypeError("secret_keys must be a list, newest first: secret_keys=[...]")
         limits = limits or ServerLimits()
         page_cache = PageCache(page_size, limits.max_cursor_bytes)
-        super().__init__(
+        self._registry = Registry(
+            name,
             page_cache,
-            cache_hints=cache_hints,
             capabilities=capabilities,
             large_results=large_results,
             schema_profile=schema_profile,
             lint=debug,
             show_locked=_lists_restricted(auth),
         )
-        self.auth = self.checked_auth(auth)  # used over HTTP only
-        self.implementation = Implementation(
-            name=name,
-            version=version,
-            title=title,
-            description=description,
-            website_url=website_url,
-            icons=list(icons) or None,
+        self._auth = _check_auth(auth)  # used over HTTP only
+        self._endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()  # those that `asgi` made
+        self._dispatcher = Dispatcher(
+            self._registry,
+            Visibility(self._registry, page_cache, cache_hints),
+            implementation=Implementation(
+                name=name,
+                version=version,
+                title=title,
+                description=description,
+                website_url=website_url,
+                icons=list(icons) or None,
+            ),
+            instructions=instructions,
+            protocol_versions=_check_protocol_versions(protocol_versions),
+            limits=limits,
+            lifespan=normalize_lifespan(self, lifespan),
+            secret_keys=secret_keys,
+            recording=recording,
+            debug=debug,
         )
-        self.instructions = instructions
-        self.protocol_versions = _check_protocol_versions(protocol_versions)
-        self.limits = limits
-        self.debug = debug
-        self.trace = recording
-        self._open_recorder: Recorder | None = None
-        self._endpoints: weakref.WeakSet[Any] = weakref.WeakSet()  # those that `asgi` made
-        self._sealer = Sealer(secret_keys)
-        self._has_secret_keys = bool(secret_keys)
-        self._thread_pool = ThreadPool(self.limits)
-        self._state_by_loop: dict[asyncio.AbstractEventLoop, LoopState] = {}
-        self._last_state: LoopState | None = None  # one of them, the last that was looked up
-        self._lifespan = normalize_lifespan(self, lifespan)
-        self.mounts: MountedServers | None = None  # once something is mounted
-        self._middleware: list[Middleware] = []
-        self._handlers: dict[str, CallNext] = {
-            "server/discover": self._discover,
-            "tools/list": self._list_tools,
-            "tools/call": self._call_tool if self._result_store is None else self._call_and_store,
-            "resources/list": self._list_resources,
-            "resources/templates/list": self._list_templates,
-            "resources/read": self._read_resource,
-            "prompts/list": self._list_prompts,
-            "prompts/get": self._get_prompt,
-            "completion/complete": self._complete,
-            "subscriptions/listen": self._listen,
-        }
-        self._wrapped_handlers: dict[str, CallNext] = self._handlers
         for function in middleware:
             self.middleware(function)
-
-    def checked_auth(self, auth: Any) -> Any:
-        """What was given as `auth`, if it can guard a server; the joint knows what can."""
-        return auth
 
     @property
     def name(self) -> str:
         """The name of the server."""
-        return self.implementation.name
+        return self._dispatcher.implementation.name
 
     @property
     def version(self) -> str:
         """The version of the server."""
-        return self.implementation.version
+        return self._dispatcher.implementation.version
 
     @property
-    def tap(self) -> "Recorder | None":
-        """Who is told of every message."""
-        return self._open_recorder
+    def instructions(self) -> str | None:
+        """What the server tells models about itself."""
+        return self._dispatcher.instructions
 
-    @property
-    def keeps_results(self) -> bool:
-        """Whether large results are kept back in this process, here or by something mounted."""
-        mounted_servers = self.mounts.list_local_servers() if self.mounts is not None else ()
-        return self._result_store is not None or any(server.keeps_results for server in mounted_servers)
+    @instructions.setter
+    def instructions(self, instructions: str | None) -> None:
+        self._dispatcher.instructions = instructions
 
-    @property
-    def watched(self) -> bool:
-        """Whether results are looked at here, by middleware or for their size."""
-        return self._result_store is not None or any(reads_results(function) for function in self._middleware)
+    # Items
+
+    @overload
+    def tool(self, function: F, /) -> F: ...
+    @overload
+    def tool(self, called: str | None = None, /, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
+    def tool(self, function: Any = None, /, **options: Any) -> Any:
+        """Offer a function as a tool: `@app.tool`, `@app.tool()` or `@app.tool("name", title=...)`.
+
+        Options: see `ToolOptions`.
+        """
+        return _make_decorator(function, options, self.add_tool)
+
+    def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
+        """Register a tool; options as for the decorator."""
+        self._registry.add_tool(function, **options)
+
+    def remove_tool(self, name: str) -> None:
+        """Stop offering a tool."""
+        self._registry.remove("tool", name)
+
+    def resource(self, uri: str, /, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
+        """Offer a function's value under a URI, or under every URI of a template such as `city://{name}/profile`.
+
+        Options: see `ResourceOptions`.
+        """
+
+        if callable(uri):  # `@app.resource`, without its URI
+            raise TypeError('a resource needs its URI: @app.resource("city://list")')
+
+        def register(function: F) -> F:
+            self.add_resource(function, uri, **options)
+            return function
+
+        return register
+
+    def add_resource(self, function: Callable[..., Any], uri: str, **options: Unpack[ResourceOptions]) -> None:
+        """Register a resource or a template; options as for the decorator."""
+        self._registry.add_resource(function, uri, **options)
+
+    def remove_resource(self, uri: str) -> None:
+        """Stop offering a resource or a template."""
+        self._registry.remove("resource template" if "{" in uri else "resource", uri)
+
+    @overload
+    def prompt(self, function: F, /) -> F: ...
+    @overload
+    def prompt(self, called: str | None = None, /, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
+    def prompt(self, function: Any = None, /, **options: Any) -> Any:
+        """Offer a function as a prompt: `@app.prompt`, `@app.prompt()` or `@app.prompt("name", title=...)`.
+
+        Options: see `PromptOptions`.
+        """
+        return _make_decorator(function, options, self.add_prompt)
+
+    def add_prompt(self, function: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
+        """Register a prompt; options as for the decorator."""
+        self._registry.add_prompt(function, **options)
+
+    def remove_prompt(self, name: str) -> None:
+        """Stop offering a prompt."""
+        self._registry.remove("prompt", name)
+
+    def completion(self, ref: str, argument: str) -> Callable[[F], F]:
+        """Suggest values for an argument of a prompt (by name) or of a template (by its URI), registered before."""
+        self._registry.check_completable(ref, argument)
+
+        def register(function: F) -> F:
+            self._registry.add_completer(ref, argument, function)
+            return function
+
+        return register
+
+    def include(self, source: object, *, prefix: str = "") -> None:
+        """Offer the functions of a module or object that are marked with `tool`, `resource` or `prompt`.
+
+        If none is marked, every public function becomes a tool. A prefix goes before the names of tools and prompts.
+        """
+        from dovetail.server.decorators import find_registrations
+
+        add_by_kind = {"tool": self.add_tool, "prompt": self.add_prompt}
+        for name, function, registration in find_registrations(source):
+            if registration.kind == "resource":
+                self.add_resource(function, registration.uri, **cast("ResourceOptions", registration.options))
+            else:
+                named_options: Any = registration.options | {
+                    "name": prefix + (registration.options.get("name") or name)
+                }
+                add_by_kind[registration.kind](function, **named_options)
+
+    # Who may use what
+
+    def enable(self, *names: str, tags: Collection[str] = ()) -> None:
+        """Offer again what was disabled: tools and prompts by name, resources by URI, or all with one of the tags.
+
+        What is mounted here is meant too, by the name it has here; a tag that nothing has changes nothing.
+        """
+        self._registry.set_enabled(names, tags, enabled=True)
+
+    def disable(self, *names: str, tags: Collection[str] = ()) -> None:
+        """Stop offering, without forgetting, what `enable` would offer again."""
+        self._registry.set_enabled(names, tags, enabled=False)
+
+    def restrict(
+        self,
+        *names: str,
+        tags: Collection[str] = (),
+        scopes: Collection[str] = (),
+        visible_to: "Predicate | None" = None,
+    ) -> None:
+        """Limit who may see and use items, by name, URI or tag. Items registered or mounted later are included.
+
+        A caller needs all `scopes`. `visible_to` is a function that takes the principal and returns a bool. If several
+        rules match an item, all of them apply.
+        """
+        self._registry.restrict(names, tags=tags, scopes=scopes, visible_to=visible_to)
+
+    # Composition
 
     def middleware(self, function: Middleware) -> Middleware:
         """Wrap every request in an async function: `async def middleware(exchange, call_next)`.
@@ -210,17 +281,12 @@ class Server(Visibility):
         answers itself do not pass through middleware: initialize, ping, log levels and subscriptions. If the function
         is an object with a method `on_change(method, uri)`, the server calls it for every change notice.
         """
-        self._middleware.append(validate_middleware(function))
-        if callable(getattr(function, "on_change", None)):
-            self.changes.add_callback(cast("Any", function).on_change)
-        self._wrapped_handlers = {
-            method: compose_middleware(self._middleware, handler) for method, handler in self._handlers.items()
-        }
+        self._dispatcher.add_middleware(function)
         return function
 
     def mount(
         self,
-        server: "SupportsMount",
+        server: "Server | SupportsMount",
         prefix: "str | NameMap" = "",
         *,
         transforms: "Mapping[str, Transform] | None" = None,
@@ -236,95 +302,207 @@ class Server(Visibility):
         tags: if given, only items with one of these tags are offered.
         scopes, visible_to: who may see and use the mounted items, as in `restrict`.
         """
-        from dovetail.server.mounts.local_server import contains_server
-        from dovetail.server.mounts.mounted_servers import MountedServers
+        from dovetail.server.mounts.local_server import LocalServer
         from dovetail.server.mounts.name_map import NameMap
 
-        if not hasattr(server, "__mountable__"):
+        if not isinstance(server, Server) and not hasattr(server, "__mountable__"):
             raise TypeError(f"mount() takes a Server or a Client, not {server!r}")
-        if isinstance(server, Server) and contains_server(server, self):
-            raise ValueError(f"{server.name} cannot be mounted on {self.name}, which is part of it")
-        if self.mounts is None:
-            self.mounts = MountedServers(self, self._handlers)
-            self._handlers = self.mounts.handlers
-            self._wrapped_handlers = {
-                method: compose_middleware(self._middleware, handler) for method, handler in self._handlers.items()
-            }
-        if isinstance(server, Server) and not server._has_secret_keys:
-            server._sealer = self._sealer  # so that any worker of this server opens what another sealed
         access_rule = None
         if scopes or visible_to is not None:
             from dovetail.server.access_rules import build_access_rule
 
             access_rule = build_access_rule(scopes, visible_to)
-            self._ensure_access_rules()
         name_map = prefix if isinstance(prefix, NameMap) else NameMap(prefix, transforms or {}, tags)
-        return self.mounts.add(server.__mountable__(), name_map, access_rule)
+        target = LocalServer(server._dispatcher) if isinstance(server, Server) else server.__mountable__()
+        return self._dispatcher.mount(target, name_map, access_rule)
 
-    def _set_enabled(self, names: Collection[str], tags: Collection[str], *, enabled: bool) -> None:
-        super()._set_enabled(names, tags, enabled=enabled)
-        if self.mounts is not None and (tags or not set(names).issubset(self._list_names())):
-            for list_name in ("tools", "resources", "prompts"):
-                self._notify_list_changed(list_name)
+    @classmethod
+    def from_openapi(
+        cls,
+        document: Mapping[str, Any] | str | bytes,
+        client: "Callable[[HTTPRequest], Awaitable[HTTPResponse]] | AsyncHTTPClient | None" = None,
+        *,
+        name: str | None = None,
+        base_url: str | None = None,
+        headers: "Mapping[str, str] | HeaderFactory | None" = None,
+        include: "str | Callable[[OpenAPIOperation], bool] | None" = None,
+        tool_names: Mapping[str, str] | None = None,
+        validate_output: bool = True,
+        max_response_bytes: int = 4 * 1024 * 1024,
+        **options: Unpack[ServerOptions],
+    ) -> Self:
+        """Create a server whose tools are the operations of a web service.
 
-    def _may_be_mounted(self, name: str) -> bool:
-        return self.mounts is not None and self.mounts.may_have_item(name)
+        document: an OpenAPI 3 document, as a dict or as JSON.
+        client: an httpx client, or an async function that takes an `HTTPRequest` and returns an `HTTPResponse`.
+        base_url: URL of the service. Defaults to the client's `base_url`, then to the URL in the document.
+        headers: sent with every request. Pass a mapping, or a function that takes the Context and returns one.
+        include: a regular expression for "GET /path", or a function that takes the operation and returns a bool.
+        tool_names: new tool names, by operation.
+        validate_output: pass False for services that do not follow their document. Tools then have no output schema.
+        """
+        from dovetail.server.openapi.importer import add_operations
+        from dovetail.server.openapi.senders import create_sender, get_base_url
 
-    def _warn_unused_rules(self, access_rules: "AccessRules") -> None:
-        """Say once what rules are about nothing; where something is elsewhere, its first list tells."""
-        mounted_names = [] if self.mounts is None else self.mounts.list_names()
-        if mounted_names is not None:
-            access_rules.warn_unused(self.name, self._list_names() + mounted_names, lambda _: False)
+        info = document.get("info") if isinstance(document, Mapping) else None
+        title = (info or {}).get("title")
+        server = cls(name or title or "service", **options)
+        add_operations(
+            server,
+            document,
+            create_sender(client, max_response_bytes),
+            service_url=base_url,
+            client_base_url=get_base_url(client),
+            headers=headers or {},
+            include=include,
+            tool_names=tool_names,
+            validate_output=validate_output,
+            max_response_bytes=max_response_bytes,
+        )
+        return server
 
-    @property
-    def rules(self) -> "AccessRules | None":
-        """Who may use what; None where everything is for everyone."""
-        return self._access_rules
+    @classmethod
+    def from_asgi(
+        cls,
+        app: "ASGIApp",
+        document: Mapping[str, Any] | str | bytes | None = None,
+        *,
+        name: str | None = None,
+        base_url: str = "http://localhost",
+        headers: "Mapping[str, str] | HeaderFactory | None" = None,
+        include: "str | Callable[[OpenAPIOperation], bool] | None" = None,
+        tool_names: Mapping[str, str] | None = None,
+        validate_output: bool = True,
+        max_response_bytes: int = 4 * 1024 * 1024,
+        **options: Unpack[ServerOptions],
+    ) -> Self:
+        """Create a server whose tools are the operations of an ASGI application in this process, without a network.
 
-    def needed_scopes(self) -> tuple[str, ...]:
-        """Every scope that something offered here takes, what is mounted from this process among it."""
-        own_scopes = self._access_rules.scopes if self._access_rules is not None else ()
-        return tuple(dict.fromkeys((*own_scopes, *(self.mounts.list_used_scopes() if self.mounts is not None else ()))))
+        The document defaults to the application's own (FastAPI, Litestar). The other options are those of
+        `from_openapi`. The server runs the lifespan of the application unless you pass `lifespan`.
+        """
+        from dovetail.server.openapi.senders import create_app_sender, get_openapi_document
+        from dovetail.transports.http_server.asgi import run_lifespan
 
-    def __mountable__(self) -> "Mountable":
-        """This server as another one mounts it."""
-        from dovetail.server.mounts.local_server import LocalServer
+        return cls.from_openapi(
+            document or get_openapi_document(app),
+            create_app_sender(app, max_response_bytes),
+            name=name,
+            base_url=base_url,
+            headers=headers,
+            include=include,
+            tool_names=tool_names,
+            validate_output=validate_output,
+            max_response_bytes=max_response_bytes,
+            **{"lifespan": lambda: run_lifespan(app), **options},
+        )
 
-        return LocalServer(self)
+    # Change notices. Any task or thread may send them.
 
-    async def work_on(self, exchange: Exchange) -> Result | bytes:
-        """What this server makes of an exchange that another one has taken in."""
-        if not self._middleware:
-            return await self._wrapped_handlers[exchange.method](exchange)
-        previous_check, exchange.check = exchange.check, self._check_exchange
-        try:
-            return await self._wrapped_handlers[exchange.method](exchange)
-        finally:
-            exchange.check = previous_check
+    def notify_tools_changed(self) -> None:
+        """Notify clients that the list of tools has changed. Registering and removing tools does this for you."""
+        self._registry.notify_list_changed("tools")
 
-    async def _check_exchange(self, exchange: Exchange) -> None:
-        kind, field = _ITEM_FIELD_BY_METHOD[exchange.method]
-        await self.check(kind, exchange.params[field], exchange)
+    def notify_resources_changed(self) -> None:
+        """Notify clients that the list of resources or templates has changed. Registering and removing does this."""
+        self._registry.notify_list_changed("resources")
 
-    async def check(self, kind: "ItemKind", name: str, exchange: Exchange) -> None:
-        """Refuse what is not there for this caller, as its work would, without doing it."""
-        principal = exchange.caller.principal
-        if self.mounts is not None and not self.has(kind, name, principal):
-            await self.mounts.resolver.check_access(kind, name, exchange)
-            return
-        if kind == "resource":
-            self._find_resource(name, principal)
-            return
-        self.challenge(kind, name, principal)
-        if not self.has(kind, name, principal):
-            raise NOT_FOUND_ERRORS[kind](name)
+    def notify_prompts_changed(self) -> None:
+        """Notify clients that the list of prompts has changed. Registering and removing prompts does this for you."""
+        self._registry.notify_list_changed("prompts")
 
-    def capabilities(self) -> ServerCapabilities:
-        """What is offered now."""
-        own_capabilities = super().capabilities()
-        return own_capabilities if self.mounts is None else self.mounts.capabilities(own_capabilities)
+    def notify_resource_updated(self, uri: str) -> None:
+        """Notify clients that subscribed to a resource that its contents have changed."""
+        self._registry.notify_resource_updated(uri)
 
-    # Life
+    # Serving
+
+    @overload
+    def run(self, transport: Literal["stdio"] = "stdio", *, reload: bool = False) -> None: ...
+    @overload
+    def run(
+        self, transport: Literal["http"], *, reload: bool = False, **options: Unpack[HTTPServerOptions]
+    ) -> None: ...
+    @overload
+    def run(
+        self, transport: Literal["unix"], *, path: "str | Path", allow_anonymous: bool = False, reload: bool = False
+    ) -> None: ...
+    @overload
+    def run(
+        self,
+        transport: Literal["tcp"],
+        *,
+        host: str = "127.0.0.1",
+        port: int,
+        allow_anonymous: bool = False,
+        reload: bool = False,
+    ) -> None: ...
+    def run(self, transport: Transport = "stdio", *, reload: bool = False, **options: Any) -> None:
+        """Serve until a signal stops the process, or the client closes its end ("stdio").
+
+        "http" takes the options of `HTTPServerOptions`, "unix" takes `path`, "tcp" takes `host` and `port`. With
+        `reload`, the program restarts when one of its files changes. Use that only in development.
+        """
+        from dovetail.server import runners
+
+        check_run_options("run", transport, options)
+        runners.run(self._make_runnable(), transport, options, reload=reload)
+
+    @overload
+    async def serve(self, transport: Literal["stdio"] = "stdio") -> None: ...
+    @overload
+    async def serve(self, transport: Literal["http"], **options: Unpack[HTTPServerOptions]) -> None: ...
+    @overload
+    async def serve(self, transport: Literal["unix"], *, path: "str | Path", allow_anonymous: bool = False) -> None: ...
+    @overload
+    async def serve(
+        self, transport: Literal["tcp"], *, host: str = "127.0.0.1", port: int, allow_anonymous: bool = False
+    ) -> None: ...
+    async def serve(self, transport: Transport = "stdio", **options: Any) -> None:
+        """Serve in the running event loop. Takes the options of `run`, except `workers` and `reload`.
+
+        Returns when a signal comes or the client closes its end ("stdio"). Cancel it to stop it.
+        """
+        from dovetail.server import runners
+
+        check_run_options("serve", transport, options)
+        await runners.serve(self._make_runnable(), transport, options)
+
+    def asgi(self, **options: Unpack[ASGIOptions]) -> "ASGIApp":
+        """Return the server as an ASGI application, to mount in another application or to run with any ASGI server."""
+        from dovetail.server.asgi_app import create_asgi_app, create_endpoint
+
+        check_option_names("asgi()", options, ASGIOptions.__annotations__)
+        dispatcher = self._dispatcher
+        endpoint = create_endpoint(
+            dispatcher,
+            self._auth,
+            options,
+            list_scopes=dispatcher.list_used_scopes,
+            on_start=self.start,
+            on_stop=self.stop,
+        )
+        self._endpoints.add(endpoint)
+        return create_asgi_app(dispatcher, endpoint, options.get("fallback"))
+
+    def open_connection(
+        self,
+        send: Callable[[bytes], None],
+        *,
+        drain: "Callable[[], Coroutine[Any, Any, None]] | None" = None,
+        principal: str | None = None,
+        on_shutdown: Callable[[], None] | None = None,
+    ) -> "DuplexServer":
+        """Open a connection over a transport of your own. Pass each message to `receive`, and `close` it at the end.
+
+        send: is called with each message to the client.
+        drain: waits until the transport can take more.
+        principal: who the client is, if your transport knows.
+        on_shutdown: is called when the client asks to end the connection.
+        """
+        from dovetail.transports.duplex_server import DuplexServer
+
+        return DuplexServer(self._dispatcher, send, drain=drain, principal=principal, on_shutdown=on_shutdown)
 
     async def start(self, user: object = None) -> None:
         """Open the lifespan in the running event loop, if it is not open. Serving does it by itself.
@@ -332,487 +510,65 @@ class Server(Visibility):
         Each event loop has a lifespan of its own. It stays open until `stop`, or until the event loop ends.
         user: any object that identifies the caller. The lifespan closes after the last `stop(user)`.
         """
-        state = self._get_state()
-        while state.is_closing:
-            await state.closed_event.wait()
-            state = self._get_state()
-        state.users.add(self if user is None else user)
-        try:
-            if self._access_rules is not None and self._access_rules.has_unchecked_names:
-                self._warn_unused_rules(self._access_rules)
-            if self.mounts is not None:
-                await self.mounts.start()
-            if self._lifespan is not None:
-                await self._get_lifespan_run(state, self._lifespan).wait_until_ready()
-        except BaseException:
-            await self._release_user(state, self if user is None else user)
-            raise
-
-    def _get_lifespan_run(self, state: LoopState, lifespan: Lifespan) -> LifespanRun:
-        """The lifespan of this event loop, begun if it is not open."""
-        run = state.lifespan_run
-        if run is None or not (run.is_open or run.is_starting):
-            run = state.lifespan_run = LifespanRun(lifespan, self.name)
-        return run
-
-    async def _open_lifespan_for_request(self, state: LoopState, lifespan: Lifespan) -> None:
-        """Open the lifespan for a request to a server that was not started. It stays open until `stop`."""
-        run = self._get_lifespan_run(state, lifespan)
-        try:
-            await run.wait_until_ready()
-        except BaseException as exc:
-            if exc is run.failure:
-                raise log_start_failure(self.name, exc) from None
-            raise
-        state.users.add(self)
+        await self._dispatcher.start(user)
 
     async def stop(self, user: object = None) -> None:
         """End the subscriptions, give running calls a while, stop the rest, close the lifespan.
 
         Ends what runs in this event loop. With a `user`, only if no other user and no other caller is left.
         """
-        if user is None:
-            await self._close_state(self._get_state())
-        elif (state := self._state_by_loop.get(asyncio.get_running_loop())) is not None:
-            await self._release_user(state, user)
+        await self._dispatcher.stop(user)
 
-    async def _release_user(self, state: LoopState, user: object) -> None:
-        if user not in state.users:
-            return
-        state.users.remove(user)
-        if state.users:
-            return
-        if any(exchange.verdict is None for exchange in state.running_exchanges) or self.changes.has_listener_on(
-            state.loop
-        ):
-            state.users.add(self)  # callers that did not start the server still need it, and their end is not reported
-        else:
-            await self._close_state(state)
+    def _make_runnable(self) -> "Runnable":
+        from dovetail.server.runners import Runnable
 
-    async def _close_state(self, state: LoopState) -> None:
-        if state.is_closing:
-            await state.closed_event.wait()
-            return
-        state.is_closing = True
-        try:
-            for queue in tuple(state.change_queues):
-                queue.close()
-            await _wait_for_calls(state, self.limits.drain_timeout)
-            for exchange in tuple(state.running_exchanges):
-                if exchange.task is not asyncio.current_task():
-                    exchange.end("shutdown")
-            await _wait_for_calls(state, 1.0)
-            if state.lifespan_run is not None:
-                await state.lifespan_run.close()
-            if self.mounts is not None:
-                await self.mounts.stop()
-        finally:
-            if state.lifespan_run is not None:
-                state.lifespan_run.end()
-            self._state_by_loop.pop(state.loop, None)
-            self._last_state = None
-            state.closed_event.set()
+        return Runnable(self, self._dispatcher, self._auth)
+
+    # Reports
+
+    def lint(self, *profiles: str) -> "list[LintReport]":
+        """Return the problems that hosts and models may have with each tool, and an estimate of its size in tokens.
+
+        Checks the rules of OpenAI, Gemini and Anthropic unless you name other profiles.
+        """
+        return self._registry.lint(*profiles)
 
     def stats(self) -> "ServerStats":
         """Return what is open or running now. Any thread may call this. All counts are 0 when nothing is left."""
-        from dovetail.protocol.stats import ServerStats
+        return self._dispatcher.stats(endpoint.stats() for endpoint in tuple(self._endpoints))
 
-        states = tuple(self._state_by_loop.values())
-        endpoints = [endpoint.stats() for endpoint in tuple(self._endpoints)]
-        return ServerStats(
-            running_calls=sum(len(state.running_exchanges) for state in states),
-            open_questions=sum(
-                len(call.questions or ()) for state in states for call in tuple(state.running_exchanges)
-            ),
-            subscriptions=sum(len(state.change_queues) for state in states),
-            busy_threads=self._thread_pool.busy,
-            sessions=sum(one.sessions for one in endpoints),
-            streams=sum(one.streams for one in endpoints),
-            buffered_bytes=sum(one.buffered_bytes for one in endpoints),
-            replay_bytes=sum(one.replay_bytes for one in endpoints),
-        )
 
-    def _get_state(self) -> LoopState:
-        """The state of the running event loop."""
-        loop = asyncio.get_running_loop()
-        state = self._last_state
-        return state if state is not None and state.loop is loop else self._find_or_create_state(loop)
+# For our own packages, which need more of a server than its users do
 
-    def _find_or_create_state(self, loop: asyncio.AbstractEventLoop) -> LoopState:
-        state = self._state_by_loop.get(loop)
-        if state is None:
-            for other_loop in tuple(self._state_by_loop):
-                if other_loop.is_closed():
-                    self._state_by_loop.pop(other_loop, None)
-            state = self._state_by_loop[loop] = LoopState(loop)
-        self._last_state = state
-        return state
 
-    # What transports call
+def get_dispatcher(server: Server) -> Dispatcher:
+    """Return the dispatcher of a server, with its registry and its visibility."""
+    return server._dispatcher  # pyright: ignore[reportPrivateUsage]
 
-    async def handle(self, exchange: Exchange) -> Result | bytes:
-        """The result of one exchange; ProtocolError for everything that is to be refused."""
-        handler = self._wrapped_handlers.get(exchange.method)
-        if handler is None:
-            raise MethodNotFound(exchange.method)
-        loop = asyncio.get_running_loop()
-        state = self._last_state
-        if state is None or state.loop is not loop:
-            state = self._find_or_create_state(loop)
-        if state.is_closing:
-            raise ServerBusy("The server is shutting down")
-        if self._lifespan is not None and (state.lifespan_run is None or not state.lifespan_run.is_open):
-            await self._open_lifespan_for_request(state, self._lifespan)  # what is mounted is started when it is used
-            if state.is_closing:  # `stop` was called meanwhile, and does not wait for this request
-                raise ServerBusy("The server is shutting down")
-        if exchange.method == "subscriptions/listen":
-            return await self._handle_subscription(exchange, handler, state)
-        running_exchanges = state.running_exchanges
-        if (len(running_exchanges) >= self.limits.max_calls and self._is_full(running_exchanges)) or (
-            exchange.size > _LARGE_MESSAGE_BYTES and self._is_overloaded(exchange, running_exchanges)
-        ):
-            raise ServerBusy("Too many calls are at work")
-        origin = exchange.origin
-        if origin is not None:
-            if state.calls_by_origin[origin] >= self.limits.max_calls_per_principal:
-                self._check_share(origin, state)
-            state.calls_by_origin[origin] += 1
-        if exchange.task is None:
-            exchange.task = asyncio.current_task(loop)
-        exchange.deadline = loop.time() + self.limits.call_timeout
-        if not state.is_sweeping:
-            state.is_sweeping = True
-            loop.call_later(self._get_sweep_interval(), self._sweep_overdue, state)
-        running_exchanges.add(exchange)
-        if self._middleware:
-            exchange.check = self._check_exchange
-        try:
-            return await handler(exchange)
-        except ProtocolError:
-            raise
-        except BaseException as exc:
-            error = unwrap_group(exc)
-            if isinstance(error, ProtocolError):
-                raise error from None
-            if isinstance(error, (ToolError, RemoteError)):
-                raise InvalidParams(str(error)) from None
-            raise self._mask_exception(exchange, exc, exchange.method) from None
-        finally:
-            running_exchanges.discard(exchange)
-            exchange.emit = None  # what the author left running has lost its ear. spec: progress#implementation-notes
-            if origin is not None:
-                _release_share(state.calls_by_origin, origin)
 
-    async def _handle_subscription(self, exchange: Exchange, handler: CallNext, state: LoopState) -> Result:
-        """A subscription lives as long as its listener: it is not a call at work, and has a share of its own."""
-        if exchange.origin is not None:
-            if state.subscriptions_by_origin[exchange.origin] >= self.limits.max_subscriptions_per_principal:
-                raise _make_share_error(self.limits.max_subscriptions_per_principal)
-            state.subscriptions_by_origin[exchange.origin] += 1
-        try:
-            return await handler(exchange)
-        except ProtocolError:
-            raise
-        except BaseException as exc:
-            raise self._mask_exception(exchange, exc, exchange.method) from None
-        finally:
-            if exchange.origin is not None:
-                _release_share(state.subscriptions_by_origin, exchange.origin)
+def get_auth(server: Server) -> Any:
+    """Return what was passed to a server as `auth=`."""
+    return server._auth  # pyright: ignore[reportPrivateUsage]
 
-    def _is_full(self, running_exchanges: set[Exchange]) -> bool:
-        """Whether there is no room for one more call. Those that wait for a user have as much room as the others."""
-        waiting_count = sum(1 for exchange in running_exchanges if exchange.questions)
-        return len(running_exchanges) - min(waiting_count, self.limits.max_calls) >= self.limits.max_calls
 
-    def _check_share(self, origin: str, state: LoopState) -> None:
-        """Raise Busy if there is no room for one more call of this caller, those that wait for a user apart."""
-        limit = self.limits.max_calls_per_principal
-        waiting_count = sum(
-            1 for exchange in state.running_exchanges if exchange.questions and exchange.origin == origin
-        )
-        if state.calls_by_origin[origin] - min(waiting_count, limit) >= limit:
-            raise _make_share_error(limit)
+def _make_decorator(function: Any, options: dict[str, Any], add: Callable[..., None]) -> Any:
+    if callable(function):
+        add(function, **options)
+        return function
+    _check_registrable(function)
+    check_type("a name", function, str, "a text")
 
-    def _is_overloaded(self, exchange: Exchange, running_exchanges: set[Exchange]) -> bool:
-        """Whether one more large message would be too much; small ones are never held up by large ones."""
-        large_bytes = sum(
-            running_exchange.size
-            for running_exchange in running_exchanges
-            if running_exchange.size > _LARGE_MESSAGE_BYTES
-        )
-        return large_bytes > 0 and large_bytes + exchange.size > self.limits.max_inflight_bytes
+    def register(decorated: F) -> F:
+        _check_registrable(decorated)
+        add(decorated, **({"name": function} if function is not None else {}) | options)
+        return decorated
 
-    # Tools
+    return register
 
-    async def _call_tool(self, exchange: Exchange) -> Result:
-        params = exchange.params
-        name, arguments = params.get("name"), params.get("arguments")
-        tool = self._tools.get(name) if type(name) is str else None
-        if tool is None or (self._access_rules is not None and not self._is_available(exchange, "tool", tool.name)):
-            raise ToolNotFound(name) if type(name) is str else InvalidParams("Invalid params: name must be a string")
-        if arguments is None:
-            arguments = {}
-        elif type(arguments) is not dict:
-            raise InvalidParams("Invalid params: arguments must be an object")
-        if tool.headers and exchange.headers is not None and exchange.caller.is_stateless:
-            check_param_headers(tool.headers, arguments, exchange.headers)
-        exchange.wraps = tool.wraps
-        try:
-            return tool.output.to_result(await self._run_function(exchange, tool.runner, tool.signature, arguments))
-        except ProtocolError:
-            raise
-        except BaseException as exc:
-            exchange.exception = error = unwrap_group(exc)
-            if isinstance(error, ProtocolError):
-                raise error from None
-            if isinstance(error, (ToolError, RemoteError)):
-                return build_failure_result(error)
-            return build_error_result(self._mask_exception(exchange, exc, f"tool {tool.name}").message)
 
-    async def _call_and_store(self, exchange: Exchange) -> Result:
-        """A call whose result may be too large to travel."""
-        result = await self._call_tool(exchange)
-        assert self._result_store is not None
-        tool = self._tools.get(exchange.params["name"])
-        has_output_schema = tool is None or tool.output.schema is not None
-        return self._result_store.store_large_parts(
-            result, exchange.caller.principal, has_output_schema=has_output_schema
-        )
-
-    def lighten(self, result: Result, exchange: Exchange, *, published: bool) -> Result:
-        """The result of a mounted tool, of which large parts may be kept back here."""
-        if self._result_store is None:
-            return result
-        return self._result_store.store_large_parts(result, exchange.caller.principal, has_output_schema=published)
-
-    def _run_function(
-        self, exchange: Exchange, runner: Runner, signature: Any, arguments: dict[str, Any]
-    ) -> Awaitable[Any]:
-        """Bind and call; what is to be awaited is the author's own coroutine, unless it may ask something."""
-        params = exchange.params
-        if signature.context is not None or "requestState" in params or "inputResponses" in params:
-            return self._run_with_context(exchange, runner, signature, arguments)
-        args, kwargs = signature.bind(arguments, None)
-        if runner.timeout is not None:
-            exchange.deadline = _now() + runner.timeout
-            if runner.timeout < _MAX_TIMER_TIMEOUT_S:
-                return _run_until_deadline(exchange, runner(args, kwargs, self._thread_pool, exchange.origin))
-        return runner(args, kwargs, self._thread_pool, exchange.origin)
-
-    async def _run_with_context(
-        self, exchange: Exchange, runner: Runner, signature: Any, arguments: dict[str, Any]
-    ) -> Any:
-        """Bind, call, and turn a question without an answer into the result that asks it."""
-        input_requests = InputRequests(exchange, self._sealer, self.limits.request_state_ttl, self.debug)
-        lifespan_run = self._get_state().lifespan_run if self._lifespan is not None else None
-        context = Context(exchange, input_requests, self.name, None if lifespan_run is None else lifespan_run.value)
-        while True:
-            input_requests.begin_round()
-            args, kwargs = signature.bind(arguments, context)
-            if runner.timeout is not None:
-                exchange.deadline = _now() + runner.timeout
-            try:
-                awaitable = runner(args, kwargs, self._thread_pool, exchange.origin)
-                value = await (
-                    _run_until_deadline(exchange, awaitable)
-                    if (runner.timeout or _MAX_TIMER_TIMEOUT_S) < _MAX_TIMER_TIMEOUT_S
-                    else awaitable
-                )
-            except InputRoundEnded:
-                return input_requests.build_required_result()
-            except BaseExceptionGroup as group:
-                if group.split(InputRoundEnded)[1] is not None:
-                    raise
-                return input_requests.build_required_result()  # asked side by side, in a task group
-            if input_requests.has_unanswered:
-                raise RuntimeError(
-                    "a question was asked, but an `except:` or `except BaseException:` kept it from the client"
-                )
-            if not isinstance(value, InputRequired):
-                self._check_unreached_requests(input_requests)
-                return value
-            if exchange.caller.is_stateless:
-                return input_requests.build_explicit_result(value)
-            await input_requests.ask_explicit(value)
-
-    def _check_unreached_requests(self, input_requests: InputRequests) -> None:
-        if self.debug and (unreached_keys := input_requests.list_unreached_keys()):
-            raise RuntimeError(
-                f"the questions {', '.join(unreached_keys)} were asked in an earlier round but not in the last one: a "
-                "function that asks runs again from the top in each round and must ask the same questions"
-            )
-
-    # Resources
-
-    async def _read_resource(self, exchange: Exchange) -> Result:
-        self._check_supported(exchange, "resources", self._resources or self._templates)
-        uri = exchange.params.get("uri")
-        if type(uri) is not str:
-            raise InvalidParams("Invalid params: uri must be a string")
-        if len(uri) > self.limits.max_uri_bytes:
-            raise InvalidParams(f"Invalid params: uri is longer than {self.limits.max_uri_bytes} characters")
-        resource, variables = self._find_resource(uri, exchange.caller.principal)
-        try:
-            value = await self._run_function(exchange, resource.runner, resource.signature, variables)
-        except InvalidArguments:
-            raise ResourceNotFound(uri) from None  # a variable of another kind names nothing
-        if isinstance(value, Result):
-            result = check_read_result(value) if isinstance(value, ReadResourceResult) else value
-        else:
-            contents = to_resource_contents(value, uri, resource.declaration.mime_type)
-            result = ReadResourceResult(contents=contents)
-        if isinstance(result, ReadResourceResult) and result.ttl_ms is None:
-            cache_hint = resource.cache_hint or self._get_cache_hint("resources/read")
-            if self._access_rules is not None and self._is_restricted(self._access_rules, resource, uri, variables):
-                cache_hint = CacheHint(cache_hint.ttl_ms)  # what is not for everyone is not to be shared
-            result = replace(result, ttl_ms=cache_hint.ttl_ms, cache_scope=cache_hint.scope)
-        return result
-
-    def readable(self, uri: str, principal: Principal | None) -> bool:
-        """Whether this caller may hear of a resource, which a session then does; InsufficientScope as for reading."""
-        is_allowed = self.audible(uri, principal)
-        if not is_allowed:
-            self.challenge("resource", uri, principal)
-        elif self.mounts is not None:
-            self.mounts.watch_resource(uri, principal)
-        return is_allowed
-
-    def audible(self, uri: str, principal: Principal | None) -> bool:
-        """Whether this caller may hear of a resource; of one that is not there, where everything is for everyone."""
-        try:
-            if self._access_rules is not None or self.mounts is not None:
-                self._find_resource(uri, principal)
-        except ResourceNotFound:
-            return (
-                self._access_rules is None
-                if self.mounts is None
-                else self.mounts.resolver.can_receive_updates(uri, principal)
-            )
-        except InsufficientScope:
-            return False
-        return True
-
-    # Prompts
-
-    async def _get_prompt(self, exchange: Exchange) -> Result:
-        self._check_supported(exchange, "prompts", self._prompts)
-        name, arguments = exchange.params.get("name"), exchange.params.get("arguments")
-        prompt = self._prompts.get(name) if type(name) is str else None
-        if prompt is None or not self._is_available(exchange, "prompt", prompt.declaration.name):
-            raise PromptNotFound(name) if type(name) is str else InvalidParams("Invalid params: name must be a string")
-        if arguments is not None and type(arguments) is not dict:
-            raise InvalidParams("Invalid params: arguments must be an object")
-        value = await self._run_function(exchange, prompt.runner, prompt.signature, arguments or {})
-        if isinstance(value, Result) and not isinstance(value, GetPromptResult):
-            return value
-        try:
-            messages = to_prompt_messages(value)
-        except (TypeError, ValueError) as exc:
-            raise TypeError(f"{prompt.signature.where}: {exc}") from exc
-        if isinstance(messages, GetPromptResult):
-            return messages
-        return GetPromptResult(messages=messages, description=prompt.declaration.description)
-
-    # Completion
-
-    async def _complete(self, exchange: Exchange) -> Result:
-        if not self._has_completions():
-            raise MethodNotFound(exchange.method)
-        params = convert_params(exchange, CompleteParams)
-        ref_name = params.ref.name if isinstance(params.ref, PromptReference) else params.ref.uri
-        item: Any = (self._prompts if isinstance(params.ref, PromptReference) else self._templates).get(ref_name)
-        kind = "prompt" if isinstance(params.ref, PromptReference) else "resource template"
-        if item is None or not self._is_available(exchange, kind, ref_name):
-            raise InvalidParams(f"Invalid params: nothing is called {clip(ref_name)}")
-        argument, value = params.argument.name, params.argument.value
-        if argument not in item.signature.parameters:
-            raise InvalidParams(f"Invalid params: {clip(ref_name)} has no argument {clip(argument)}")
-        completer = self._completers.get((ref_name, argument))
-        if completer is None:
-            values: Any = find_matching(item.signature.choices.get(argument, ()), value)
-        else:
-            other_arguments = (params.context.arguments if params.context else None) or {}
-            args = completer.build_arguments(value, other_arguments)
-            values = await completer.runner(args, {}, self._thread_pool, exchange.origin)
-        return CompleteResult(completion=build_completion(values))
-
-    async def _discover(self, exchange: Exchange) -> Result:
-        cache_hint = self._get_cache_hint(exchange.method)
-        return DiscoverResult(
-            supported_versions=[revision for revision in reversed(self.protocol_versions) if revision != DRAFT],
-            capabilities=self.capabilities(),
-            instructions=self.instructions,
-            ttl_ms=cache_hint.ttl_ms,
-            cache_scope=cache_hint.scope,
-        )
-
-    # Listening
-
-    async def _listen(self, exchange: Exchange) -> Result:
-        requested_filter = convert_params(exchange, ListenParams).notifications
-        if any(len(uri) > self.limits.max_uri_bytes for uri in requested_filter.resource_subscriptions or ()):
-            raise InvalidParams(f"Invalid params: uri is longer than {self.limits.max_uri_bytes} characters")
-        capabilities = self.capabilities()
-        if capabilities.tools is None and capabilities.prompts is None and capabilities.resources is None:
-            raise MethodNotFound(exchange.method)
-        granted_filter = self._restrict_filter(
-            topics.restrict_filter(requested_filter, capabilities), exchange.caller.principal
-        )
-        meta = {SUBSCRIPTION_ID: exchange.id}
-        spellings = topics.group_spellings(granted_filter.resource_subscriptions or ())
-        queue = ChangeQueue(topics.create_matcher(granted_filter))
-        stop = self.changes.subscribe(queue)
-        change_queues = self._get_state().change_queues
-        change_queues.add(queue)
-        expiry_timer = _call_at_expiry(exchange.caller.principal, queue.close)
-        try:
-            await exchange.notify(
-                "notifications/subscriptions/acknowledged", {"_meta": meta, "notifications": granted_filter}
-            )
-            while (changes := await queue.take()) is not None:
-                for method, changed_key in changes:
-                    for uri in topics.find_subscribed_uris(spellings, changed_key):
-                        await exchange.notify(method, {"_meta": meta} | ({} if uri is None else {"uri": uri}))
-        finally:
-            stop()
-            change_queues.discard(queue)
-            if expiry_timer is not None:
-                expiry_timer.cancel()
-        return ListenResult(meta=meta)
-
-    def _restrict_filter(
-        self, subscription_filter: SubscriptionFilter, principal: Principal | None
-    ) -> SubscriptionFilter:
-        uris = subscription_filter.resource_subscriptions
-        if not uris or (self._access_rules is None and self.mounts is None):
-            return subscription_filter
-        return replace(
-            subscription_filter, resource_subscriptions=[uri for uri in uris if self.audible(uri, principal)]
-        )
-
-    # Containment
-
-    def _get_sweep_interval(self) -> float:
-        return min(_SWEEP_INTERVAL_S, self.limits.call_timeout / 4)
-
-    def _sweep_overdue(self, state: LoopState) -> None:
-        """Stop the calls whose time is up: one look at all of them is cheaper than a timer for each."""
-        loop, running_exchanges = state.loop, state.running_exchanges
-        now = loop.time()
-        for exchange in tuple(running_exchanges):
-            if exchange.questions:
-                is_overdue, verdict = now > exchange.questions[0] + self.limits.request_state_ttl, "unanswered"
-            else:
-                is_overdue, verdict = exchange.deadline is not None and now > exchange.deadline, "timeout"
-            if is_overdue:
-                exchange.end(verdict)
-        if running_exchanges:
-            loop.call_later(self._get_sweep_interval(), self._sweep_overdue, state)
-        else:
-            state.is_sweeping = False
-
-    def _mask_exception(self, exchange: Exchange, exc: BaseException, operation: str) -> ProtocolError:
-        return mask_exception(exchange, exc, operation, server=self.name, debug=self.debug)
+def _check_registrable(value: Any) -> None:
+    if isinstance(value, classmethod | property):
+        raise TypeError(f"a {type(value).__name__} cannot be offered from the body of its class{METHOD_HINT}")
 
 
 def _lists_restricted(auth: Any) -> bool:
@@ -824,46 +580,13 @@ def _lists_restricted(auth: Any) -> bool:
     return isinstance(auth, Guard) and get_credential_checker(auth).list_restricted
 
 
-async def _wait_for_calls(state: LoopState, timeout: float) -> None:
-    tasks = [exchange.task for exchange in state.running_exchanges if exchange.task is not asyncio.current_task()]
-    if tasks:
-        await asyncio.wait(tasks, timeout=timeout)
+def _check_auth(auth: Any) -> Any:
+    """Return the value of `auth=`. TypeError if it is neither a guard, nor a verifier, nor an authenticator."""
+    if auth is not None and not inspect.iscoroutinefunction(auth):
+        from dovetail.oauth.guard.guard import get_credential_checker
 
-
-def _call_at_expiry(principal: Principal | None, callback: Callable[[], None]) -> asyncio.TimerHandle | None:
-    """Call back when the credentials of the caller end."""
-    remaining_seconds = get_remaining_seconds(principal, time.time())
-    return None if remaining_seconds is None else asyncio.get_running_loop().call_later(remaining_seconds, callback)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-async def _run_until_deadline(exchange: Exchange, awaitable: Awaitable[Any]) -> Any:
-    """Do the work, stopped at its deadline and not at the next sweep."""
-    deadline = exchange.deadline
-    assert deadline is not None
-    timer = asyncio.get_running_loop().call_at(deadline, _expire_exchange, exchange, deadline)
-    try:
-        return await awaitable
-    finally:
-        timer.cancel()
-
-
-def _expire_exchange(exchange: Exchange, deadline: float) -> None:
-    if exchange.deadline == deadline and not exchange.questions:  # else the sweep sees to what is left
-        exchange.end("timeout")
-
-
-def _make_share_error(limit: int) -> ServerBusy:
-    return CallerBusy(f"More than {limit} of your requests are at work")
-
-
-def _release_share(counter: Counter[str], origin: str) -> None:
-    counter[origin] -= 1
-    if not counter[origin]:
-        del counter[origin]
+        get_credential_checker(auth)
+    return auth
 
 
 def _check_protocol_versions(revisions: Sequence[str]) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""Typed keyword arguments of `Server`, `Server.run` and `Server.asgi`."""
+"""Typed keyword arguments of `Server`, `Server.run` and `Server.asgi`, and the check of their names."""
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
 
 from dovetail.protocol.http_types import ASGIApp
 
@@ -71,3 +71,48 @@ class HTTPServerOptions(ASGIOptions, total=False):
     ssl_certfile: "str | Path | None"
     ssl_keyfile: "str | Path | None"
     allow_anonymous: bool  # False by default. True serves callers without authentication on every address
+
+
+_OPTIONS_BY_TRANSPORT: Final[dict[str, Collection[str]]] = {
+    "stdio": (),
+    "http": HTTPServerOptions.__annotations__,
+    "unix": ("path", "allow_anonymous"),
+    "tcp": ("host", "port", "allow_anonymous"),
+}
+_REQUIRED_OPTIONS: Final = {"unix": ("path", '"/run/server.sock"'), "tcp": ("port", "9000")}
+
+
+def check_run_options(method: Literal["run", "serve"], transport: str, options: Mapping[str, Any]) -> None:
+    """Raise for an unknown transport, and for options it does not have, with the transport that has them."""
+    if transport not in _OPTIONS_BY_TRANSPORT:
+        is_http = "http" in str(transport) or transport == "sse"
+        hint = '. "http" serves Streamable HTTP and HTTP+SSE' if is_http else ""
+        raise ValueError(f"transport must be 'stdio', 'http', 'unix' or 'tcp', not {transport!r}{hint}")
+    allowed = set(_OPTIONS_BY_TRANSPORT[transport])
+    if method == "serve" and "workers" in options:
+        raise TypeError("serve() has no option `workers`, because it runs in your process. Use run() instead")
+    for name in options:
+        other = next((key for key in ("http", "tcp", "unix") if name in _OPTIONS_BY_TRANSPORT[key]), None)
+        if name not in allowed and other is not None:
+            raise TypeError(f'{transport} has no option `{name}`. Use app.{method}("{other}", {name}=...)')
+    check_option_names(transport, options, allowed)
+    required, example = _REQUIRED_OPTIONS.get(transport, ("", ""))
+    if required and required not in options:
+        raise TypeError(f'{transport} needs `{required}`: app.{method}("{transport}", {required}={example})')
+    port = options.get("port", 0)
+    if not isinstance(port, int) or not 0 <= port < 65536:
+        raise ValueError(f"port must be a number from 0 to 65535, not {port!r}")
+
+
+def check_option_names(owner: str, options: Iterable[str], allowed: Collection[str]) -> None:
+    """Raise TypeError for an option that does not exist, with the one that was probably meant."""
+    for name in options:
+        if name not in allowed:
+            raise TypeError(f"{owner} has no option `{name}`{_suggest_option(name, allowed)}")
+
+
+def _suggest_option(name: str, options: Collection[str]) -> str:
+    import difflib
+
+    matches = difflib.get_close_matches(name, options, n=1)
+    return f" (did you mean `{matches[0]}`?)" if matches else ""

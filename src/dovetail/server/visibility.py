@@ -1,4 +1,4 @@
-"""Views: what is offered as each caller is shown it: in lists, and when something is asked for by name.
+"""Visibility: which items of a registry a caller may see and use, in lists and by name or URI.
 
 Every answer is of one state of the registry and its rules, whatever other threads change meanwhile.
 """
@@ -28,32 +28,29 @@ if TYPE_CHECKING:
 _EXPECTED_CACHE_HINTS: Final = "a CacheHint(...), or a dict of them by method"
 
 
-class Visibility(Registry):
-    """The offers of one server, seen by its callers."""
+class Visibility:
+    """The items of one server, as its callers see them. Mounted servers have their own."""
 
     def __init__(
-        self, page_cache: PageCache, *, cache_hints: CacheHint | Mapping[str, CacheHint] | None, **registry_options: Any
+        self, registry: Registry, page_cache: PageCache, cache_hints: CacheHint | Mapping[str, CacheHint] | None
     ) -> None:
-        super().__init__(page_cache, **registry_options)
+        self._registry = registry
+        self._page_cache = page_cache
         self._cache_hints = _check_cache_hints(cache_hints)
         # The resources last indexed by key, and the index. Its value is None where several resources have one key.
         self._resource_index: tuple[Mapping[str, Resource], dict[str, Resource | None]] = ({}, {})
 
-    def own(self, kind: "ItemKind", exchange: Exchange) -> dict[str, Any]:
-        """What is registered here, by name or URI, as this caller is shown it; nothing that is mounted."""
+    def list_visible(self, kind: "ItemKind", exchange: Exchange) -> dict[str, Any]:
+        """Return the declarations that this caller sees, by name or URI."""
         _, items, snapshot = self._get_view(kind)
         hidden = () if snapshot is None else snapshot.find_hidden(exchange.caller.principal)[1]
         return {name: item.declaration for name, item in items.items() if name not in hidden}
 
-    def declared(self, kind: "ItemKind") -> dict[str, Any]:
-        """What is registered here, by name or URI, whoever asks and enabled or not."""
-        return {name: item.declaration for name, item in self._registered[kind].copy().items()}
-
-    def has(self, kind: "ItemKind", name: str, principal: Principal | None) -> bool:
-        """Whether something registered here under a name is listed for this caller, or a URI leads to it."""
-        access_rules = self._access_rules
+    def has_item(self, kind: "ItemKind", name: str, principal: Principal | None) -> bool:
+        """Return whether this caller sees an item of a name, or one that a URI leads to."""
+        access_rules = self._registry.access_rules
         if kind != "resource":
-            return name in self._get_enabled_items(kind) and (
+            return name in self._registry.get_items(kind) and (
                 access_rules is None or access_rules.is_listed(kind, name, principal)
             )
         try:
@@ -67,54 +64,58 @@ class Visibility(Registry):
         return any(
             template.template.match(name) is not None
             and (access_rules is None or access_rules.is_listed(*get_item_key(template), principal))
-            for template in self._templates_by_specificity
+            for template in self._registry.templates_by_specificity
         )
 
-    def challenge(self, kind: "ItemKind", name: str, principal: Principal | None) -> None:
-        """Raise InsufficientScope if something registered here would be there for this caller, with more scopes."""
-        if self._access_rules is None:
+    def check_scopes(self, kind: "ItemKind", name: str, principal: Principal | None) -> None:
+        """Raise InsufficientScope if this caller could use an item with more scopes."""
+        if self._registry.access_rules is None:
             return
         if kind == "resource":
             with contextlib.suppress(ResourceNotFound):
-                self._find_resource(name, principal)
-        elif name in self._get_enabled_items(kind):
-            self._access_rules.check(kind, name, principal)
+                self.find_resource(name, principal)
+        elif name in self._registry.get_items(kind):
+            self._registry.access_rules.check(kind, name, principal)
 
     def _get_view(self, kind: "ItemKind") -> "tuple[CachedPages, Mapping[str, Any], VisibilitySnapshot | None]":
-        """What is registered, who is shown which, and the pages made of just that, whatever other threads change."""
-        if self._access_rules is not None and self._access_rules.has_unchecked_names:
-            self._warn_unused_rules(self._access_rules)
+        """Return the enabled items, who sees which, and the pages built of the same state of the registry."""
+        registry = self._registry
+        if registry.access_rules is not None and registry.access_rules.has_unchecked_names:
+            registry.warn_unused_rules()
         while True:
             cached_pages = self._page_cache.current
-            items = self._get_enabled_items(kind)
-            if self._access_rules is not None and kind not in cached_pages.visibility_by_kind:
-                cached_pages.visibility_by_kind[kind] = self._access_rules.take_snapshot(kind, items)
+            items = registry.get_items(kind)
+            if registry.access_rules is not None and kind not in cached_pages.visibility_by_kind:
+                cached_pages.visibility_by_kind[kind] = registry.access_rules.take_snapshot(kind, items)
             if cached_pages is self._page_cache.current:
                 return cached_pages, items, cached_pages.visibility_by_kind.get(kind)
 
-    def _warn_unused_rules(self, access_rules: "AccessRules") -> None:
-        """Say once what rules are about nothing; whoever knows what is mounted does."""
+    # Look-ups by name and URI
 
-    # Whether something is there
-
-    def _is_available(self, exchange: Exchange, kind: "ItemKind", name: str) -> bool:
-        """Whether something is there for this caller; InsufficientScope if it takes more scopes."""
-        return self._access_rules is None or self._is_permitted(
-            self._access_rules, kind, name, exchange.caller.principal
+    def is_available(self, exchange: Exchange, kind: "ItemKind", name: str) -> bool:
+        """Return whether this caller may use an item. InsufficientScope if it needs more scopes."""
+        return self._registry.access_rules is None or self._is_permitted(
+            self._registry.access_rules, kind, name, exchange.caller.principal
         )
 
     def _is_permitted(
         self, access_rules: "AccessRules", kind: "ItemKind", name: str, principal: Principal | None
     ) -> bool:
         if access_rules.has_unchecked_names:
-            self._warn_unused_rules(access_rules)
+            self._registry.warn_unused_rules()
         # What another thread has taken away meanwhile has no rule any more, and is not there any more.
-        return access_rules.check(kind, name, principal) and name in self._get_enabled_items(kind)
+        return access_rules.check(kind, name, principal) and name in self._registry.get_items(kind)
 
-    def _find_resource(
+    def find_resource(
         self, uri: str, principal: Principal | None
     ) -> tuple[Resource | ResourceTemplate, dict[str, Any]]:
-        access_rules = self._access_rules
+        """Return the resource or template that a URI leads to for this caller, and the variables of the template.
+
+        Raises:
+            ResourceNotFound: there is none, or this caller may not know of it.
+            InsufficientScope: this caller needs more scopes.
+        """
+        access_rules = self._registry.access_rules
         resource = self._find_fixed_resource(uri)
         if resource is not None:
             # Whom it is hidden from does not get at its address by a template either.
@@ -125,7 +126,7 @@ class Visibility(Registry):
             raise ResourceNotFound(uri)
         if access_rules is not None and not access_rules.is_uri_allowed(uri, principal):
             raise ResourceNotFound(uri)
-        for template in self._templates_by_specificity:
+        for template in self._registry.templates_by_specificity:
             variables = template.template.match(uri)
             if access_rules is not None and not self._is_template_permitted(
                 access_rules, template, uri, variables, principal
@@ -141,7 +142,7 @@ class Visibility(Registry):
         Raises:
             ResourceNotFound: several have another spelling of this URI.
         """
-        resources = self._resources
+        resources = self._registry.resources
         resource = resources.get(uri)
         if resource is not None or not resources:
             return resource
@@ -178,10 +179,11 @@ class Visibility(Registry):
         expanded = template.template.expand(variables)
         return expanded == uri or access_rules.is_uri_allowed(expanded, principal)
 
-    def _is_restricted(
-        self, access_rules: "AccessRules", resource: Resource | ResourceTemplate, uri: str, variables: dict[str, Any]
-    ) -> bool:
+    def is_restricted(self, resource: Resource | ResourceTemplate, uri: str, variables: dict[str, Any]) -> bool:
         """Return whether not everyone may read a URI, which leads to this resource with these variables."""
+        access_rules = self._registry.access_rules
+        if access_rules is None:
+            return False
         if access_rules.has_rule(*get_item_key(resource)):
             return True
         if isinstance(resource, Resource):
@@ -193,25 +195,29 @@ class Visibility(Registry):
 
     # Lists
 
-    async def _list_tools(self, exchange: Exchange) -> bytes:
-        self._check_supported(exchange, "tools", self._tools)
+    async def list_tools(self, exchange: Exchange) -> bytes:
+        """Return one page of the tools that this caller sees."""
+        self.check_supported(exchange, "tools", self._registry.tools)
         return self._list_page(exchange, "tool", "tools", ListToolsResult)
 
-    async def _list_resources(self, exchange: Exchange) -> bytes:
-        self._check_supported(exchange, "resources", self._resources or self._templates)
+    async def list_resources(self, exchange: Exchange) -> bytes:
+        """Return one page of the resources that this caller sees."""
+        self.check_supported(exchange, "resources", self._registry.resources or self._registry.templates)
         return self._list_page(exchange, "resource", "resources", ListResourcesResult)
 
-    async def _list_templates(self, exchange: Exchange) -> bytes:
-        self._check_supported(exchange, "resources", self._resources or self._templates)
+    async def list_templates(self, exchange: Exchange) -> bytes:
+        """Return one page of the templates that this caller sees."""
+        self.check_supported(exchange, "resources", self._registry.resources or self._registry.templates)
         return self._list_page(exchange, "resource template", "resource_templates", ListResourceTemplatesResult)
 
-    async def _list_prompts(self, exchange: Exchange) -> bytes:
-        self._check_supported(exchange, "prompts", self._prompts)
+    async def list_prompts(self, exchange: Exchange) -> bytes:
+        """Return one page of the prompts that this caller sees."""
+        self.check_supported(exchange, "prompts", self._registry.prompts)
         return self._list_page(exchange, "prompt", "prompts", ListPromptsResult)
 
     def _list_page(self, exchange: Exchange, kind: "ItemKind", field: str, result_type: type[Result]) -> bytes:
         cached_pages, items, snapshot = self._get_view(kind)
-        cache_hint = self._get_cache_hint(exchange.method)
+        cache_hint = self.get_cache_hint(exchange.method)
         if snapshot is None:
             return self._page_cache.get_page(cached_pages, exchange, items, field, result_type, cache_hint)
         variant, hidden = snapshot.find_hidden(exchange.caller.principal)
@@ -219,16 +225,18 @@ class Visibility(Registry):
             cached_pages, exchange, items, field, result_type, CacheHint(cache_hint.ttl_ms), variant, hidden
         )
 
-    def page_of(self, exchange: Exchange, items: Mapping[str, Any], field: str, result_type: type[Result]) -> Result:
-        """One page of a list put together for one caller, and so not to be shared."""
-        cache_hint = CacheHint(self._get_cache_hint(exchange.method).ttl_ms)
+    def build_page(self, exchange: Exchange, items: Mapping[str, Any], field: str, result_type: type[Result]) -> Result:
+        """Return one page of a list that was put together for one caller. Caches must not share it."""
+        cache_hint = CacheHint(self.get_cache_hint(exchange.method).ttl_ms)
         return self._page_cache.build_uncached_page(exchange, items, field, result_type, cache_hint)
 
-    def _get_cache_hint(self, method: str) -> CacheHint:
+    def get_cache_hint(self, method: str) -> CacheHint:
+        """Return how long clients may cache the results of a method."""
         return self._cache_hints.get(method) or self._cache_hints[""]
 
-    def _check_supported(self, exchange: Exchange, list_name: str, items: Mapping[str, Any]) -> None:
-        if not items and getattr(self._declared_capabilities, list_name) is None:
+    def check_supported(self, exchange: Exchange, list_name: str, items: Mapping[str, Any]) -> None:
+        """Raise MethodNotFound if there are no such items and the server does not declare that there may be."""
+        if not items and getattr(self._registry.declared_capabilities, list_name) is None:
             raise MethodNotFound(exchange.method)
 
 

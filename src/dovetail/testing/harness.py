@@ -15,15 +15,13 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 import uvicorn
 
-from dovetail.auth.asgi_guard import create_asgi_guard
 from dovetail.client.client import Client
 from dovetail.client.sync_client import SyncClient, run_blocking
 from dovetail.protocol.client_transport import ServerConnection
-from dovetail.recording.trace import RecordedEndpoint
-from dovetail.server.runners import Server
+from dovetail.server.asgi_app import create_asgi_app, create_endpoint
+from dovetail.server.server import Server, get_auth, get_dispatcher
 from dovetail.testing.fault_proxy import insert_faults
 from dovetail.testing.faults import Faults, get_plan
-from dovetail.transports.http_server.endpoint import Endpoint
 from dovetail.transports.http_server.uvicorn_server import bind_socket, create_uvicorn_config
 from dovetail.transports.socket_server import serve_socket
 
@@ -214,11 +212,10 @@ class HTTPBackend:
         """Listen, at the same place as before."""
         if self._listener.fileno() < 0:
             self._listener = bind_socket("127.0.0.1", self._port)
-        auth = self._server.auth
-        guard = None if auth is None else create_asgi_guard(auth, "/mcp", None, (), self._server.needed_scopes)
-        endpoint = Endpoint(self._server, guard=guard)
-        recorded = None if self._server.tap is None else RecordedEndpoint(endpoint, endpoint, self._server.tap)
-        config = create_uvicorn_config(recorded or endpoint, self._server.limits)
+        dispatcher = get_dispatcher(self._server)
+        endpoint = create_endpoint(dispatcher, get_auth(self._server), {}, list_scopes=dispatcher.list_used_scopes)
+        app = create_asgi_app(dispatcher, endpoint)
+        config = create_uvicorn_config(app, dispatcher.limits)
         config.load()
         # Its own `serve` would wait for signals, which are the test runner's.
         self._uvicorn = uvicorn.Server(config)
@@ -262,7 +259,7 @@ class SocketBackend:
     async def start(self) -> None:
         """Listen, at the same place as before."""
         options: dict[str, Any] = {"path": self._path} if self._path is not None else {"port": self._port}
-        listener = await self._exit_stack.enter_async_context(serve_socket(self._server, **options))
+        listener = await self._exit_stack.enter_async_context(serve_socket(get_dispatcher(self._server), **options))
         if self._path is None:
             self._port = listener.sockets[0].getsockname()[1]
 

@@ -89,8 +89,8 @@ class DuplexServer:
         self._notify_task: asyncio.Task[None] | None = None
         self._is_input_closed = False  # no more answers to our questions will come
         self._is_closed = False  # nobody reads any more
-        if service.tap is not None:
-            self.receive, self._write = wrap_with_recorder(self.receive, self._write, service.tap)
+        if service.recorder is not None:
+            self.receive, self._write = wrap_with_recorder(self.receive, self._write, service.recorder)
 
     @property
     def running_count(self) -> int:
@@ -266,7 +266,7 @@ class DuplexServer:
             case "notifications/initialized":
                 if self._session is not None and not self._session.is_ready:
                     self._session.is_ready = True
-                    self._stop_listening = self._service.listen(self)
+                    self._stop_listening = self._service.subscribe(self)
             case _:
                 pass  # unknown notices are to be ignored
 

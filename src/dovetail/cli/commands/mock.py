@@ -38,7 +38,7 @@ def create_mock_server(frames: list[Any], name: str, *, any_arguments: bool = Fa
     """Create a server that answers from a recording."""
     from dovetail.client.client import Client
     from dovetail.recording.playback import Playback
-    from dovetail.server.runners import Server
+    from dovetail.server.server import Server
 
     try:
         playback = Playback(frames, any_arguments=any_arguments)

@@ -146,7 +146,7 @@ def _run_as_program(file: str, is_plain: bool) -> Any:
 def create_proxy_server(options: Any) -> Any:
     """Create a server that offers what the target offers."""
     from dovetail.client.client import Client
-    from dovetail.server.runners import Server
+    from dovetail.server.server import Server
 
     target, extra_args = options.split_target()
     if extra_args:

@@ -30,7 +30,7 @@ from dovetail.protocol.mountable import ItemKind
 from dovetail.protocol.request_state import Sealer
 from dovetail.server.mounts.mounted_servers import ListedItem
 from dovetail.server.mounts.name_map import NameMap
-from dovetail.server.runners import Server
+from dovetail.server.server import Server, get_dispatcher
 from dovetail.wire.tools import ListToolsResult
 
 _SERVER_PATH: Final = re.compile(r"/servers/([A-Za-z0-9_-]{1,64})(/mcp)?/?")
@@ -218,7 +218,7 @@ class Gateway:
     async def _middleware(self, exchange: Exchange, call_next: Any) -> Any:
         if exchange.method == "tools/list" and self._mode == "search":
             items = {tool.name: ListedItem(tool) for tool in SEARCH_TOOLS}
-            return self.server.page_of(exchange, items, "tools", ListToolsResult)
+            return get_dispatcher(self.server).visibility.build_page(exchange, items, "tools", ListToolsResult)
         if exchange.method in ("prompts/get", "completion/complete"):
             reference = exchange.params.get("ref")
             await self._ensure_listed(

@@ -1,21 +1,20 @@
-"""A server of this process as something to mount, and what mounting needs to know of a server."""
+"""A server of this process as something to mount, and the interface of a server that mounts use."""
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from dovetail.errors import MCPError
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.mountable import ChangeCallback, ItemKind, Mountable
 from dovetail.protocol.principal import Principal
-from dovetail.server.change_notices import Subscriptions
+from dovetail.protocol.request_state import Sealer
 from dovetail.server.lifespan import log_start_failure
+from dovetail.server.registry import Registry
+from dovetail.server.visibility import Visibility
 from dovetail.wire.base import Result
 from dovetail.wire.lifecycle import ServerCapabilities
-
-if TYPE_CHECKING:  # loaded once something is not for everyone
-    from dovetail.server.access_rules import AccessRules
 
 
 class ItemResolver(Protocol):
@@ -37,46 +36,32 @@ class MountedItems(Protocol):
 
 
 class MountingServer(Protocol):
-    """A server, as far as mounting goes."""
+    """A server that is mounted, or on which others are mounted: its dispatcher, as far as mounts use it."""
 
-    disabled_tags: frozenset[str]
-    disabled_names: frozenset[str]
-
+    @property
+    def registry(self) -> Registry: ...
+    @property
+    def visibility(self) -> Visibility: ...
     @property
     def mounts(self) -> MountedItems | None: ...
     @property
     def name(self) -> str: ...
     @property
-    def watched(self) -> bool: ...
-    @property
-    def keeps_results(self) -> bool: ...
-    @property
     def limits(self) -> ServerLimits: ...
     @property
-    def changes(self) -> Subscriptions: ...
+    def inspects_results(self) -> bool: ...
     @property
-    def rules(self) -> "AccessRules | None": ...
+    def stores_large_results(self) -> bool: ...
 
     async def start(self, user: object = None) -> None: ...
     async def stop(self, user: object = None) -> None: ...
     def capabilities(self) -> ServerCapabilities: ...
-    def own(self, kind: ItemKind, exchange: Exchange) -> dict[str, Any]: ...
-    def declared(self, kind: ItemKind) -> dict[str, Any]: ...
-    def has(self, kind: ItemKind, name: str, principal: Principal | None) -> bool: ...
-    def challenge(self, kind: ItemKind, name: str, principal: Principal | None) -> None: ...
-    async def check(self, kind: ItemKind, name: str, exchange: Exchange) -> None: ...
-    def page_of(
-        self, exchange: Exchange, items: Mapping[str, Any], field: str, result_type: type[Result]
-    ) -> Result: ...
-    async def work_on(self, exchange: Exchange) -> Result | bytes: ...
-    def heard(self, method: str, uri: str | None) -> None: ...
-    def notify_tools_changed(self) -> None: ...
-    def notify_resources_changed(self) -> None: ...
-    def notify_prompts_changed(self) -> None: ...
-    def lighten(self, result: Result, exchange: Exchange, *, published: bool) -> Result: ...
-    def audible(self, uri: str, principal: Principal | None) -> bool: ...
-    def readable(self, uri: str, principal: Principal | None) -> bool: ...
-    def needed_scopes(self) -> tuple[str, ...]: ...
+    async def dispatch(self, exchange: Exchange) -> Result | bytes: ...
+    async def check_access(self, kind: ItemKind, name: str, exchange: Exchange) -> None: ...
+    def can_receive_updates(self, uri: str, principal: Principal | None) -> bool: ...
+    def store_large_parts(self, result: Result, exchange: Exchange, *, has_output_schema: bool) -> Result: ...
+    def list_used_scopes(self) -> tuple[str, ...]: ...
+    def use_sealer(self, sealer: Sealer) -> None: ...
 
 
 def contains_server(server: MountingServer, other: MountingServer) -> bool:
@@ -116,11 +101,13 @@ class LocalServer:
     async def list_items(self, kind: ItemKind, exchange: Exchange) -> Mapping[str, Any]:
         """What it has, and what is mounted on it."""
         mounts = self.server.mounts
-        return self.server.own(kind, exchange) if mounts is None else await mounts.list_items(kind, exchange)
+        if mounts is None:
+            return self.server.visibility.list_visible(kind, exchange)
+        return await mounts.list_items(kind, exchange)
 
     async def has_item(self, kind: ItemKind, name: str, exchange: Exchange) -> bool:
         """Whether it lists it for this caller, or one of its templates stands for it."""
-        if self.server.has(kind, name, exchange.caller.principal):
+        if self.server.visibility.has_item(kind, name, exchange.caller.principal):
             return True
         mounts = self.server.mounts
         return mounts is not None and await mounts.resolver.has_item(kind, name, exchange)
@@ -130,19 +117,19 @@ class LocalServer:
         if self.server.mounts is not None:
             await self.server.mounts.resolver.check_scopes(kind, name, exchange)
         else:
-            self.server.challenge(kind, name, exchange.caller.principal)
+            self.server.visibility.check_scopes(kind, name, exchange.caller.principal)
 
     async def handle(self, exchange: Exchange) -> Result | bytes:
         """Its own work, with its own middleware around it."""
-        return await self.server.work_on(exchange)
+        return await self.server.dispatch(exchange)
 
     def watch_changes(self, callback: ChangeCallback) -> Callable[[], None]:
         """Hear of its changes."""
-        return self.server.changes.add_callback(callback)
+        return self.server.registry.subscriptions.add_callback(callback)
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
         """Whether a caller may hear of a resource."""
-        return self.server.audible(uri, principal)
+        return self.server.can_receive_updates(uri, principal)
 
     async def watch_resources(self, uris: list[str], principal: Principal | None) -> Callable[[], None]:
         """Everything is heard of anyway."""
@@ -155,4 +142,4 @@ def list_all_items(target: Mountable, kind: ItemKind) -> dict[str, Any] | None:
         return None
     mounts = target.server.mounts
     mounted_items = {} if mounts is None else mounts.list_registered_items(kind)
-    return None if mounted_items is None else mounted_items | target.server.declared(kind)
+    return None if mounted_items is None else mounted_items | target.server.registry.list_registered(kind)

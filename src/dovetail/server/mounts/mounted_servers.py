@@ -91,6 +91,8 @@ class MountedServers:
 
     def __init__(self, server: MountingServer, own_handlers: Mapping[str, CallNext]) -> None:
         self._server = server
+        self._registry = server.registry
+        self._visibility = server.visibility
         self._own_handlers = own_handlers
         self._mounts: list[Mount] = []
         self.resolver = MountResolver(server, self._mounts)
@@ -122,17 +124,12 @@ class MountedServers:
                 self._removed_mounts.append(mount)
                 mount.stop_following()
                 self._stop_if_unused(mount)
-                self._notify_lists_changed()
+                self._registry.notify_all_lists_changed()
 
-        self._notify_lists_changed()
+        self._registry.notify_all_lists_changed()
         for subscription in self._subscriptions:
             self._start_task(self._resubscribe(mount, subscription))
         return unmount
-
-    def _notify_lists_changed(self) -> None:
-        self._server.notify_tools_changed()
-        self._server.notify_resources_changed()
-        self._server.notify_prompts_changed()
 
     def _stop_if_unused(self, mount: Mount) -> None:
         """Leave a distant server once nothing is asked of it any more. One of this process may be in use elsewhere."""
@@ -156,17 +153,17 @@ class MountedServers:
         mount_scopes = [
             scope for mount in self._mounts if mount.access_rule is not None for scope in mount.access_rule.scopes
         ]
-        return [*mount_scopes, *(scope for server in self.list_local_servers() for scope in server.needed_scopes())]
+        return [*mount_scopes, *(scope for server in self.list_local_servers() for scope in server.list_used_scopes())]
 
     def _make_change_handler(self, name_map: NameMap) -> ChangeCallback:
         def on_change(method: str, uri: str | None) -> None:
             outer_uri = None if uri is None else name_map.to_outer("resource", uri)
-            if outer_uri is not None and not self._server.changes.is_wanted(method, outer_uri):
+            if outer_uri is not None and not self._registry.subscriptions.is_wanted(method, outer_uri):
                 for key in [
                     session_key for session_key in self._session_subscriptions if session_key[0] == uri_key(outer_uri)
                 ]:
                     self._drop_subscription(key)
-            self._server.heard(method, outer_uri)
+            self._registry.on_mounted_change(method, outer_uri)
 
         return on_change
 
@@ -215,18 +212,18 @@ class MountedServers:
 
     async def _list_page(self, exchange: Exchange) -> Result:
         kind, field, result_type = _LIST_METHODS[exchange.method]
-        access_rules = self._server.rules
+        access_rules = self._registry.access_rules
         if access_rules is not None and access_rules.has_unchecked_names:
             access_rules.has_unchecked_names = False
             await self._warn_unused_rules(access_rules, exchange)
         items = {name: ListedItem(declaration) for name, declaration in (await self.list_items(kind, exchange)).items()}
         if not items and getattr(self._server.capabilities(), exchange.method.partition("/")[0]) is None:
             raise MethodNotFound(exchange.method)
-        return self._server.page_of(exchange, items, field, result_type)
+        return self._visibility.build_page(exchange, items, field, result_type)
 
     async def list_items(self, kind: ItemKind, exchange: Exchange) -> dict[str, Any]:
         """Everything there is for this caller; of two things of one name, the first."""
-        items = self._server.own(kind, exchange)
+        items = self._visibility.list_visible(kind, exchange)
         principal = exchange.caller.principal
         mounts = [
             mount for mount in self._mounts if self.resolver.is_listed(mount.access_rule, mount.target.name, principal)
@@ -243,7 +240,7 @@ class MountedServers:
 
     async def _warn_unused_rules(self, access_rules: "AccessRules", exchange: Exchange) -> None:
         """Say which rules are about nothing, now that those elsewhere can be asked."""
-        item_names = [name for kind in ITEM_KINDS for name in self._server.declared(kind)]
+        item_names = [name for kind in ITEM_KINDS for name in self._registry.list_registered(kind)]
         unavailable: list[Mount] = []
         for mount in tuple(self._mounts):
             try:
@@ -315,7 +312,7 @@ class MountedServers:
     # Requests for something by name
 
     def _has_own(self, kind: ItemKind, name: str, exchange: Exchange) -> bool:
-        return self._server.has(kind, name, exchange.caller.principal)
+        return self._visibility.has_item(kind, name, exchange.caller.principal)
 
     async def _call_tool(self, exchange: Exchange) -> Result | bytes:
         name, arguments = exchange.params.get("name"), exchange.params.get("arguments")
@@ -338,13 +335,15 @@ class MountedServers:
             if result == build_error_result(str(error)):
                 return build_error_result(str(translated))
         if isinstance(result, CallToolResult):
-            published = result.structured_content is UNSET or await self._has_output_schema(mount, inner_name, exchange)
-            return self._server.lighten(result, exchange, published=published)
+            has_output_schema = result.structured_content is UNSET or await self._has_output_schema(
+                mount, inner_name, exchange
+            )
+            return self._server.store_large_parts(result, exchange, has_output_schema=has_output_schema)
         return result
 
     async def _has_output_schema(self, mount: Mount, tool_name: str, exchange: Exchange) -> bool:
         """Whether a tool has promised a schema for its results; if that cannot be known, it may have."""
-        if not self._server.keeps_results:
+        if not self._server.stores_large_results:
             return True
         try:
             declaration = (await mount.target.list_items("tool", exchange)).get(tool_name)
@@ -412,9 +411,9 @@ class MountedServers:
         mount.active_exchanges += 1
         try:
             result = rewrite_links(await mount.target.handle(exchange), exchange.method, mount.name_map)
-            return (
-                parse_result(result, exchange.method) if isinstance(result, bytes) and self._server.watched else result
-            )
+            if isinstance(result, bytes) and self._server.inspects_results:
+                return parse_result(result, exchange.method)
+            return result
         finally:
             exchange.params = original_params
             mount.active_exchanges -= 1
@@ -474,7 +473,7 @@ class MountedServers:
         if await self._subscribe_remote(mount, subscription):
             for uri in subscription.uris:
                 if mount.name_map.to_inner("resource", uri) is not None:
-                    self._server.heard(RESOURCE_UPDATED, uri)
+                    self._registry.on_mounted_change(RESOURCE_UPDATED, uri)
 
     async def _subscribe_remote(self, mount: Mount, subscription: RemoteSubscription) -> bool:
         """Have a distant server tell of its part of it; one that does not answer keeps nobody from the others."""

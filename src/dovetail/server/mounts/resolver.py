@@ -104,6 +104,7 @@ class MountResolver:
 
     def __init__(self, server: MountingServer, mounts: list[Mount]) -> None:
         self._server = server
+        self._registry = server.registry
         self._mounts = mounts
 
     async def has_item(self, kind: ItemKind, name: str, exchange: Exchange) -> bool:
@@ -150,7 +151,7 @@ class MountResolver:
         if resolved is None:
             raise NOT_FOUND_ERRORS[kind](name)
         if isinstance(resolved[0].target, LocalServer):
-            await resolved[0].target.server.check(kind, resolved[1], exchange)
+            await resolved[0].target.server.check_access(kind, resolved[1], exchange)
 
     def find_candidates(self, kind: ItemKind, name: str) -> list[tuple[Mount, str]]:
         """The mounts that can have it, by their names alone."""
@@ -169,7 +170,7 @@ class MountResolver:
 
     def _matches_hidden_template(self, mount: Mount, inner_uri: str) -> bool:
         """Whether a URI is one of a template that is not offered, so that only a resource of that URI can be meant."""
-        disabled = self._server.disabled_names
+        disabled = self._registry.disabled_names
         uri = mount.name_map.to_outer("resource", inner_uri) if disabled else ""
         return mount.name_map.matches_hidden_template(inner_uri) or any(
             may_match_template(template, uri) for template in disabled if "{" in template
@@ -184,8 +185,9 @@ class MountResolver:
     async def check_scopes(self, kind: ItemKind, name: str, exchange: Exchange) -> None:
         """Raise InsufficientScope if something of this name would be here for this caller, with more scopes."""
         principal = exchange.caller.principal
-        self._server.challenge(kind, name, principal)
-        if self._server.rules is None and not any(isinstance(mount.target, LocalServer) for mount in self._mounts):
+        self._server.visibility.check_scopes(kind, name, principal)
+        has_local_mounts = any(isinstance(mount.target, LocalServer) for mount in self._mounts)
+        if self._registry.access_rules is None and not has_local_mounts:
             return
         for mount, inner_name in self.find_candidates(kind, name):
             for declaration in await self._list_offered(mount, kind, inner_name, exchange):
@@ -241,12 +243,12 @@ class MountResolver:
     @property
     def _needs_tags(self) -> bool:
         """Whether tags decide here what is offered, so that they have to be known."""
-        return bool(self._server.disabled_tags) or self._has_tag_rules
+        return bool(self._registry.disabled_tags) or self._has_tag_rules
 
     @property
     def _has_tag_rules(self) -> bool:
         """Whether tags decide here who may use something."""
-        return self._server.rules is not None and self._server.rules.has_tag_rules
+        return self._registry.access_rules is not None and self._registry.access_rules.has_tag_rules
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
         """Whether a caller may hear of a resource that is mounted; where tags decide, they are not known here."""
@@ -266,7 +268,7 @@ class MountResolver:
                 continue
             if target.can_receive_updates(inner_uri, principal):
                 return True
-        return not candidates and self._server.rules is None and not self._is_hidden(uri)
+        return not candidates and self._registry.access_rules is None and not self._is_hidden(uri)
 
     def _is_hidden(self, uri: str) -> bool:
         """Whether a transform keeps this from being offered."""
@@ -277,25 +279,27 @@ class MountResolver:
     def is_listed(self, access_rule: "AccessRule | None", name: str, principal: Principal | None) -> bool:
         return (
             access_rule is None
-            or self._server.rules is None
-            or self._server.rules.is_listed_by_rule(access_rule, name, principal)
+            or self._registry.access_rules is None
+            or self._registry.access_rules.is_listed_by_rule(access_rule, name, principal)
         )
 
     def is_enabled(self, declaration: Any) -> bool:
         """Whether something is offered here, by its tags."""
-        return self._server.disabled_tags.isdisjoint(get_tags(declaration))
+        return self._registry.disabled_tags.isdisjoint(get_tags(declaration))
 
     def find_rule_by_tags(self, declaration: Any) -> "AccessRule | None":
         """The rule of this server about something with such tags."""
-        return None if self._server.rules is None else self._server.rules.find_by_tags(get_tags(declaration))
+        access_rules = self._registry.access_rules
+        return None if access_rules is None else access_rules.find_by_tags(get_tags(declaration))
 
     def find_rule_by_name(self, kind: ItemKind, name: str) -> "AccessRule | None":
         """The rule of this server about something of such a name."""
-        return None if self._server.rules is None else self._server.rules.find_by_name(kind, name)
+        access_rules = self._registry.access_rules
+        return None if access_rules is None else access_rules.find_by_name(kind, name)
 
     def is_disabled(self, kind: ItemKind, name: str) -> bool:
         """Return whether a name, or a URI in any spelling, is disabled here."""
-        names = self._server.disabled_names
+        names = self._registry.disabled_names
         if kind != "resource" or not names:
             return name in names
         return not _collect_rule_keys(names).isdisjoint(uri_readings(name))

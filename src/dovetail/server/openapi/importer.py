@@ -3,13 +3,12 @@
 import logging
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, Protocol, Unpack, cast
 
 from dovetail.protocol.http_types import SendRequest
-from dovetail.server.item_options import check_type
+from dovetail.server.item_options import ToolOptions, check_type
 from dovetail.server.openapi.document import OpenAPIOperation, iter_operations, parse_document, resolve_base_url
 from dovetail.server.openapi.operation_call import MAX_RESPONSE_BYTES, Credentials, OperationCall
-from dovetail.server.registry import Registry
 
 log = logging.getLogger("dovetail")
 
@@ -22,8 +21,14 @@ _ANNOTATIONS_BY_METHOD: Mapping[str, dict[str, Any]] = {
 }
 
 
+class ToolRegistrar(Protocol):
+    """A server to add tools to."""
+
+    def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None: ...
+
+
 def add_operations(
-    app: Registry,
+    app: ToolRegistrar,
     document: Any,
     send: SendRequest,
     *,

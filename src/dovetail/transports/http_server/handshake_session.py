@@ -85,7 +85,7 @@ class HandshakeSession:
         """The client has finished opening."""
         if not self.handshake.is_ready:
             self.handshake.is_ready = True
-            self._stop_listening = service.listen(self)
+            self._stop_listening = service.subscribe(self)
 
     # Changes
 

@@ -1,0 +1,57 @@
+"""The ASGI application of one server: its endpoint behind its guard, with a fallback and a recorder if wanted."""
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from dovetail.protocol.exchange import Service
+from dovetail.transports.http_server.endpoint import Endpoint
+
+if TYPE_CHECKING:
+    from dovetail.protocol.http_types import ASGIApp
+    from dovetail.server.server_options import ASGIOptions
+
+
+def is_authenticator(auth: Any) -> bool:
+    """Return whether `auth` is an async function, which identifies callers by their headers."""
+    return inspect.iscoroutinefunction(auth)
+
+
+def create_endpoint(
+    service: Service,
+    auth: Any,
+    options: "ASGIOptions",
+    *,
+    list_scopes: Callable[[], tuple[str, ...]],
+    on_start: Callable[[], Awaitable[None]] | None = None,
+    on_stop: Callable[[], Awaitable[None]] | None = None,
+) -> Endpoint:
+    """Create the endpoint of a service, which serves the callers that `auth` accepts."""
+    endpoint_options: dict[str, Any] = {name: value for name, value in options.items() if name != "fallback"}
+    if is_authenticator(auth):
+        endpoint_options["authenticate"] = auth
+    elif auth is not None:
+        from dovetail.auth.asgi_guard import create_asgi_guard
+
+        endpoint_options["guard"] = create_asgi_guard(
+            auth,
+            options.get("path", "/mcp"),
+            options.get("public_url"),
+            options.get("allowed_hosts", ()),
+            list_scopes,
+        )
+    return Endpoint(service, on_start=on_start, on_stop=on_stop, **endpoint_options)
+
+
+def create_asgi_app(service: Service, endpoint: Endpoint, fallback: "ASGIApp | None" = None) -> "ASGIApp":
+    """Create the application around an endpoint. It sends other paths to the fallback."""
+    app: Any = endpoint
+    if fallback is not None:
+        from dovetail.transports.http_server.asgi import FallbackRouter
+
+        app = FallbackRouter(endpoint, fallback)
+    if service.recorder is not None:
+        from dovetail.recording.trace import RecordedEndpoint
+
+        app = RecordedEndpoint(endpoint, app, service.recorder)
+    return app
