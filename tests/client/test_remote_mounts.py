@@ -10,6 +10,7 @@ import pytest
 from dovetail import Client, ClientLimits, Context, RemoteError, ResourceLink, Server, ToolError, testing
 from dovetail.client.client import mount_client
 from dovetail.errors import NotFound
+from dovetail.server.server import get_dispatcher
 from scripted_server import SUBSCRIPTION, ErrorReply, Messages, ScriptedServer, create_notification, serve_on_socket
 from transports.fake_service import run_pending_callbacks, wait_until
 
@@ -237,7 +238,7 @@ async def test_a_handshake_session_hears_of_a_resource_far_away() -> None:
                     behind.notify_resource_updated("note:1")
                     await asyncio.wait([news], timeout=0.02)
                 assert news.result().uri == "far+note:1"
-            while behind.changes.is_wanted("notifications/resources/updated", "note:1"):
+            while get_dispatcher(behind).registry.subscriptions.is_wanted("notifications/resources/updated", "note:1"):
                 behind.notify_resource_updated("note:1")  # nobody wants it any more: the next one ends it
                 await asyncio.wait([asyncio.ensure_future(asyncio.sleep(0.02))])
 

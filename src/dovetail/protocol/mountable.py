@@ -29,7 +29,7 @@ ChangeCallback: TypeAlias = Callable[[str, str | None], None]
 
 
 class SupportsMount(Protocol):
-    """A `Server` or a `Client`: something that can be mounted on a server."""
+    """A `Client`, or anything else besides a `Server` that can be mounted on a server."""
 
     def __mountable__(self) -> "Mountable":
         """Return the server as the one it is mounted on sees it."""

@@ -1,20 +1,15 @@
 """The ASGI application of one server: its endpoint behind its guard, with a fallback and a recorder if wanted."""
 
-import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from dovetail.protocol.exchange import Service
+from dovetail.server.server_options import is_authenticator
 from dovetail.transports.http_server.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from dovetail.protocol.http_types import ASGIApp
     from dovetail.server.server_options import ASGIOptions
-
-
-def is_authenticator(auth: Any) -> bool:
-    """Return whether `auth` is an async function, which identifies callers by their headers."""
-    return inspect.iscoroutinefunction(auth)
 
 
 def create_endpoint(

@@ -559,7 +559,7 @@ class Dispatcher:
             result = ReadResourceResult(contents=contents)
         if isinstance(result, ReadResourceResult) and result.ttl_ms is None:
             cache_hint = resource.cache_hint or self.visibility.get_cache_hint("resources/read")
-            if self.visibility.is_restricted(resource, uri, variables):
+            if self.registry.access_rules is not None and self.visibility.is_restricted(resource, uri, variables):
                 cache_hint = CacheHint(cache_hint.ttl_ms)  # what is not for everyone is not to be shared
             result = replace(result, ttl_ms=cache_hint.ttl_ms, cache_scope=cache_hint.scope)
         return result

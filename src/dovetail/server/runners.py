@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Unp
 
 from dovetail.protocol.exchange import Service
 from dovetail.server.item_options import check_type
-from dovetail.server.server_options import ASGIOptions, Transport
+from dovetail.server.server_options import ASGIOptions, Transport, is_authenticator
 
 if TYPE_CHECKING:
     import socket
@@ -335,7 +335,6 @@ def _check_shared_storage(auth: Any, fallback: Any) -> None:
     """Refuse an authorization server whose keys and clients each worker would have for itself."""
     from dovetail.auth.authorization_server_app import is_local_authorization_server
     from dovetail.oauth.guard.guard import get_credential_checker
-    from dovetail.server.asgi_app import is_authenticator
 
     checker = None if auth is None or is_authenticator(auth) else get_credential_checker(auth)
     if is_local_authorization_server(fallback) or (checker is not None and checker.is_local):

@@ -4,7 +4,6 @@ It checks what authors pass and hands it to its parts: `Registry` holds the item
 uses them, `Dispatcher` turns requests into results, and `runners` serves the dispatcher over a transport.
 """
 
-import inspect
 import os
 import weakref
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
@@ -32,6 +31,7 @@ from dovetail.server.server_options import (
     Transport,
     check_option_names,
     check_run_options,
+    is_authenticator,
 )
 from dovetail.server.visibility import Visibility
 from dovetail.wire.content import Icon
@@ -148,7 +148,7 @@ class Server:
 
     @property
     def instructions(self) -> str | None:
-        """What the server tells models about itself."""
+        """Instructions for models on how to use the server."""
         return self._dispatcher.instructions
 
     @instructions.setter
@@ -582,7 +582,7 @@ def _lists_restricted(auth: Any) -> bool:
 
 def _check_auth(auth: Any) -> Any:
     """Return the value of `auth=`. TypeError if it is neither a guard, nor a verifier, nor an authenticator."""
-    if auth is not None and not inspect.iscoroutinefunction(auth):
+    if auth is not None and not is_authenticator(auth):
         from dovetail.oauth.guard.guard import get_credential_checker
 
         get_credential_checker(auth)

@@ -1,5 +1,6 @@
-"""Typed keyword arguments of `Server`, `Server.run` and `Server.asgi`, and the check of their names."""
+"""Typed keyword arguments of `Server`, `Server.run` and `Server.asgi`, and checks of them."""
 
+import inspect
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
 
@@ -80,6 +81,11 @@ _OPTIONS_BY_TRANSPORT: Final[dict[str, Collection[str]]] = {
     "tcp": ("host", "port", "allow_anonymous"),
 }
 _REQUIRED_OPTIONS: Final = {"unix": ("path", '"/run/server.sock"'), "tcp": ("port", "9000")}
+
+
+def is_authenticator(auth: Any) -> bool:
+    """Return whether `auth` is an async function, which identifies callers by their headers."""
+    return inspect.iscoroutinefunction(auth)
 
 
 def check_run_options(method: Literal["run", "serve"], transport: str, options: Mapping[str, Any]) -> None:
