@@ -12,7 +12,7 @@ from dovetail.host.consent.consent import Allow, ConsentRequest, Deny, Edit
 from dovetail.host.consent.grants import GrantStore
 from dovetail.host.consent.pins import PinStore
 from dovetail.host.consent.terminal_consent import TerminalConsent
-from dovetail.host.events import HostEvent
+from dovetail.host.events import EventEmitter, HostEvent
 from dovetail.host.host import Host
 from dovetail.host.policy.policy import PolicyRequest
 from dovetail.storage import lock_path
@@ -37,9 +37,9 @@ class Person:
 
 
 def desk(policy: Policy, person: Any, **more: Any) -> RequestAuthorizer:
-    return RequestAuthorizer(
-        policy, person, more.get("grants") or GrantStore(), more.get("pins") or PinStore(), more.get("tell", print)
-    )
+    events = EventEmitter()
+    events.on("*", more.get("tell", print))
+    return RequestAuthorizer(policy, person, more.get("grants") or GrantStore(), more.get("pins") or PinStore(), events)
 
 
 @pytest.mark.parametrize("kind", ["tool.call", "prompt.get"])

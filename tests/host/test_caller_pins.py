@@ -8,6 +8,7 @@ from typing import Any
 from dovetail import Client, Policy, PolicyError, Server, rule, testing
 from dovetail.auth import Principal
 from dovetail.host import Deny, Host, PinStore, PolicyRequest, ServerSettings
+from dovetail.host.host import get_parts
 from dovetail.types import Tool
 from host.polling import wait_until
 
@@ -189,7 +190,7 @@ async def use(host: Host, caller: str, tool: str = "look", description: str = HA
     definition = Tool(name=tool, description=description, input_schema={"type": "object"})
     question = PolicyRequest(server="up", tool=tool, server_identity="up", caller=caller, arguments={})
     try:
-        await host.desk.authorize(question, definition, ask=refuse)
+        await get_parts(host).authorizer.authorize(question, definition, ask=refuse)
     except PolicyError:
         return False
     return True

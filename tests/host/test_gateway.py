@@ -12,7 +12,7 @@ from dovetail import Client, MCPError, Policy, RemoteError, Server, ToolError, r
 from dovetail.auth import BearerAuth, Principal, StaticTokenVerifier
 from dovetail.errors import HTTPStatusError
 from dovetail.host.config.secret_lookup import get_secret_lookup
-from dovetail.host.host import Host
+from dovetail.host.host import Host, get_parts
 from dovetail.transports.http_server.uvicorn_server import bind_socket
 from host.polling import wait_until
 from host.upstream_server import UpstreamServer
@@ -277,7 +277,7 @@ async def test_the_scheme_of_a_server_is_the_same_in_either_case() -> None:
 
 async def test_why_a_server_cannot_be_used_holds_no_secret() -> None:
     async with Host(policy=ALLOW) as host:
-        get_secret_lookup(host.secrets).remember(["hunter2-hunter2"])
+        get_secret_lookup(get_parts(host).secrets).remember(["hunter2-hunter2"])
         host.add("gone", ["/no/such/hunter2-hunter2"])
         app = host.as_server()
         async with Client(app) as client:

@@ -12,7 +12,7 @@ from dovetail import Client, MCPError, Policy, PolicyError, RemoteError, Server,
 from dovetail.auth import BearerAuth, Principal, StaticTokenVerifier
 from dovetail.errors import NotFound
 from dovetail.host.consent.consent import Edit
-from dovetail.host.host import Host
+from dovetail.host.host import Host, get_parts
 from dovetail.host.qualified_names import make_model_name
 from host.polling import TIMEOUT_S, wait_until
 from host.upstream_server import UpstreamServer
@@ -354,7 +354,7 @@ async def test_an_answer_is_for_the_definition_that_was_shown() -> None:
         assert again["resultType"] == "input_required"
         assert "id_rsa" in str(again["inputRequests"])
         assert (ran, far.calls) == ([], [])
-        assert host.desk.grants.list() == []
+        assert get_parts(host).authorizer.grants.list() == []
 
 
 def answered(asked: Any, allow: str = "session") -> dict[str, Any]:
@@ -377,11 +377,11 @@ async def test_between_two_rounds_the_policy_is_asked_again() -> None:
         call = {"name": "far__ask", "arguments": {}}
         named = await client.request("tools/call", call | answered(await client.request("tools/call", call), "once"))
         name = {key: {"action": "accept", "content": {"value": "Ada"}} for key in named["inputRequests"]}
-        host.desk.policy = Policy("ask", [rule("deny", tool="far.ask")])
+        get_parts(host).authorizer.policy = Policy("ask", [rule("deny", tool="far.ask")])
         told = {"inputResponses": name, "requestState": named["requestState"]}
         refused = await client.request("tools/call", call | told)
         assert refused["isError"]
-        host.desk.policy = Policy("ask")
+        get_parts(host).authorizer.policy = Policy("ask")
         aged = await client.request("tools/call", call | told)
         assert "Age?" in str(aged["inputRequests"])
         assert "allow" in str((await client.request("tools/call", call | told))["inputRequests"])

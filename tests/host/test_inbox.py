@@ -15,7 +15,7 @@ from dovetail import Context, Elicit, InputRequired, MCPError, Policy, PolicyErr
 from dovetail.errors import InputRequestError, NotSupported
 from dovetail.host.consent.consent import Allow, Deny, Edit
 from dovetail.host.consent.inbox import DurableConsent, PendingCall, PendingConsent
-from dovetail.host.host import Host
+from dovetail.host.host import Host, get_parts
 from host.polling import TIMEOUT_S, wait_until
 
 SECRETS = ["a secret of the server's"]
@@ -217,7 +217,7 @@ async def test_a_yes_to_a_changed_definition_is_no_yes_to_the_call(tmp_path: Pat
         assert isinstance(again, PendingCall)
         (item,) = await open_questions(host)
         assert (item.request.kind, item.request.arguments) == ("tool.call", {"path": "secret"})
-        assert host.desk.grants.list() == []
+        assert get_parts(host).authorizer.grants.list() == []
         assert text(await host.answer(again.ticket, True)) == "evil with secret"
         out = await host.call("hr.work", {"path": "b"}, wait=False)
         assert [one.request.kind for one in await open_questions(host)] == ["tool.call"]  # the definition was agreed to

@@ -13,6 +13,7 @@ from dovetail.host.config.config_files import ServerConfig
 from dovetail.host.consent.consent import DenyAll
 from dovetail.host.consent.grants import Grant, GrantStore
 from dovetail.host.consent.pins import PinStore, fingerprint
+from dovetail.host.events import EventEmitter
 from dovetail.host.policy.policy import PolicyRequest
 from dovetail.schemas.definition_changes import format_changes
 from dovetail.types import Tool
@@ -104,7 +105,7 @@ def test_whatever_changes_behind_a_name_is_asked_about_again() -> None:
 
 def test_whatever_changes_in_a_definition_is_asked_about_again_and_shown() -> None:
     grants, pins, chance = GrantStore(), PinStore(), random.Random(42)
-    desk = RequestAuthorizer(Policy("allow"), DenyAll(), grants, pins, lambda _: None)
+    desk = RequestAuthorizer(Policy("allow"), DenyAll(), grants, pins, EventEmitter())
     grants.add(Grant.from_request(question(ENTRY), fingerprint(TOOL), scope="always"))
     pins.accept("mail", ENTRY.identity, [TOOL])
     pinned: dict[str, Any] = to_plain(TOOL)

@@ -15,7 +15,7 @@ from dovetail.errors import MCPError, NotSupported, PolicyError
 from dovetail.host.catalog import Catalog
 from dovetail.host.catalog_item import CatalogEntry
 from dovetail.host.consent.inbox import DurableConsent, PendingCall
-from dovetail.host.host import Host
+from dovetail.host.host import Host, get_parts
 from dovetail.host.search_tools import (
     CALL_TOOL,
     SEARCH_TOOL_BY_NAME,
@@ -319,7 +319,7 @@ class Agent:
             return
         self.usage = replace(self.usage, tool_calls=Counter(self.usage.tool_calls) + Counter([name]))
         turn.started_ids.add(call.id)
-        wait = not isinstance(self.host.desk.consent_handler, DurableConsent)
+        wait = not isinstance(get_parts(self.host).authorizer.consent_handler, DurableConsent)
         event = await self._await_result(turn, resolved_call, self.host.call(name, arguments, wait=wait))
         if event is not None:
             yield event

@@ -21,9 +21,11 @@ from dovetail.host.consent.consent import (
 )
 from dovetail.host.consent.grants import Grant, GrantStore
 from dovetail.host.consent.pins import PinStore, fingerprint
-from dovetail.host.events import HostEvent
+from dovetail.host.events import EventEmitter, HostEvent
 from dovetail.host.gateway.caller_pins import ANONYMOUS, CallerPins
-from dovetail.host.policy.policy import Decision, Policy, PolicyRequest, apply_non_interactive
+from dovetail.host.managed_server import ManagedServer
+from dovetail.host.policy.policy import Decision, Policy, PolicyRequest, apply_non_interactive, find_limits
+from dovetail.host.policy.quotas import Meter, ToolLimits, combine_limits, parse_rate
 from dovetail.host.policy.rules import ConsentKind
 from dovetail.schemas.definition_changes import DefinitionChange, diff_definitions, format_changes
 from dovetail.wire.base import Struct, replace
@@ -42,12 +44,24 @@ class ConsentDeferred(PolicyError):
         self.ticket = ticket
 
 
-class Authorization(Struct, frozen=True):
-    """It may happen: the question as it was judged, whose arguments are to be sent, and what the user put instead."""
+class ToolRecord(Struct, frozen=True, kw_only=True):
+    """A tool of a server with everything that is the same for all of its calls, computed once per definition."""
+
+    definition: Any
+    fingerprint: str
+    request: PolicyRequest  # about the tool itself, without arguments
+    result_request: PolicyRequest  # about its results
+    limits: ToolLimits
+
+
+class Authorization(Struct, frozen=True, kw_only=True):
+    """The permission for one call. It travels from the decision to the execution and to the check of the result."""
 
     reason: str
-    request: PolicyRequest
-    edited_value: Any = None
+    request: PolicyRequest  # as it was judged: these arguments are sent
+    limits: ToolLimits = ToolLimits()
+    record: ToolRecord | None = None  # of a call of a tool
+    edited_value: Any = None  # what the user put in place of the arguments or the result
 
 
 class DecisionDetails(Struct, frozen=True):
@@ -58,7 +72,7 @@ class DecisionDetails(Struct, frozen=True):
 
 
 class RequestAuthorizer:
-    """Where the questions of one host are decided."""
+    """Policy, consent, grants, pins and limits of one host, and what they make of a request."""
 
     def __init__(
         self,
@@ -66,14 +80,63 @@ class RequestAuthorizer:
         consent_handler: ConsentHandler,
         grants: GrantStore,
         pins: PinStore,
-        emit: Callable[[HostEvent], None],
+        events: EventEmitter,
+        project: str = "",
     ) -> None:
         self.policy = policy
         self.consent_handler = consent_handler
         self.grants = grants
         self.pins = pins
+        self.meter = Meter()
         self._caller_pins = CallerPins()
-        self._emit = emit
+        self._events = events
+        self._project = project
+
+    # Requests and limits
+
+    def create_request(
+        self,
+        managed_server: ManagedServer,
+        kind: str,
+        name: str,
+        arguments: Mapping[str, Any] | None,
+        definition: Any = None,
+    ) -> PolicyRequest:
+        """Return what the policy is asked about one item of one server."""
+        request = PolicyRequest(
+            server=managed_server.name,
+            tool=name,
+            kind=kind,
+            schema=getattr(definition, "input_schema", None) if kind == "tool.call" else None,
+            annotations=getattr(definition, "annotations", None) if kind.startswith("tool.") else None,
+            trusted=managed_server.settings.trusted,
+            server_identity=managed_server.identity,
+            project=self._project,
+        )
+        return request if arguments is None else request.with_arguments(arguments)
+
+    def create_record(self, managed_server: ManagedServer, definition: Any) -> ToolRecord:
+        """Return the record of one definition of a tool."""
+        name = definition.name
+        return ToolRecord(
+            definition=definition,
+            fingerprint=fingerprint(definition),
+            request=self.create_request(managed_server, "tool.call", name, None, definition),
+            result_request=self.create_request(managed_server, "tool.result", name, None, definition),
+            limits=self.get_limits(managed_server, name),
+        )
+
+    def get_limits(self, managed_server: ManagedServer, name: str) -> ToolLimits:
+        """Return the limits of one item: those of the policy and of the settings of its server."""
+        return combine_limits(find_limits(self.policy, managed_server.name, name), managed_server.settings.limits)
+
+    async def check_rate(self, server_name: str, operation: str) -> None:
+        """Count a request of a server. Raise PolicyError if there were too many."""
+        rate = find_limits(self.policy, server_name, operation).rate
+        if rate is not None:
+            self.meter.record_call(server_name, operation, parse_rate(rate))
+
+    # Decisions
 
     def evaluate(self, request: PolicyRequest) -> Decision:
         """What the policy says."""
@@ -83,21 +146,76 @@ class RequestAuthorizer:
         """What the policy says; PolicyError if that is no."""
         return self._check_decision(request, self.evaluate(request))
 
+    async def authorize_call(
+        self,
+        record: ToolRecord,
+        arguments: Mapping[str, Any],
+        *,
+        caller: str = "",
+        wait: bool = True,
+        ask: AskUser | None = None,
+    ) -> Authorization:
+        """Authorize one call of a tool. Raise PolicyError if it may not happen."""
+        request = record.request.with_arguments(arguments)
+        if caller:
+            request = replace(request, caller=caller)
+        decision = self._decide(request, self.policy.decide(request), ask)
+        is_pinned = self._is_pinned(request, record.fingerprint)
+        if is_pinned and decision.action == "allow":
+            if self._events.has_listeners("decision"):
+                self._emit_decision(request, decision)
+            return Authorization(reason=decision.reason, request=request, limits=record.limits, record=record)
+        authorization = await self._authorize_definition(
+            request,
+            decision,
+            record.definition,
+            record.fingerprint,
+            {"description": record.definition.description or ""},
+            is_pinned,
+            wait,
+            ask,
+        )
+        return replace(authorization, record=record, limits=record.limits)
+
     async def authorize(
         self,
         request: PolicyRequest,
         definition: Any = None,
         details: Mapping[str, Any] | None = None,
         *,
+        decision: Decision | None = None,
+        limits: ToolLimits | None = None,
         wait: bool = True,
         ask: AskUser | None = None,
     ) -> Authorization:
-        """Whether it may happen: PolicyError if not. `ask` asks somebody else than the host's own user."""
+        """Authorize a request. Raise PolicyError if it may not happen.
+
+        decision: what the policy says, if it was evaluated already. ask: asks another user than that of the host.
+        """
         if request.kind in _KINDS_WITH_ARGUMENTS and request.arguments is None:
             request = replace(request, arguments={})  # what is to happen has arguments, if only none
-        decision = self._check_decision(request, self._decide(request, ask))
+        decision = self._decide(request, decision or self.evaluate(request), ask)
         current_fingerprint = "" if definition is None else fingerprint(definition)
-        definition_changes = self.find_definition_changes(request, definition, current_fingerprint)
+        authorization = await self._authorize_definition(
+            request, decision, definition, current_fingerprint, details, definition is None, wait, ask
+        )
+        return authorization if limits is None else replace(authorization, limits=limits)
+
+    async def _authorize_definition(
+        self,
+        request: PolicyRequest,
+        decision: Decision,
+        definition: Any,
+        current_fingerprint: str,
+        details: Mapping[str, Any] | None,
+        is_pinned: bool,
+        wait: bool,
+        ask: AskUser | None,
+    ) -> Authorization:
+        self._check_decision(request, decision)
+        definition_changes = (
+            None if is_pinned else self.find_definition_changes(request, definition, current_fingerprint)
+        )
         if definition_changes is not None:
             await self._confirm_changes(request, definition_changes, wait, ask)
         should_pin = definition_changes is None or request.caller != ANONYMOUS
@@ -118,9 +236,9 @@ class RequestAuthorizer:
         ask: AskUser | None,
     ) -> Authorization:
         if decision.action == "allow":
-            return self._allow(request, decision)
+            return self.allow(request, decision)
         if self.grants.find(request, current_fingerprint) is not None:
-            return self._allow(request, decision, "granted before")
+            return self.allow(request, decision, "granted before")
         answer = await (ask or self.consent_handler.ask)(build_consent_request(request, decision.reason, details, wait))
         self.emit_answer(request, answer, decision.reason)
         return await self.apply_answer(request, current_fingerprint, answer, decision)
@@ -132,10 +250,10 @@ class RequestAuthorizer:
         match answer:
             case Allow():
                 await self._store_grant(request, current_fingerprint, answer)
-                return self._allow(request, decision, f"the user said yes: {answer.scope}")
+                return self.allow(request, decision, f"the user said yes: {answer.scope}")
             case Edit():
                 request = self.check_edited_arguments(request, answer.value)
-                return replace(self._allow(request, decision, "the user changed it"), edited_value=answer.value)
+                return replace(self.allow(request, decision, "the user changed it"), edited_value=answer.value)
             case Defer():
                 raise ConsentDeferred(answer.ticket)
             case _:
@@ -153,9 +271,8 @@ class RequestAuthorizer:
 
     # What is decided, and told
 
-    def _decide(self, request: PolicyRequest, ask: AskUser | None) -> Decision:
-        """What the policy says, where nobody may be there to be asked."""
-        decision = self.evaluate(request)
+    def _decide(self, request: PolicyRequest, decision: Decision, ask: AskUser | None) -> Decision:
+        """Return what a decision means here, where no user may be there to be asked."""
         if decision.action != "ask" or ask is not None or is_interactive(self.consent_handler):
             return decision
         decision = apply_non_interactive(self.policy, decision)
@@ -170,9 +287,12 @@ class RequestAuthorizer:
             raise self._refusal_error(request, decision, decision.reason)
         return decision
 
-    def _allow(self, request: PolicyRequest, decision: Decision, reason: str = "") -> Authorization:
-        self._emit_decision(request, replace(decision, action="allow", reason=reason or decision.reason))
-        return Authorization(reason or decision.reason, request)
+    def allow(self, request: PolicyRequest, decision: Decision, reason: str = "") -> Authorization:
+        """Report that a request is allowed, and return its authorization."""
+        reason = reason or decision.reason
+        if self._events.has_listeners("decision"):
+            self._emit_decision(request, replace(decision, action="allow", reason=reason))
+        return Authorization(reason=reason, request=request)
 
     def _refusal_error(self, request: PolicyRequest, decision: Decision, reason: str) -> PolicyError:
         action = "deny" if decision.action in ("allow", "ask") else decision.action
@@ -184,7 +304,7 @@ class RequestAuthorizer:
 
     def _emit_decision(self, request: PolicyRequest, decision: Decision) -> None:
         details = DecisionDetails(request, decision)
-        self._emit(
+        self._events.emit(
             HostEvent(
                 kind="decision",
                 server=request.server,
@@ -197,7 +317,9 @@ class RequestAuthorizer:
     def emit_answer(self, request: PolicyRequest, answer: ConsentAnswer, reason: str) -> None:
         """Tell what the person in charge answered."""
         message = type(answer).__name__.lower()
-        self._emit(HostEvent(kind="consent", server=request.server, message=message, reason=reason, details=request))
+        self._events.emit(
+            HostEvent(kind="consent", server=request.server, message=message, reason=reason, details=request)
+        )
 
     # What is kept
 
@@ -212,6 +334,16 @@ class RequestAuthorizer:
                 exact_arguments=answer.exact_arguments,
             )
             await _store(request, self.grants.add, new_grant)
+
+    def _is_pinned(self, request: PolicyRequest, current_fingerprint: str) -> bool:
+        """Return whether the definition is the one that the caller, or the host's user, used last."""
+        identity = request.server_identity
+        if not identity:
+            return True  # nothing can be pinned
+        if request.caller:
+            return self._caller_pins.get(request.caller, identity, request.tool) == current_fingerprint
+        pin = self.pins.get(identity, request.tool)
+        return pin is not None and pin.fingerprint == current_fingerprint
 
     async def pin_definition(self, request: PolicyRequest, definition: Any, current_fingerprint: str) -> None:
         """Remember that this definition is used: by the caller the question is for, or by the host's user."""

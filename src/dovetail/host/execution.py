@@ -1,21 +1,20 @@
-"""Performing: what was agreed to is done at its server, within the limits, and noted; and of what comes back only what
-may be is passed on.
+"""Execution: does at a server what was authorized, within its limits, and checks the result with the same value.
 
-The host's own requests and those of a gateway's callers come by here, so that no rule and no limit is for one alone.
+The host's own calls and those of a gateway's callers both come here, so that every rule and limit is for both.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from contextlib import nullcontext
+from typing import Any, Final, TypeAlias
 
 from dovetail.client.client import Client
 from dovetail.error_context import add_context
 from dovetail.errors import PolicyError
 from dovetail.host.audit_log import report_call
-from dovetail.host.consent.consent import ConsentAnswer, ConsentRequest
+from dovetail.host.authorization import AskUser, Authorization, RequestAuthorizer
+from dovetail.host.events import EventEmitter
 from dovetail.host.managed_server import ManagedServer
-from dovetail.host.policy.policy import PolicyRequest
 from dovetail.host.policy.quotas import truncate_result
-from dovetail.host.servers import ManagedServers
 from dovetail.wire.base import replace
 from dovetail.wire.codec import convert, to_plain
 from dovetail.wire.raw_message import decode_body
@@ -23,55 +22,67 @@ from dovetail.wire.tools import CallToolResult
 
 # From a client and the seconds it may take, if there is a limit, to a result.
 ClientOperation: TypeAlias = Callable[[Client, float | None], Awaitable[Any]]
-AskUser: TypeAlias = Callable[[ConsentRequest], Awaitable[ConsentAnswer]]
+
+_NO_LIMIT: Final = nullcontext()
+_NO_REPORT: Final = nullcontext()
 
 
-async def run_request(
-    host: ManagedServers, managed_server: ManagedServer, request: PolicyRequest, operation: ClientOperation
-) -> Any:
-    """Have it done, within the limits of its kind."""
-    limits = host.quota(managed_server, request.tool)
-    async with (
-        host.meter.limit_call(managed_server.name, request.tool, limits, request.kind),
-        managed_server.using() as client,
-    ):
-        with report_call(request, host.tell) as set_result:
-            result = await operation(client, limits.timeout)
-            set_result(result)
-    return result
+class CallExecutor:
+    """Performs the authorized calls of one host."""
 
+    def __init__(self, authorizer: RequestAuthorizer, events: EventEmitter) -> None:
+        self._authorizer = authorizer
+        self._events = events
 
-async def review_result(
-    host: ManagedServers,
-    managed_server: ManagedServer,
-    definition: Any,
-    result: Any,
-    ask: AskUser | None = None,
-    caller: str = "",
-) -> Any:
-    """What may be passed on of a tool's result: all of it, its beginning, or what the user made of it.
-
-    Bytes stay bytes where nothing has to be decided or cut.
-    """
-    request = replace(host.question(managed_server, "tool.result", definition.name, None, definition), caller=caller)
-    max_bytes = host.quota(managed_server, definition.name).max_result_bytes
-    if isinstance(result, bytes):
-        if host.desk.evaluate(request).action == "allow" and (max_bytes is None or len(result) <= max_bytes):
-            return result
-        result = decode_body(result, CallToolResult, "the result of tools/call")
-    result = truncate_result(result, max_bytes)
-    authorization = await host.desk.authorize(request, details={"result": to_plain(result.content)}, ask=ask)
-    if authorization.edited_value is None:
+    async def run(self, managed_server: ManagedServer, authorization: Authorization, operation: ClientOperation) -> Any:
+        """Perform an operation at a server, within the limits of its authorization, and report it."""
+        request, limits = authorization.request, authorization.limits
+        is_limited = limits.rate is not None or limits.max_concurrency is not None
+        is_reported = self._events.has_listeners("tool.call") or self._events.has_listeners("tool.result")
+        meter = self._authorizer.meter
+        async with (
+            meter.limit_call(request.server, request.tool, limits, request.kind) if is_limited else _NO_LIMIT,
+            managed_server.using() as client,
+        ):
+            with report_call(request, self._events.emit) if is_reported else _NO_REPORT as set_result:
+                result = await operation(client, limits.timeout)
+                if set_result is not None:
+                    set_result(result)
         return result
-    edited = authorization.edited_value
-    content = [{"type": "text", "text": edited}] if isinstance(edited, str) else edited
-    return convert({"content": content, "isError": result.is_error}, CallToolResult, label="an edited result")
+
+    async def review(self, authorization: Authorization, result: Any, ask: AskUser | None = None) -> Any:
+        """Return what may be passed on of a tool's result: all of it, its beginning, or what the user made of it.
+
+        Bytes stay bytes where nothing has to be decided or cut.
+        """
+        assert authorization.record is not None
+        request, max_bytes = authorization.record.result_request, authorization.limits.max_result_bytes
+        if authorization.request.caller:
+            request = replace(request, caller=authorization.request.caller)
+        decision = self._authorizer.evaluate(request)
+        if isinstance(result, bytes):
+            if decision.action == "allow" and (max_bytes is None or len(result) <= max_bytes):
+                return result
+            result = decode_body(result, CallToolResult, "the result of tools/call")
+        if max_bytes is not None:
+            result = truncate_result(result, max_bytes)
+        if decision.action == "allow":
+            self._authorizer.allow(request, decision)
+            return result
+        details = {"result": to_plain(result.content)}
+        edited = (await self._authorizer.authorize(request, None, details, decision=decision, ask=ask)).edited_value
+        if edited is None:
+            return result
+        content = [{"type": "text", "text": edited}] if isinstance(edited, str) else edited
+        return convert({"content": content, "isError": result.is_error}, CallToolResult, label="an edited result")
 
 
-def find_denial(host: ManagedServers, managed_server: ManagedServer, kind: str, name: str) -> PolicyError | None:
-    """Why nothing at all may be done with something, whatever the arguments; None if something may."""
-    request = host.question(managed_server, kind, name, None)
-    decision = host.desk.evaluate(request)
+def find_denial(
+    authorizer: RequestAuthorizer, managed_server: ManagedServer, kind: str, name: str
+) -> PolicyError | None:
+    """Return why nothing at all may be done with an item, whatever the arguments, or None if something may."""
+    request = authorizer.create_request(managed_server, kind, name, None)
+    decision = authorizer.evaluate(request)
     rule = decision.rule
     depends_on_call = rule is not None and bool(
         rule.when or rule.unless or rule.annotations

@@ -1,41 +1,61 @@
-"""Host: many servers, one user who stays in charge.
+"""Host: many servers for one user, who stays in charge.
 
-Everything that happens goes by the policy and, where that asks, by the user; what servers ask in turn goes the same
-way. The whole can be served again as one server.
+Each call is authorized once, by the policy and, where that asks, by the user. So are the requests of servers. A host
+can be served again as one server, its gateway.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, Self, TypedDict, Unpack
 
 from dovetail.client.client import Client
 from dovetail.client.deadlines import ProgressHandler
 from dovetail.client.input_rounds import PendingRequest
+from dovetail.client.targets import Target
+from dovetail.errors import MCPError
 from dovetail.host.audit_log import AuditLog, create_audit_listener
-from dovetail.host.authorization import ConsentDeferred
+from dovetail.host.authorization import Authorization, ConsentDeferred, RequestAuthorizer
+from dovetail.host.caller_clients import CredentialsProvider
+from dovetail.host.catalog import Catalog
+from dovetail.host.catalog_item import CatalogEntry
 from dovetail.host.config.config_files import check_level
 from dovetail.host.config.secret_lookup import ConfigLevel, SecretResolver
 from dovetail.host.config.server_entry import ConfigProblem, ServerConfig, apply_settings, describe_config
 from dovetail.host.config.watcher import ConfigWatcher, check_files_exist
-from dovetail.host.consent.consent import ConsentCallback, ConsentHandler, ConsentReply, as_consent_answer
+from dovetail.host.consent.consent import (
+    ConsentCallback,
+    ConsentHandler,
+    ConsentReply,
+    as_consent_answer,
+    as_consent_handler,
+)
 from dovetail.host.consent.grants import GrantStore
 from dovetail.host.consent.inbox import PendingConsent
 from dovetail.host.consent.pins import PinStore
 from dovetail.host.consent.postponed_calls import PendingCalls
-from dovetail.host.events import HostEvent
-from dovetail.host.execution import find_denial, review_result, run_request
+from dovetail.host.events import EventEmitter, HostEvent
+from dovetail.host.execution import CallExecutor, find_denial
 from dovetail.host.gateway.gateway import Gateway, GatewayMode
+from dovetail.host.host_catalog import HostCatalog
 from dovetail.host.input_handlers import add_handler_hints
-from dovetail.host.managed_server import ManagedServer, ServerSettings
-from dovetail.host.policy.policy import Policy, PolicyRequest
-from dovetail.host.search_tools import CALL_TOOL, SEARCH_TOOL_BY_NAME, parse_inner_call, run_search_tool
-from dovetail.host.servers import DEFAULT_READY_TIMEOUT_S, ManagedServers
+from dovetail.host.managed_server import ManagedServer, ServerSettings, identify_server
+from dovetail.host.parts import HostParts
+from dovetail.host.policy.policy import Policy, as_policy
+from dovetail.host.search_tools import (
+    CALL_TOOL,
+    SEARCH_TOOL_BY_NAME,
+    create_search_catalog,
+    parse_inner_call,
+    run_search_tool,
+)
+from dovetail.host.servers import ManagedServers
 from dovetail.protocol.language_model import Model
 from dovetail.protocol.stats import HostStats
 from dovetail.server.server import Server
 from dovetail.server.server_options import HTTPServerOptions, Transport
+from dovetail.wire.base import replace
 from dovetail.wire.codec import to_plain
 from dovetail.wire.completion import Completion
 from dovetail.wire.prompts import GetPromptResult
@@ -62,7 +82,7 @@ class HostOptions(TypedDict, total=False):
     ready_timeout: float
 
 
-class Host(ManagedServers):
+class Host:
     """Many servers for one user, who stays in charge.
 
     policy: rules, or a TOML file with rules. consent: asks the user. model: answers sampling requests.
@@ -88,31 +108,42 @@ class Host(ManagedServers):
         model: Model | None = None,
         roots: Sequence[str | Path | Root] = (),
         defaults: ServerSettings | None = None,
-        ready_timeout: float = DEFAULT_READY_TIMEOUT_S,
+        ready_timeout: float = 5.0,
     ) -> None:
         if state_dir is not None:
             grants = grants or Path(state_dir, "grants.json")
             pins = pins or Path(state_dir, "pins.json")
             audit_log = audit_log or Path(state_dir, "audit.jsonl")
-        super().__init__(
-            policy=policy,
-            consent=consent,
-            model=model,
-            grants=grants,
-            pins=pins,
-            roots=roots,
-            ready_timeout=ready_timeout,
-            project=project,
-            secrets=secrets,
-            defaults=defaults,
+        self._defaults = defaults or ServerSettings()
+        self._events = EventEmitter()
+        self._secrets = secrets or SecretResolver()  # masks what was looked up, wherever it would be reported
+        grant_store = grants if isinstance(grants, GrantStore) else GrantStore(grants)
+        self._authorizer = RequestAuthorizer(
+            as_policy(policy),
+            as_consent_handler(consent),
+            grant_store,
+            _create_pin_store(pins, grant_store),
+            self._events,
+            "" if project is None else str(project),
         )
-        self.postponing = PendingCalls(self)
+        self._servers = ManagedServers(self._authorizer, self._events, self._secrets, model=model, roots=roots)
+        self._catalog = HostCatalog(self._servers, self._authorizer, ready_timeout)
+        self._executor = CallExecutor(self._authorizer, self._events)
+        self._parts = HostParts(
+            events=self._events,
+            secrets=self._secrets,
+            authorizer=self._authorizer,
+            servers=self._servers,
+            catalog=self._catalog,
+            executor=self._executor,
+        )
+        self._pending_calls = PendingCalls(self._authorizer, self._catalog, self._perform, self.call)
         self._config_watcher: ConfigWatcher | None = None
         self._watch_task: asyncio.Task[None] | None = None
         self._serve_tasks: set[asyncio.Task[None]] = set()
         self._audit_log = AuditLog(audit_log) if isinstance(audit_log, str | Path) else audit_log
         if self._audit_log is not None:
-            self.on("*", create_audit_listener(self._audit_log, self.secrets))
+            self._events.on("*", create_audit_listener(self._audit_log, self._secrets))
 
     # Configuration
 
@@ -133,7 +164,7 @@ class Host(ManagedServers):
         check_level(level)
         check_files_exist(paths)
         host = cls(**options)
-        host._config_watcher = ConfigWatcher(paths, level, host.secrets, should_watch=watch)
+        host._config_watcher = ConfigWatcher(paths, level, host._secrets, should_watch=watch)
         host._apply_config(*host._config_watcher.read())
         return host
 
@@ -143,8 +174,8 @@ class Host(ManagedServers):
             raise ValueError("reload() needs a host that was created with Host.from_config()")
         entries, problems = self._config_watcher.read()
         for name in self._config_watcher.forget_changed(entries):
-            if name in self._servers_by_name:  # else it was removed already
-                await self.remove(name)
+            if self._servers.find(name) is not None:  # else it was removed already
+                await self._servers.remove(name)
         self._apply_config(entries, problems)
 
     def _apply_config(self, entries: Mapping[str, ServerConfig], problems: Sequence[ConfigProblem]) -> None:
@@ -154,7 +185,7 @@ class Host(ManagedServers):
             if name in self._config_watcher.applied_entries:
                 continue
             try:
-                self._add_server(
+                self._servers.add(
                     name,
                     self._config_watcher.create_target(entry),
                     apply_settings(entry, self._defaults),
@@ -167,9 +198,14 @@ class Host(ManagedServers):
                 self._config_watcher.applied_entries[name] = entry
             except (ValueError, TypeError) as exc:
                 add_problems.append(ConfigProblem(entry.source, entry.path, f"{entry.original_name}: {exc}"))
-        self.config_problems = (*problems, *add_problems)
+        self._servers.config_problems = (*problems, *add_problems)
         for problem in self.config_problems:
-            self.tell(HostEvent(kind="config.problem", server="", message=problem.message, details=problem))
+            self._events.emit(HostEvent(kind="config.problem", server="", message=problem.message, details=problem))
+
+    @property
+    def config_problems(self) -> tuple[ConfigProblem, ...]:
+        """The entries of configuration files that could not be used, with the reasons."""
+        return self._servers.config_problems
 
     # Life
 
@@ -178,21 +214,30 @@ class Host(ManagedServers):
         return self
 
     async def open(self) -> None:
-        """Start what is to be started at once; nothing is waited for."""
-        self._open = True
-        for server in self.servers:
+        """Start the servers with `start="eager"`, without waiting for them. The others start when they are used."""
+        self._servers.is_open = True
+        for server in self._servers.list():
             if server.settings.start == "eager" and server.state != "disabled":
-                self._start_in_background(server)
+                self._servers.start_in_background(server)
         if self._config_watcher is not None and self._config_watcher.should_watch and self._watch_task is None:
             self._watch_task = asyncio.get_running_loop().create_task(self._config_watcher.watch_files(self.reload))
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the host was opened and not closed."""
+        return self._servers.is_open
+
     def stats(self) -> HostStats:
         """Return what is open or running now. All counts are 0 when nothing is left."""
-        members = [one for server in self.servers for one in self.members_of(server)]
+        servers = [
+            server
+            for managed_server in self._servers.list()
+            for server in self._servers.list_for_callers(managed_server)
+        ]
         return HostStats(
-            connected_servers=sum(member.client is not None for member in members),
-            running_calls=sum(member.uses for member in members),
-            open_questions=self.postponing.open_questions,
+            connected_servers=sum(server.client is not None for server in servers),
+            running_calls=sum(server.uses for server in servers),
+            open_questions=self._pending_calls.open_questions,
             gateways=len(self._serve_tasks),
         )
 
@@ -200,8 +245,8 @@ class Host(ManagedServers):
         await self.close()
 
     async def close(self) -> None:
-        """Stop all servers, at once and in bounded time; none is started again unless the host is."""
-        self._open = False
+        """Stop all servers, at once and in bounded time. None starts again until the host is opened again."""
+        self._servers.is_open = False
         if self._watch_task is not None:
             self._watch_task.cancel()
             await asyncio.wait([self._watch_task])
@@ -211,12 +256,96 @@ class Host(ManagedServers):
             task.cancel()
         if serve_tasks:
             await asyncio.wait(serve_tasks, timeout=_SERVE_DRAIN_TIMEOUT_S)
-        caller_servers = [server for callers in self._caller_clients.values() for server in callers.servers]
-        await asyncio.gather(*(server.stop() for server in (*self.servers, *caller_servers)))
+        await self._servers.stop_all()
         if self._audit_log is not None:
             self._audit_log.close()  # written to again, it is opened again
 
-    # Using it
+    @property
+    def policy(self) -> Policy:
+        """The policy that decides what may happen."""
+        return self._authorizer.policy
+
+    # Servers
+
+    def add(
+        self,
+        name: str,
+        target: Target,
+        *,
+        settings: ServerSettings | None = None,
+        trusted: bool | None = None,
+        enabled: bool = True,
+        credentials: CredentialsProvider | None = None,
+        **client_options: Any,
+    ) -> ManagedServer:
+        """Add a server: any target of a `Client`, with the client's options.
+
+        settings: instead of the `defaults` of the host. trusted: a shortcut for `settings.trusted`. credentials:
+        returns the client options for one caller of a gateway, such as headers, or None if it may not use the server.
+        """
+        for option in client_options:
+            if option in ServerSettings.__struct_fields__:
+                raise TypeError(f"pass {option}= in settings=ServerSettings({option}=...)")
+        settings = settings or self._defaults
+        return self._servers.add(
+            name,
+            target,
+            settings if trusted is None else replace(settings, trusted=trusted),
+            identity=identify_server(target),
+            enabled=enabled,
+            credentials=credentials,
+            options=client_options,
+        )
+
+    async def remove(self, name: str) -> None:
+        """Stop a server and forget it."""
+        await self._servers.remove(name)
+
+    async def restart(self, name: str) -> None:
+        """Stop a server and start it again now."""
+        await self._servers.get(name).restart()
+
+    @property
+    def servers(self) -> tuple[ManagedServer, ...]:
+        """All servers, sorted by name, with their states."""
+        return self._servers.list()
+
+    @asynccontextmanager
+    async def client(self, name: str) -> AsyncGenerator[Client]:
+        """Yield the client of one server, for what the host has no method for. The policy does not apply to it."""
+        async with self._servers.get(name).using() as client:
+            yield client
+
+    def on(self, event: str, callback: Callable[[HostEvent], object]) -> Callable[[], None]:
+        """Call a function for each event of a kind, which may be a glob. Return a function that ends this."""
+        return self._events.on(event, callback)
+
+    # Lists
+
+    async def list_tools(self) -> tuple[CatalogEntry, ...]:
+        """Return the tools of all servers, with unambiguous names, in a stable order."""
+        return (await self._catalog.fetch("tool")).tools
+
+    async def list_resources(self) -> tuple[CatalogEntry, ...]:
+        """Return the resources of all servers."""
+        return (await self._catalog.fetch("resource")).resources
+
+    async def list_resource_templates(self) -> tuple[CatalogEntry, ...]:
+        """Return the resource templates of all servers."""
+        return (await self._catalog.fetch("resource template")).resource_templates
+
+    async def list_prompts(self) -> tuple[CatalogEntry, ...]:
+        """Return the prompts of all servers."""
+        return (await self._catalog.fetch("prompt")).prompts
+
+    async def catalog(self, max_tokens: int | None = None) -> Catalog:
+        """Return a snapshot of everything. Three search tools replace tools that take more than `max_tokens`."""
+        catalog = await self._catalog.fetch("tool", "resource", "resource template", "prompt")
+        if max_tokens is not None and catalog.tokens > max_tokens:
+            return create_search_catalog(catalog)
+        return catalog
+
+    # Requests
 
     async def call(
         self,
@@ -241,23 +370,20 @@ class Host(ManagedServers):
         """
         arguments = {**(arguments or {}), **kwargs}
         if name in SEARCH_TOOL_BY_NAME and SEARCH_TOOL_BY_NAME[name] != CALL_TOOL:
-            return run_search_tool(await self._list_catalog("tool"), SEARCH_TOOL_BY_NAME[name], arguments or {})
+            return run_search_tool(await self._catalog.fetch("tool"), SEARCH_TOOL_BY_NAME[name], arguments)
         if name in SEARCH_TOOL_BY_NAME:
-            name, arguments = parse_inner_call(arguments or {})
-        managed_server, tool = await self.find(name)
-        definition = await self.declared(managed_server, tool)
-        request = self.question(managed_server, "tool.call", tool, to_plain(arguments or {}), definition)
+            name, arguments = parse_inner_call(arguments)
+        server, tool = await self._catalog.find_tool(name)
+        record = await self._catalog.get_record(server, tool)
+        plain_arguments: dict[str, Any] = to_plain(arguments)
         try:
-            authorization = await self.desk.authorize(
-                request, definition, {"description": definition.description or ""}, wait=wait
-            )
-        except ConsentDeferred as put_off:
-            return await self.postponing.defer_call(put_off.ticket, request, definition)
-        await self.check_same(managed_server, definition)
-        return await self.perform(
-            managed_server,
-            definition,
-            authorization.request,
+            authorization = await self._authorizer.authorize_call(record, plain_arguments, wait=wait)
+        except ConsentDeferred as deferred:
+            return await self._pending_calls.defer_call(deferred.ticket, record, plain_arguments)
+        await self._catalog.check_unchanged(server, record)
+        return await self._perform(
+            server,
+            authorization,
             wait=wait,
             timeout=timeout,
             progress_handler=progress_handler,
@@ -265,27 +391,24 @@ class Host(ManagedServers):
             retry=retry,
         )
 
-    async def perform(
+    async def _perform(
         self,
-        managed_server: ManagedServer,
-        definition: Any,
-        request: PolicyRequest,
+        server: ManagedServer,
+        authorization: Authorization,
         *,
         wait: bool = True,
         resume: Callable[[Client], Awaitable[Any]] | None = None,
         timeout: float | None = None,
         **options: Any,
     ) -> Any:
-        """Do what may be done, within the limits, with the arguments that were judged.
+        """Perform an authorized call with the arguments that were judged. `resume` continues a call that waited."""
+        request = authorization.request
 
-        `resume` goes on with a call that waited.
-        """
-
-        async def send_request(client: Client, max_seconds: float | None) -> Any:
+        def send_request(client: Client, max_seconds: float | None) -> Awaitable[Any]:
             if resume is not None:
-                return await resume(client)
+                return resume(client)
             idle_timeout = timeout if max_seconds is None else min(timeout or max_seconds, max_seconds)
-            return await client.call_tool(
+            return client.call_tool(
                 request.tool,
                 dict(request.arguments or {}),
                 timeout=idle_timeout,
@@ -294,55 +417,59 @@ class Host(ManagedServers):
                 **options,
             )
 
-        with add_handler_hints():
-            result = await run_request(self, managed_server, request, send_request)
+        try:
+            result = await self._executor.run(server, authorization, send_request)
+        except MCPError as exc:
+            add_handler_hints(exc)
+            raise
         if isinstance(result, PendingRequest):
-            return await self.postponing.handle_input_requests(managed_server, definition, request, result)
-        return await review_result(self, managed_server, definition, result)
+            return await self._pending_calls.handle_input_requests(server, authorization, result)
+        return await self._executor.review(authorization, result)
 
     async def read_resource(self, server: str, uri: str) -> ReadResourceResult:
         """Read a resource of a server."""
-        managed_server = self._get_server(server)
-        request = self.question(managed_server, "resource.read", uri, None)
-        await self.desk.authorize(request)
-        return await run_request(
-            self, managed_server, request, lambda client, max_seconds: client.read_resource(uri, timeout=max_seconds)
+        managed_server = self._servers.get(server)
+        authorization = await self._authorize(managed_server, "resource.read", uri)
+        return await self._executor.run(
+            managed_server,
+            authorization,
+            lambda client, max_seconds: client.read_resource(uri, timeout=max_seconds),
         )
 
     async def get_prompt(self, server: str, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:
-        """A prompt of a server, filled in."""
-        managed_server = self._get_server(server)
-        request = self.question(managed_server, "prompt.get", name, dict(arguments or {}))
-        request = (await self.desk.authorize(request)).request
-        judged_arguments: Mapping[str, Any] = request.arguments or {}
-        return await run_request(
-            self,
+        """Return a prompt of a server, filled in."""
+        managed_server = self._servers.get(server)
+        authorization = await self._authorize(managed_server, "prompt.get", name, dict(arguments or {}))
+        judged_arguments: Mapping[str, Any] = authorization.request.arguments or {}
+        return await self._executor.run(
             managed_server,
-            request,
+            authorization,
             lambda client, max_seconds: client.get_prompt(name, judged_arguments, timeout=max_seconds),
         )
 
     async def complete(self, server: str, argument: str, value: str, **reference: Any) -> Completion:
-        """Suggestions of a server, as `Client.complete` gives them."""
-        managed_server = self._get_server(server)
+        """Return suggestions of a server, as `Client.complete` does."""
+        managed_server = self._servers.get(server)
         item_name = reference.get("prompt") or reference.get("template") or ""
-        if (
-            denial := find_denial(
-                self, managed_server, "prompt.get" if "prompt" in reference else "resource.read", item_name
-            )
-        ) is not None:
+        kind = "prompt.get" if "prompt" in reference else "resource.read"
+        if (denial := find_denial(self._authorizer, managed_server, kind, item_name)) is not None:
             raise denial
-        request = self.question(managed_server, "completion", item_name, None)
-        await self.desk.authorize(request)
-        return await run_request(
-            self, managed_server, request, lambda client, _: client.complete(argument, value, **reference)
+        authorization = await self._authorize(managed_server, "completion", item_name)
+        return await self._executor.run(
+            managed_server, authorization, lambda client, _: client.complete(argument, value, **reference)
         )
+
+    async def _authorize(
+        self, server: ManagedServer, kind: str, name: str, arguments: Mapping[str, Any] | None = None
+    ) -> Authorization:
+        request = self._authorizer.create_request(server, kind, name, arguments)
+        return await self._authorizer.authorize(request, limits=self._authorizer.get_limits(server, name))
 
     # Questions that wait
 
     async def list_pending(self) -> "AsyncGenerator[PendingConsent]":
         """The questions that wait for an answer, oldest first."""
-        for item in await self.postponing.list_items():
+        for item in await self._pending_calls.list_items():
             yield item
 
     async def answer(self, ticket: str, answer: ConsentReply) -> Any:
@@ -350,7 +477,7 @@ class Host(ManagedServers):
 
         Returns the result of the call that waited for it, or None if another process waits for it.
         """
-        return await self.postponing.answer(ticket, as_consent_answer(answer))
+        return await self._pending_calls.answer(ticket, as_consent_answer(answer))
 
     # As a server itself
 
@@ -359,12 +486,9 @@ class Host(ManagedServers):
 
         Options are those of `Server`.
         """
-        gateway = Gateway(
-            self, lambda: nullcontext() if self.is_open else self, mode=mode, only_server=server, **options
-        )
-        self.on("server.added", lambda _: gateway.sync_mounts())
-        self.on("server.removed", lambda _: gateway.sync_mounts())
-        return gateway.server
+        return Gateway(
+            self._parts, lambda: nullcontext() if self.is_open else self, mode=mode, only_server=server, **options
+        ).server
 
     def asgi(self, mode: GatewayMode = "merged", *, name: str = "gateway", auth: Any = None, **options: Any) -> Any:
         """The gateway as an ASGI application: `/mcp`, `/search/mcp`, and `/servers/NAME/mcp` for each server.
@@ -415,3 +539,15 @@ class Host(ManagedServers):
                 self._serve_tasks.discard(task)
             if not task.cancelled():
                 task.result()
+
+
+def get_parts(host: Host) -> HostParts:
+    """Return the parts of a host, for our own packages."""
+    return host._parts  # pyright: ignore[reportPrivateUsage]
+
+
+def _create_pin_store(pins: PinStore | str | Path | None, grants: GrantStore) -> PinStore:
+    """Return where definitions are pinned: by default in a file beside the grants."""
+    if pins is None and grants.path is not None:
+        return PinStore(grants.path.with_name("pins.json"))
+    return pins if isinstance(pins, PinStore) else PinStore(pins)

@@ -4,8 +4,7 @@ Each server has its own, so an answer can only go to whoever asked. Policy comes
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -234,19 +233,14 @@ def _apply_edit(params: CreateMessageRequestParams, edited: Any) -> CreateMessag
 _HANDLER_HINTS: Final = {"sampling": "Host(model=...)", "roots": "Host(roots=[...])"}
 
 
-@contextmanager
-def add_handler_hints() -> Generator[None]:
-    """Whatever a server wanted to ask in vain, the error names what of the host would answer it."""
-    try:
-        yield
-    except MCPError as exc:
-        data = getattr(exc, "data", None)
-        required_capabilities: Any = data.get("requiredCapabilities") if isinstance(data, dict) else None
-        hints = (
-            [_HANDLER_HINTS[name] for name in required_capabilities if name in _HANDLER_HINTS]
-            if isinstance(required_capabilities, dict)
-            else []
-        )
-        if hints:
-            exc.hint = f"give the host what answers it: {' and '.join(hints)}"
-        raise
+def add_handler_hints(exc: MCPError) -> None:
+    """Name the option of the host that would answer what a server asked for in vain."""
+    data = getattr(exc, "data", None)
+    required_capabilities: Any = data.get("requiredCapabilities") if isinstance(data, dict) else None
+    hints = (
+        [_HANDLER_HINTS[name] for name in required_capabilities if name in _HANDLER_HINTS]
+        if isinstance(required_capabilities, dict)
+        else []
+    )
+    if hints:
+        exc.hint = f"give the host what answers it: {' and '.join(hints)}"

@@ -397,6 +397,10 @@ class ManagedServer:
                 return self.known[kind]
             raise
 
+    def get_fresh(self, kind: ItemKind) -> Mapping[str, Any] | None:
+        """Return a list if it is known to be current, else None."""
+        return self.known[kind] if self._is_fresh(kind) else None
+
     async def current(self, kind: ItemKind) -> Mapping[str, Any]:
         """What it offers now, and not what it offered before it changed, slept or was started anew."""
         for _ in range(_MAX_LIST_ATTEMPTS):  # what changes while it is told is told again

@@ -10,7 +10,7 @@ from dovetail.cli import error_report
 from dovetail.cli.command_runner import LogPrinter, run_to_exit_code
 from dovetail.cli.host_setup import create_consent, create_host, host_options, print_start_hint
 from dovetail.host.consent.pins import PinComparison, PinStore
-from dovetail.host.host import Host
+from dovetail.host.host import Host, get_parts
 from dovetail.host.managed_server import ManagedServer, ServerSettings
 from dovetail.schemas.definition_changes import format_changes
 from dovetail.storage import get_data_dir
@@ -59,7 +59,7 @@ def check_pins(files: tuple[str, ...], policy: str | None, audit_log: str | None
     """
 
     def report_changes(host: Host, checked_servers: dict[str, ManagedServer], as_json: bool) -> int:
-        pins = host.desk.pins
+        pins = get_parts(host).authorizer.pins
         comparisons = {
             name: pins.compare(managed_server.identity, managed_server.known["tool"].values())
             for name, managed_server in checked_servers.items()
@@ -92,7 +92,7 @@ def accept_definitions(files: tuple[str, ...], policy: str | None, audit_log: st
 
     def accept(host: Host, checked_servers: dict[str, ManagedServer], as_json: bool) -> int:
         for name, managed_server in checked_servers.items():
-            host.desk.pins.accept(name, managed_server.identity, managed_server.known["tool"].values())
+            get_parts(host).authorizer.pins.accept(name, managed_server.identity, managed_server.known["tool"].values())
         counts = {name: len(managed_server.known["tool"]) for name, managed_server in checked_servers.items()}
         rows = [f"{name}: {_format_count(count)} pinned" for name, count in counts.items()]
         click.echo(output.format_json(counts) if as_json else "\n".join(rows) or _NO_SERVER_MESSAGE)

@@ -10,7 +10,7 @@ from dovetail.cli import error_report
 from dovetail.cli.command_runner import LogPrinter, run_to_exit_code
 from dovetail.cli.host_setup import create_consent, create_host, host_options, print_start_hint
 from dovetail.errors import PolicyError
-from dovetail.host.host import Host
+from dovetail.host.host import Host, get_parts
 from dovetail.host.managed_server import ServerSettings
 from dovetail.terminal import output
 from dovetail.terminal.line_reader import LineReader
@@ -78,7 +78,7 @@ def command(
 
 
 def _build_rows(host: Host) -> list[dict[str, Any]]:
-    catalog = host.known()
+    catalog = get_parts(host).catalog.get_cached()
     tools = Counter(entry.server for entry in catalog.tools)
     tokens: Counter[str] = Counter()
     for entry in catalog.tools:

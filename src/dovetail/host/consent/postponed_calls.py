@@ -4,56 +4,42 @@ What was agreed to is looked at again: another server, another definition, or a 
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from dovetail.client.client import Client, get_session
 from dovetail.client.input_rounds import PendingRequest
 from dovetail.error_context import clip
 from dovetail.errors import InputRequestError, NotSupported, PolicyError
-from dovetail.host.authorization import RequestAuthorizer
+from dovetail.host.authorization import Authorization, RequestAuthorizer, ToolRecord
 from dovetail.host.consent.consent import Allow, ConsentAnswer, ConsentRequest, Deny, Edit
 from dovetail.host.consent.inbox import DeferredCall, Inbox, PendingCall, PendingConsent, build_responses, get_inbox
-from dovetail.host.consent.pins import fingerprint
+from dovetail.host.host_catalog import HostCatalog
 from dovetail.host.managed_server import ManagedServer
 from dovetail.host.policy.policy import PolicyRequest
 from dovetail.wire.base import replace
 from dovetail.wire.codec import to_plain
 
+# Performs an authorized call: (server, authorization, *, wait=, resume=).
+Perform: TypeAlias = Callable[..., Awaitable[Any]]
+# Calls a tool again, with a new authorization: (name, arguments, *, wait=).
+Call: TypeAlias = Callable[..., Awaitable[Any]]
+
 _FORM_METHODS = ("elicitation/create",)
-
-
-class PendingCallHost(Protocol):
-    """A host, as far as this goes."""
-
-    desk: RequestAuthorizer
-
-    async def find(self, name: str) -> tuple[ManagedServer, str]: ...
-    async def declared(self, managed_server: ManagedServer, tool: str) -> Any: ...
-    def question(
-        self, managed_server: ManagedServer, kind: str, name: str, arguments: Any, definition: Any = None
-    ) -> PolicyRequest: ...
-    async def call(self, name: str, /, arguments: Mapping[str, Any] | None = None, *, wait: bool = True) -> Any: ...
-    async def perform(
-        self,
-        managed_server: ManagedServer,
-        definition: Any,
-        request: PolicyRequest,
-        *,
-        wait: bool = True,
-        resume: Callable[[Client], Awaitable[Any]] | None = None,
-    ) -> Any: ...
 
 
 class PendingCalls:
     """The calls of one host that wait."""
 
-    def __init__(self, host: PendingCallHost) -> None:
-        self._host = host
+    def __init__(self, authorizer: RequestAuthorizer, catalog: HostCatalog, perform: Perform, call: Call) -> None:
+        self._authorizer = authorizer
+        self._catalog = catalog
+        self._perform = perform
+        self._call = call
 
     @property
     def _inbox(self) -> Inbox:
-        inbox = get_inbox(self._host.desk.consent_handler)
+        inbox = get_inbox(self._authorizer.consent_handler)
         if inbox is None:
             raise InputRequestError("calls can only wait for consent with Host(consent=DurableConsent(...))")
         return inbox
@@ -61,20 +47,21 @@ class PendingCalls:
     @property
     def open_questions(self) -> int:
         """How many questions wait in the inbox, if there is one."""
-        inbox = get_inbox(self._host.desk.consent_handler)
+        inbox = get_inbox(self._authorizer.consent_handler)
         return 0 if inbox is None else inbox.open_questions
 
     async def list_items(self) -> list[PendingConsent]:
         """What waits."""
         return await self._inbox.items()
 
-    async def defer_call(self, ticket: str, request: PolicyRequest, definition: Any) -> PendingCall:
+    async def defer_call(self, ticket: str, record: ToolRecord, arguments: Mapping[str, Any]) -> PendingCall:
         """A call that was not agreed to yet."""
-        await self._inbox.attach(ticket, _create_deferred_call(request, definition))
+        request = record.request.with_arguments(arguments)
+        await self._inbox.attach(ticket, _create_deferred_call(request, record.fingerprint))
         return PendingCall(ticket=ticket)
 
     async def handle_input_requests(
-        self, managed_server: ManagedServer, definition: Any, request: PolicyRequest, pending: PendingRequest
+        self, managed_server: ManagedServer, authorization: Authorization, pending: PendingRequest
     ) -> Any:
         """A call whose server asks: what only a person can answer is written down, the rest is answered now."""
         elicitations = {
@@ -88,11 +75,16 @@ class PendingCalls:
         }
         answers: dict[str, Any] = {key: {"action": "decline"} for key in elicitations if key not in allowed_forms}
         answers |= await managed_server.answer(other_requests) if other_requests else {}
+        assert authorization.record is not None
         deferred_call = _create_deferred_call(
-            request, definition, pending=pending.dump().decode(), questions=allowed_forms, answers=answers
+            authorization.request,
+            authorization.record.fingerprint,
+            pending=pending.dump().decode(),
+            questions=allowed_forms,
+            answers=answers,
         )
         if not allowed_forms:
-            return await self._resume_call(managed_server, definition, request, deferred_call, Deny())
+            return await self._resume_call(managed_server, authorization, deferred_call, Deny())
         ticket = await self._inbox.put(_combine_requests(managed_server, allowed_forms), deferred_call)
         return PendingCall(
             ticket=ticket,
@@ -101,7 +93,9 @@ class PendingCalls:
 
     def _can_ask(self, managed_server: ManagedServer, form: dict[str, Any]) -> bool:
         kind = _build_consent_request(managed_server, form).kind
-        return self._host.desk.evaluate(self._host.question(managed_server, kind, "", None)).action not in (
+        return self._authorizer.evaluate(
+            self._authorizer.create_request(managed_server, kind, "", None)
+        ).action not in (
             "deny",
             "hide",
         )
@@ -122,12 +116,12 @@ class PendingCalls:
                 kind=request.kind,
                 arguments=deferred_call.arguments,
             )
-            self._host.desk.emit_answer(policy_request, answer, request.reason)
+            self._authorizer.emit_answer(policy_request, answer, request.reason)
             raise PolicyError(f"{policy_request.full_name}: {answer.reason or 'the user said no'}")
-        managed_server, tool = await self._host.find(f"{deferred_call.server}.{deferred_call.tool}")
+        managed_server, tool = await self._catalog.find_tool(f"{deferred_call.server}.{deferred_call.tool}")
         async with managed_server.using():  # before it is taken: a server that is down costs nobody their answer
-            definition = await self._host.declared(managed_server, tool)
-            return await self._continue_call(ticket, request, deferred_call, answer, managed_server, definition)
+            record = await self._catalog.get_record(managed_server, tool)
+            return await self._continue_call(ticket, request, deferred_call, answer, managed_server, record)
 
     async def _continue_call(
         self,
@@ -136,35 +130,37 @@ class PendingCalls:
         deferred_call: DeferredCall,
         answer: ConsentAnswer,
         managed_server: ManagedServer,
-        definition: Any,
+        record: ToolRecord,
     ) -> Any:
-        authorizer = self._host.desk
-        policy_request = self._host.question(
-            managed_server, "tool.call", definition.name, deferred_call.arguments, definition
-        )
+        authorizer = self._authorizer
+        policy_request = record.request.with_arguments(deferred_call.arguments)
         if deferred_call.pending is not None:
             build_responses(deferred_call, answer)  # what does not answer it leaves it open
         elif isinstance(answer, Edit):
             authorizer.check_edited_arguments(policy_request, answer.value)
         await self._take(ticket)
-        if managed_server.identity != deferred_call.identity or fingerprint(definition) != deferred_call.fingerprint:
+        if managed_server.identity != deferred_call.identity or record.fingerprint != deferred_call.fingerprint:
             raise PolicyError(f"{policy_request.full_name} is not what it was when it was asked for")
         decision = authorizer.check(policy_request)
         authorizer.emit_answer(replace(policy_request, kind=request.kind), answer, decision.reason)
         if deferred_call.pending is not None:
-            return await self._resume_call(managed_server, definition, policy_request, deferred_call, answer)
+            authorization = Authorization(
+                reason=decision.reason, request=policy_request, limits=record.limits, record=record
+            )
+            return await self._resume_call(managed_server, authorization, deferred_call, answer)
         if request.kind == "definition.changed":
-            return await self._accept_definition(policy_request, definition, answer)
+            return await self._accept_definition(policy_request, record, answer)
         authorization = await authorizer.apply_answer(policy_request, deferred_call.fingerprint, answer, decision)
-        await authorizer.pin_definition(policy_request, definition, fingerprint(definition))
-        return await self._host.perform(managed_server, definition, authorization.request, wait=request.wait)
+        await authorizer.pin_definition(policy_request, record.definition, record.fingerprint)
+        authorization = replace(authorization, limits=record.limits, record=record)
+        return await self._perform(managed_server, authorization, wait=request.wait)
 
-    async def _accept_definition(self, request: PolicyRequest, definition: Any, answer: ConsentAnswer) -> Any:
+    async def _accept_definition(self, request: PolicyRequest, record: ToolRecord, answer: ConsentAnswer) -> Any:
         """The new definition may be used, which says nothing of the call that met it."""
         if not isinstance(answer, Allow):
             raise PolicyError(f"{request.full_name}: its definition changed, and that was not agreed to")
-        await self._host.desk.pin_definition(request, definition, fingerprint(definition))
-        return await self._host.call(request.full_name, request.arguments, wait=False)
+        await self._authorizer.pin_definition(request, record.definition, record.fingerprint)
+        return await self._call(request.full_name, request.arguments, wait=False)
 
     async def _take(self, ticket: str) -> None:
         if not await self._inbox.take(ticket):
@@ -173,8 +169,7 @@ class PendingCalls:
     async def _resume_call(
         self,
         managed_server: ManagedServer,
-        definition: Any,
-        request: PolicyRequest,
+        authorization: Authorization,
         deferred_call: DeferredCall,
         answer: ConsentAnswer,
     ) -> Any:
@@ -187,16 +182,16 @@ class PendingCalls:
                 raise InputRequestError(f"it asked in more than {get_session(client).limits.max_input_rounds} rounds")
             return await client.resume(pending, build_responses(deferred_call, answer))
 
-        return await self._host.perform(managed_server, definition, request, wait=False, resume=resume)
+        return await self._perform(managed_server, authorization, wait=False, resume=resume)
 
 
-def _create_deferred_call(request: PolicyRequest, definition: Any, **extra_fields: Any) -> DeferredCall:
+def _create_deferred_call(request: PolicyRequest, fingerprint: str, **extra_fields: Any) -> DeferredCall:
     return DeferredCall(
         server=request.server,
         identity=request.server_identity,
         tool=request.tool,
         arguments=dict(request.arguments or {}),
-        fingerprint=fingerprint(definition),
+        fingerprint=fingerprint,
         **extra_fields,
     )
 

@@ -14,6 +14,7 @@ from dovetail.host.catalog import Catalog
 from dovetail.host.catalog_item import Manifest
 from dovetail.host.gateway.caller_consent import SingleUseStates
 from dovetail.host.gateway.upstream import Upstream
+from dovetail.host.parts import HostParts
 from dovetail.host.qualified_names import make_model_name
 from dovetail.host.search_tools import (
     CALL_TOOL,
@@ -23,7 +24,6 @@ from dovetail.host.search_tools import (
     parse_inner_call,
     run_search_tool,
 )
-from dovetail.host.servers import ManagedServers
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.middleware import ignores_results
 from dovetail.protocol.mountable import ItemKind
@@ -151,7 +151,7 @@ class Gateway:
 
     def __init__(
         self,
-        host: ManagedServers,
+        parts: HostParts,
         host_lifespan: HostLifespan,
         *,
         mode: GatewayMode = "merged",
@@ -162,22 +162,23 @@ class Gateway:
     ) -> None:
         if mode not in get_args(GatewayMode):
             raise ValueError(f"mode is 'merged' or 'search', not {mode!r}")
-        self._host = host
+        self._parts = parts
         self._host_lifespan = host_lifespan  # that of the host, unless somebody else opened it
         self._mode = mode
         self._only_server = only_server
         self._states = states or SingleUseStates(Sealer(options.get("secrets", ())))
-        self.variants: list[Gateway] = []
         self._mounted: dict[str, tuple[Upstream, Callable[[], None]]] = {}
         self._search_cache: tuple[list[Any], Catalog] = [], Catalog()
         self._options = options
         self.server = GatewayServer(name, self._create_variant, lifespan=self._lifespan, **options)
         self.server.middleware(self._middleware)
         self.sync_mounts()
+        for event in ("server.added", "server.removed"):
+            parts.events.on(event, lambda _: self.sync_mounts())
 
     def _create_variant(self, mode: GatewayMode, only_server: str | None) -> Server | None:
         """Another form of the same host; None for a server it does not have."""
-        if only_server is not None and only_server not in {server.name for server in self._host.servers}:
+        if only_server is not None and only_server not in {server.name for server in self._parts.servers.list()}:
             return None
         variant_options: dict[str, Any] = {
             "mode": mode,
@@ -185,9 +186,7 @@ class Gateway:
             "name": only_server or self.server.name,
             "states": self._states,
         }
-        variant = Gateway(self._host, self._host_lifespan, **variant_options, **self._options)
-        self.variants.append(variant)
-        return variant.server
+        return Gateway(self._parts, self._host_lifespan, **variant_options, **self._options).server
 
     @asynccontextmanager
     async def _lifespan(self) -> AsyncGenerator[None]:
@@ -196,9 +195,9 @@ class Gateway:
 
     def sync_mounts(self) -> None:
         """Mount what has joined, and take off what has left."""
-        for variant in self.variants:
-            variant.sync_mounts()
-        servers = {server.name: server for server in self._host.servers if self._only_server in (None, server.name)}
+        servers = {
+            server.name: server for server in self._parts.servers.list() if self._only_server in (None, server.name)
+        }
         for name, (upstream, unmount) in tuple(self._mounted.items()):
             if servers.get(name) is not upstream.managed_server:
                 unmount()
@@ -206,7 +205,7 @@ class Gateway:
         for name, server in servers.items():
             if name not in self._mounted:
                 server.shared = True
-                upstream = Upstream(self._host, server, self._states)
+                upstream = Upstream(self._parts, server, self._states)
                 names = (
                     GatewayNameMap(name, upstream.get_known_items) if self._only_server is None else IdentityNameMap()
                 )

@@ -23,14 +23,14 @@ from dovetail.errors import (
     ResourceNotFound,
     ToolNotFound,
 )
+from dovetail.host.authorization import Authorization
 from dovetail.host.consent.consent import ConsentAnswer, ConsentRequest, Deny, is_interactive
-from dovetail.host.consent.pins import fingerprint
-from dovetail.host.execution import find_denial, review_result, run_request
+from dovetail.host.execution import find_denial
 from dovetail.host.gateway.caller_consent import ConsentRequired, ConsentRound, SingleUseStates, find_input_required
 from dovetail.host.gateway.caller_pins import ANONYMOUS
 from dovetail.host.managed_server import ManagedServer
+from dovetail.host.parts import HostParts
 from dovetail.host.policy.policy import PolicyRequest
-from dovetail.host.servers import ManagedServers
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.mountable import ChangeCallback, ItemKind
 from dovetail.protocol.principal import Principal
@@ -63,10 +63,14 @@ class Upstream:
 
     is_remote = True
 
-    def __init__(self, host: ManagedServers, managed_server: ManagedServer, states: SingleUseStates) -> None:
+    def __init__(self, parts: HostParts, managed_server: ManagedServer, states: SingleUseStates) -> None:
         self.name = managed_server.name
         self.managed_server = managed_server
-        self._host = host
+        self._servers = parts.servers
+        self._catalog = parts.catalog
+        self._authorizer = parts.authorizer
+        self._executor = parts.executor
+        self._secrets = parts.secrets
         self._states = states
 
     def __mountable__(self) -> "Upstream":
@@ -88,13 +92,15 @@ class Upstream:
         managed_server = self.managed_server
         try:
             managed_server = self._server_for(exchange.caller.principal)
-            async with asyncio.timeout(self._host.patience):
+            async with asyncio.timeout(self._catalog.ready_timeout):
                 items = await managed_server.listed(kind)
         except PolicyError:
             return {}
         except (MCPError, TimeoutError):
             items = managed_server.known.get(kind, {})
-        return {name: item for name, item in items.items() if self._host.shows(managed_server, kind, name, item)}
+        return {
+            name: item for name, item in items.items() if self._catalog.is_visible(managed_server, kind, name, item)
+        }
 
     async def has_item(self, kind: ItemKind, name: str, exchange: Exchange) -> bool:
         """Whether it offers something of this name, or may."""
@@ -103,12 +109,12 @@ class Upstream:
     def get_known_items(self, kind: ItemKind) -> Mapping[str, Any]:
         """What it offered last, to whomever."""
         items: dict[str, Any] = {}
-        for managed_server in self._host.members_of(self.managed_server):
+        for managed_server in self._servers.list_for_callers(self.managed_server):
             items |= managed_server.known.get(kind, {})
         return items
 
     def _server_for(self, principal: Principal | None) -> ManagedServer:
-        return self._host.member_for(self.managed_server, principal)
+        return self._servers.get_for_caller(self.managed_server, principal)
 
     # Changes
 
@@ -122,7 +128,7 @@ class Upstream:
             managed_server = self._server_for(principal)
         except PolicyError:
             return False
-        return find_denial(self._host, managed_server, "resource.read", uri) is None
+        return find_denial(self._authorizer, managed_server, "resource.read", uri) is None
 
     async def watch_resources(self, uris: list[str], principal: Principal | None) -> Callable[[], None]:
         """Hear of these resources; a server that cannot tell of them keeps nobody from hearing of others."""
@@ -163,47 +169,61 @@ class Upstream:
             else ""
         )
         state = managed_server.state.replace("_", " ")
-        return f"{state}: {clip(self._host.secrets.mask(error_text))}" if error_text else state
+        return f"{state}: {clip(self._secrets.mask(error_text))}" if error_text else state
 
     async def _authorize_and_forward(self, exchange: Exchange, managed_server: ManagedServer) -> Result | bytes:
-        host, subject = self._host, _find_subject(exchange)
-        self._check_visible(managed_server, subject)
-        definition = await host.declared(managed_server, subject.name) if subject.kind == "tool.call" else None
-        request = host.question(managed_server, subject.kind, subject.name, subject.arguments, definition)
-        consent_round = ConsentRound(
-            exchange, self._states, self.name, "" if definition is None else fingerprint(definition)
+        if exchange.method == "tools/call":
+            return await self._call_tool(exchange, managed_server)
+        subject = _find_subject(exchange)
+        self._check_visible(
+            managed_server, subject.parent_kind or subject.kind, subject.name, bool(subject.parent_kind)
         )
-        request = await self._authorize(request, definition, consent_round)
-        if definition is not None:
-            await host.check_same(managed_server, definition)
+        consent_round = ConsentRound(exchange, self._states, self.name)
+        request = self._authorizer.create_request(managed_server, subject.kind, subject.name, subject.arguments)
+        authorization = await self._authorizer.authorize(
+            replace(request, caller=consent_round.caller_id or ANONYMOUS),
+            limits=self._authorizer.get_limits(managed_server, subject.name),
+            ask=partial(self._ask, consent_round=consent_round),
+        )
+        return consent_round.wrap_result(await self._forward(exchange, managed_server, authorization, consent_round))
 
+    async def _call_tool(self, exchange: Exchange, managed_server: ManagedServer) -> Result | bytes:
+        params = exchange.params
+        name, arguments = str(params.get("name")), params.get("arguments")
+        if managed_server.get_fresh("tool") is None:
+            self._check_visible(managed_server, "tool.call", name)
+        record = await self._catalog.get_record(managed_server, name)
+        consent_round = ConsentRound(exchange, self._states, self.name, record.fingerprint)
+        authorization = await self._authorizer.authorize_call(
+            record,
+            arguments if type(arguments) is dict else {},
+            caller=consent_round.caller_id or ANONYMOUS,
+            ask=partial(self._ask, consent_round=consent_round),
+        )
+        await self._catalog.check_unchanged(managed_server, record)
+        result = await self._forward(exchange, managed_server, authorization, consent_round)
+        if find_input_required(result, exchange.method) is not None:
+            return consent_round.wrap_result(result)
+        return await self._executor.review(authorization, result, partial(self._ask_later, consent_round=consent_round))
+
+    async def _forward(
+        self,
+        exchange: Exchange,
+        managed_server: ManagedServer,
+        authorization: Authorization,
+        consent_round: ConsentRound,
+    ) -> Result | bytes:
         async def forward_request(_: Any, max_seconds: float | None) -> Result | bytes:
             return await (await managed_server.forwarding()).handle(exchange, max_seconds)
 
-        with consent_round.forward_params(**_changed_arguments(request, exchange.params)):
-            result = await run_request(host, managed_server, request, forward_request)
-        if definition is not None and find_input_required(result, exchange.method) is None:
-            ask_user = partial(self._ask_later, consent_round=consent_round)
-            return await review_result(host, managed_server, definition, result, ask_user, request.caller)
-        return consent_round.wrap_result(result)
+        with consent_round.forward_params(**_changed_arguments(authorization.request, exchange.params)):
+            return await self._executor.run(managed_server, authorization, forward_request)
 
-    def _check_visible(self, managed_server: ManagedServer, subject: PolicySubject) -> None:
-        """Before anything is started: what is hidden is not there, and neither are its parts."""
-        denial = find_denial(self._host, managed_server, subject.parent_kind or subject.kind, subject.name)
-        if denial is not None and (subject.parent_kind or denial.action == "hide"):
+    def _check_visible(self, managed_server: ManagedServer, kind: str, name: str, is_part: bool = False) -> None:
+        """Raise PolicyError for a hidden item, or for a part of one that is denied, before any server is started."""
+        denial = find_denial(self._authorizer, managed_server, kind, name)
+        if denial is not None and (is_part or denial.action == "hide"):
             raise denial
-
-    async def _authorize(
-        self, policy_request: PolicyRequest, definition: Any, consent_round: ConsentRound
-    ) -> PolicyRequest:
-        """The question that was agreed to, perhaps with the user's own arguments."""
-        authorization = await self._host.desk.authorize(
-            replace(policy_request, caller=consent_round.caller_id or ANONYMOUS),
-            definition,
-            {"description": definition.description or ""} if definition is not None else {},
-            ask=lambda request: self._ask(request, consent_round),
-        )
-        return authorization.request
 
     async def _ask(self, request: ConsentRequest, consent_round: ConsentRound) -> ConsentAnswer:
         if consent_round.can_ask:
@@ -217,7 +237,7 @@ class Upstream:
         return await self._ask_host(request, "it cannot be asked about what has come back")
 
     async def _ask_host(self, request: ConsentRequest, reason: str) -> ConsentAnswer:
-        consent_handler = self._host.desk.consent_handler
+        consent_handler = self._authorizer.consent_handler
         if not is_interactive(consent_handler):
             return Deny(f"this needs the user's consent, and the client cannot ask for it: {reason}")
         return await consent_handler.ask(request)
@@ -238,8 +258,6 @@ def _find_subject(exchange: Exchange) -> PolicySubject:
     params = exchange.params
     arguments = params.get("arguments")
     match exchange.method:
-        case "tools/call":
-            return PolicySubject("tool.call", str(params.get("name")), arguments if type(arguments) is dict else {})
         case "prompts/get":
             return PolicySubject("prompt.get", str(params.get("name")), arguments if type(arguments) is dict else {})
         case "resources/read":

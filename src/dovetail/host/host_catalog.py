@@ -1,0 +1,164 @@
+"""What the servers of a host offer: one catalog of all lists, and the record of one tool for a call.
+
+A server that is slow, broken or gone costs the others nothing: no list waits longer than `ready_timeout` for it.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from dovetail.error_context import add_context, clip
+from dovetail.errors import InvalidParams, MCPError, NotFound, PolicyError
+from dovetail.host.authorization import RequestAuthorizer, ToolRecord
+from dovetail.host.catalog import Catalog, explain_unknown_tool, suggest_name
+from dovetail.host.catalog_item import Manifest
+from dovetail.host.managed_server import ManagedServer, ServerSettings
+from dovetail.host.policy.policy import Policy
+from dovetail.host.servers import ManagedServers
+from dovetail.protocol.mountable import ITEM_KINDS, ItemKind
+
+_NO_ITEMS: Final[dict[str, Any]] = {}
+_MANIFEST_FIELDS: Final[Mapping[ItemKind, str]] = {
+    "tool": "tools",
+    "resource": "resources",
+    "resource template": "resource_templates",
+    "prompt": "prompts",
+}
+_REQUEST_KINDS: Final[Mapping[ItemKind, str]] = {"tool": "tool.call", "prompt": "prompt.get"}
+
+
+class ToolRecords:
+    """The records of one server's tools, for one list and one policy."""
+
+    __slots__ = ("by_name", "policy", "tools")
+
+    def __init__(self, tools: Mapping[str, Any], policy: Policy) -> None:
+        self.tools = tools
+        self.policy = policy
+        self.by_name: dict[str, ToolRecord] = {}
+
+
+class HostCatalog:
+    """The lists of all servers of a host, as its policy shows them."""
+
+    def __init__(self, servers: ManagedServers, authorizer: RequestAuthorizer, ready_timeout: float) -> None:
+        self.ready_timeout = ready_timeout  # seconds a list waits for servers that are not ready
+        self._servers = servers
+        self._authorizer = authorizer
+        self._snapshots: dict[tuple[ItemKind, ...], tuple[list[Any], Catalog]] = {}
+        self._tool_records: WeakKeyDictionary[ManagedServer, ToolRecords] = WeakKeyDictionary()
+
+    # Lists
+
+    async def fetch(self, *kinds: ItemKind) -> Catalog:
+        """Ask all servers for these lists and return the catalog. A slow server is in the next one."""
+        tasks = [
+            asyncio.get_running_loop().create_task(self._fetch_lists(managed_server, kinds))
+            for managed_server in self._list_enabled_servers()
+        ]
+        if tasks:
+            try:
+                await asyncio.wait(tasks, timeout=self.ready_timeout)
+            finally:
+                for task in tasks:
+                    task.cancel()  # the server still completes its list
+        return self.get_cached(*kinds)
+
+    async def _fetch_lists(self, managed_server: ManagedServer, kinds: Sequence[ItemKind]) -> None:
+        for kind in kinds:
+            with contextlib.suppress(MCPError):
+                await managed_server.listed(kind)
+
+    def get_cached(self, *kinds: ItemKind) -> Catalog:
+        """Return the catalog of the lists that are known now, without asking any server."""
+        requested_kinds: Sequence[ItemKind] = kinds or ITEM_KINDS
+        snapshot: list[tuple[ManagedServer, ItemKind, dict[str, Any]]] = [
+            (managed_server, kind, managed_server.known.get(kind, _NO_ITEMS))
+            for managed_server in self._list_enabled_servers()
+            for kind in requested_kinds
+        ]
+        cached = self._snapshots.get(kinds)
+        if cached is not None and len(cached[0]) == len(snapshot) and all(map(_is_same_snapshot, cached[0], snapshot)):
+            return cached[1]
+        manifests: dict[str, dict[str, Any]] = {}
+        for managed_server, kind, items in snapshot:
+            visible = [
+                definition
+                for name, definition in items.items()
+                if self.is_visible(managed_server, kind, name, definition)
+            ]
+            manifests.setdefault(managed_server.name, {})[_MANIFEST_FIELDS[kind]] = visible
+        catalog = Catalog.from_manifests({name: Manifest(**fields) for name, fields in manifests.items()})
+        self._snapshots[kinds] = snapshot, catalog
+        return catalog
+
+    def _list_enabled_servers(self) -> list[ManagedServer]:
+        return [managed_server for managed_server in self._servers.list() if managed_server.state != "disabled"]
+
+    def is_visible(self, managed_server: ManagedServer, kind: ItemKind, name: str, definition: Any) -> bool:
+        """Return whether the settings of the server and the policy show an item at all."""
+        if kind == "tool" and not _is_included(name, managed_server.settings):
+            return False
+        request_kind = _REQUEST_KINDS.get(kind, "resource.read")
+        request = self._authorizer.create_request(managed_server, request_kind, name, None, definition)
+        return self._authorizer.evaluate(request).action != "hide"
+
+    # One tool
+
+    async def find_tool(self, name: str) -> tuple[ManagedServer, str]:
+        """Return the server and the tool that a name means. Raise NotFound if it means none."""
+        server_name, dot, tool = name.partition(".")
+        if dot and (managed_server := self._servers.find(server_name)) is not None:
+            return managed_server, tool
+        entry = self.get_cached("tool").find(name) or (await self.fetch("tool")).find(name)
+        if entry is None:
+            text = explain_unknown_tool(
+                name, self.get_cached("tool"), self._servers.list(), self._servers.config_problems
+            )
+            raise NotFound(InvalidParams.code, text)
+        return self._servers.get(entry.server), entry.name
+
+    async def get_record(self, managed_server: ManagedServer, tool: str) -> ToolRecord:
+        """Return the record of a tool's current definition. Raise NotFound if there is none, or if it is hidden."""
+        tools = managed_server.get_fresh("tool")
+        if tools is None:
+            tools = await managed_server.current("tool")
+        policy = self._authorizer.policy
+        records = self._tool_records.get(managed_server)
+        if records is None or records.tools is not tools or records.policy is not policy:
+            records = self._tool_records[managed_server] = ToolRecords(tools, policy)
+        record = records.by_name.get(tool)
+        if record is not None:
+            return record
+        definition = tools.get(tool)
+        if definition is None or not self.is_visible(managed_server, "tool", tool, definition):
+            visible_names = [
+                name for name, candidate in tools.items() if self.is_visible(managed_server, "tool", name, candidate)
+            ]
+            raise add_context(
+                NotFound(InvalidParams.code, f"unknown tool {clip(tool)!r}{suggest_name(tool, visible_names)}"),
+                server=managed_server.name,
+            )
+        record = records.by_name[tool] = self._authorizer.create_record(managed_server, definition)
+        return record
+
+    async def check_unchanged(self, managed_server: ManagedServer, record: ToolRecord) -> None:
+        """Raise PolicyError if a tool is no longer the one that was agreed to: an answer may have taken a while."""
+        current_record = await self.get_record(managed_server, record.definition.name)
+        if current_record is not record and current_record.fingerprint != record.fingerprint:
+            name = f"{managed_server.name}.{record.definition.name}"
+            text = f"{name}: its definition changed while it was asked about; call it again"
+            raise add_context(PolicyError(text), server=managed_server.name)
+
+
+def _is_same_snapshot(left: tuple[Any, ...], right: tuple[Any, ...]) -> bool:
+    return all(a is b for a, b in zip(left, right, strict=True))
+
+
+def _is_included(tool: str, settings: ServerSettings) -> bool:
+    return any(fnmatchcase(tool, glob) for glob in settings.include_tools) and not any(
+        fnmatchcase(tool, glob) for glob in settings.exclude_tools
+    )

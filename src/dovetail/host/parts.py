@@ -1,0 +1,20 @@
+"""The parts of a host, for its gateways and for our own packages."""
+
+from dovetail.host.authorization import RequestAuthorizer
+from dovetail.host.config.secret_lookup import SecretResolver
+from dovetail.host.events import EventEmitter
+from dovetail.host.execution import CallExecutor
+from dovetail.host.host_catalog import HostCatalog
+from dovetail.host.servers import ManagedServers
+from dovetail.wire.base import Struct
+
+
+class HostParts(Struct, frozen=True, kw_only=True):
+    """What a host is made of."""
+
+    events: EventEmitter
+    secrets: SecretResolver
+    authorizer: RequestAuthorizer
+    servers: ManagedServers
+    catalog: HostCatalog
+    executor: CallExecutor
