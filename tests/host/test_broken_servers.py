@@ -10,7 +10,7 @@ import pytest
 
 from dovetail import MCPError, Policy
 from dovetail.host.host import Host
-from dovetail.host.managed_server import ServerSettings
+from dovetail.host.server_settings import ServerSettings
 from host.polling import wait_until
 from reliability.harness import measure_cpu_unit, record_measurement
 

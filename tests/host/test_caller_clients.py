@@ -9,7 +9,7 @@ from dovetail import Policy, Server
 from dovetail.auth import Principal
 from dovetail.errors import PolicyError
 from dovetail.host.caller_clients import CallerClients
-from dovetail.host.host import Host
+from dovetail.host.host import Host, get_parts
 
 
 def credentials(principal: Principal) -> Mapping[str, Any] | None:
@@ -21,8 +21,9 @@ def per_caller(made: list[Any]) -> CallerClients:
         made.append(given)
         raise PolicyError("nothing is started here")
 
-    first = Host(policy=Policy("allow")).add("s", Server("s"))
-    return CallerClients(first, make, credentials)
+    host = Host(policy=Policy("allow"))
+    host.add("s", Server("s"))
+    return CallerClients(get_parts(host).servers.get("s"), make, credentials)
 
 
 async def test_each_caller_has_its_own_and_always_the_same() -> None:

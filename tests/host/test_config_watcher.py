@@ -14,7 +14,7 @@ from dovetail.host.audit_log import read_audit_log
 from dovetail.host.config.secret_lookup import SecretResolver
 from dovetail.host.consent.consent import Allow, ConsentRequest
 from dovetail.host.host import Host
-from dovetail.host.managed_server import ServerSettings
+from dovetail.host.server_settings import ServerSettings
 from dovetail.protocol.recording_format import Event
 from host.polling import wait_until
 

@@ -434,7 +434,8 @@ async def test_a_gateway_made_while_a_server_starts() -> None:
     far = Server("far", lifespan=slowly)
     far.add_tool(lambda: "hi", name="hi")
     async with Host(policy=allowing()) as host, asyncio.timeout(TIMEOUT_S):
-        starting = asyncio.create_task(host.add("far", far).ready())
+        host.add("far", far)
+        starting = asyncio.create_task(get_parts(host).servers.get("far").ready())
         await began.wait()
         app = host.as_server()
         go.set()

@@ -12,7 +12,7 @@ from dovetail.errors import NotFound, ProcessStartError
 from dovetail.host import ServerSettings
 from dovetail.host.consent.consent import Allow, ConsentRequest, Deny, Edit
 from dovetail.host.events import HostEvent
-from dovetail.host.host import Host
+from dovetail.host.host import Host, get_parts
 from host.polling import TIMEOUT_S, wait_until
 
 ALLOW = Policy("allow")
@@ -460,7 +460,7 @@ async def test_the_tools_of_a_slow_server_are_told_of_when_they_come() -> None:
         heard: list[str] = []
         notices: list[str] = []
         host.on("tools.changed", lambda event: heard.append(event.server))
-        host.servers[0].follow(lambda notice, _: notices.append(notice))
+        get_parts(host).servers.get("a").follow(lambda notice, _: notices.append(notice))
         async with Client(host.as_server()) as client, client.listen() as changes:
             assert await client.list_tools() == []
             go.set()

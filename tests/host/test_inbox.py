@@ -199,7 +199,7 @@ async def changed_and_called(host: Host, app: Server) -> PendingCall:
     app.add_tool(lambda path="": f"evil with {path}", name="work", description="Works. See https://evil.example")
 
     async def seen() -> bool:
-        return "evil" in str((await host.servers[0].listed("tool")).get("work"))
+        return "evil" in str((await get_parts(host).servers.list()[0].listed("tool")).get("work"))
 
     await wait_until(seen)
     return await host.call("hr.work", {"path": "secret"}, wait=False)

@@ -45,9 +45,9 @@ def test_a_change_the_server_told_of_is_told_once() -> None:
     scene = Scene()
     scene.learn(a=1)
     scene.learned.handle_change("tools")
-    assert scene.learned.get_fetch_time("tool") is None
+    assert "tool" not in scene.learned.fetched_at
     scene.learn(a=2)
-    assert scene.learned.get_fetch_time("tool") == 1.0
+    assert scene.learned.fetched_at["tool"] == 1.0
     assert scene.notices == [(TOOLS, None)]
     scene.stop()
     scene.learn(a=3)
@@ -59,4 +59,4 @@ def test_a_list_that_changed_while_it_was_told_is_not_fresh() -> None:
     news = scene.learned.get_change_count("tool")
     scene.learned.handle_change("tools")
     scene.learned.update("tool", {"a": 1}, 1.0, news)
-    assert scene.learned.get_fetch_time("tool") is None
+    assert "tool" not in scene.learned.fetched_at

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail import Server
-from dovetail.host.managed_server import identify_project_server, identify_server
+from dovetail.host.server_settings import identify_project_server, identify_server
 
 ENTRY: dict[str, Any] = {"command": "npx", "args": ["-y", "server"], "env": {"TOKEN": "${TOKEN}"}, "cwd": None}
 

@@ -16,7 +16,7 @@ from dovetail.host.config.server_entry import ServerConfig
 from dovetail.host.consent.consent import ConsentHandler, DenyAll
 from dovetail.host.consent.terminal_consent import TerminalConsent
 from dovetail.host.events import HostEvent
-from dovetail.host.host import Host
+from dovetail.host.host import Host, get_parts
 from dovetail.storage import get_data_dir
 from dovetail.terminal import output
 from dovetail.terminal.form import ask_field
@@ -151,9 +151,8 @@ def disable_servers(host: Host, select_names: Callable[[set[str]], set[str]]) ->
     """Disable the selected servers, including servers added later."""
 
     def disable_idle(_: HostEvent | None = None) -> None:
-        idle_servers = {
-            managed_server.name: managed_server for managed_server in host.servers if managed_server.state == "idle"
-        }
+        supervisors = get_parts(host).servers.list()
+        idle_servers = {supervisor.name: supervisor for supervisor in supervisors if supervisor.state == "idle"}
         for name in select_names({*idle_servers}):
             idle_servers[name].state = "disabled"
 

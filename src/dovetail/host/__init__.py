@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from dovetail.host.events import HostEvent as HostEvent
     from dovetail.host.host import Host as Host
     from dovetail.host.managed_server import ManagedServer as ManagedServer
-    from dovetail.host.managed_server import ServerSettings as ServerSettings
-    from dovetail.host.managed_server import identify_server as identify_server
     from dovetail.host.policy.conditions import Condition as Condition
     from dovetail.host.policy.conditions import arg as arg
     from dovetail.host.policy.policy import Decision as Decision
@@ -52,6 +50,8 @@ if TYPE_CHECKING:
     from dovetail.host.policy.rules import ConsentKind as ConsentKind
     from dovetail.host.policy.rules import PolicyRequest as PolicyRequest
     from dovetail.host.policy.rules import Rule as Rule
+    from dovetail.host.server_settings import ServerSettings as ServerSettings
+    from dovetail.host.server_settings import identify_server as identify_server
     from dovetail.schemas.definition_changes import DefinitionChange as DefinitionChange
     from dovetail.schemas.definition_changes import diff_definitions as diff_definitions
     from dovetail.schemas.definition_changes import format_changes as format_changes
@@ -95,7 +95,7 @@ _MODULE_BY_NAME = {
     "SecretNotFound": "dovetail.host.config.secret_lookup",
     "SecretResolver": "dovetail.host.config.secret_lookup",
     "ServerConfig": "dovetail.host.config.server_entry",
-    "ServerSettings": "dovetail.host.managed_server",
+    "ServerSettings": "dovetail.host.server_settings",
     "TerminalConsent": "dovetail.host.consent.terminal_consent",
     "ToolLimits": "dovetail.host.policy.quotas",
     "arg": "dovetail.host.policy.conditions",
@@ -103,7 +103,7 @@ _MODULE_BY_NAME = {
     "discover_configs": "dovetail.host.config.config_files",
     "fingerprint": "dovetail.host.consent.pins",
     "format_changes": "dovetail.schemas.definition_changes",
-    "identify_server": "dovetail.host.managed_server",
+    "identify_server": "dovetail.host.server_settings",
     "load_config": "dovetail.host.config.config_files",
     "read_audit_log": "dovetail.host.audit_log",
     "rule": "dovetail.host.policy.policy",

@@ -23,10 +23,10 @@ from dovetail.host.consent.grants import Grant, GrantStore
 from dovetail.host.consent.pins import PinStore, fingerprint
 from dovetail.host.events import EventEmitter, HostEvent
 from dovetail.host.gateway.caller_pins import ANONYMOUS, CallerPins
-from dovetail.host.managed_server import ManagedServer
 from dovetail.host.policy.policy import Decision, Policy, PolicyRequest, apply_non_interactive, find_limits
 from dovetail.host.policy.quotas import Meter, ToolLimits, combine_limits, parse_rate
 from dovetail.host.policy.rules import ConsentKind
+from dovetail.host.supervisor import ServerSupervisor
 from dovetail.schemas.definition_changes import DefinitionChange, diff_definitions, format_changes
 from dovetail.wire.base import Struct, replace
 
@@ -96,7 +96,7 @@ class RequestAuthorizer:
 
     def create_request(
         self,
-        managed_server: ManagedServer,
+        supervisor: ServerSupervisor,
         kind: str,
         name: str,
         arguments: Mapping[str, Any] | None,
@@ -104,31 +104,31 @@ class RequestAuthorizer:
     ) -> PolicyRequest:
         """Return what the policy is asked about one item of one server."""
         request = PolicyRequest(
-            server=managed_server.name,
+            server=supervisor.name,
             tool=name,
             kind=kind,
             schema=getattr(definition, "input_schema", None) if kind == "tool.call" else None,
             annotations=getattr(definition, "annotations", None) if kind.startswith("tool.") else None,
-            trusted=managed_server.settings.trusted,
-            server_identity=managed_server.identity,
+            trusted=supervisor.settings.trusted,
+            server_identity=supervisor.identity,
             project=self._project,
         )
         return request if arguments is None else request.with_arguments(arguments)
 
-    def create_record(self, managed_server: ManagedServer, definition: Any) -> ToolRecord:
+    def create_record(self, supervisor: ServerSupervisor, definition: Any) -> ToolRecord:
         """Return the record of one definition of a tool."""
         name = definition.name
         return ToolRecord(
             definition=definition,
             fingerprint=fingerprint(definition),
-            request=self.create_request(managed_server, "tool.call", name, None, definition),
-            result_request=self.create_request(managed_server, "tool.result", name, None, definition),
-            limits=self.get_limits(managed_server, name),
+            request=self.create_request(supervisor, "tool.call", name, None, definition),
+            result_request=self.create_request(supervisor, "tool.result", name, None, definition),
+            limits=self.get_limits(supervisor, name),
         )
 
-    def get_limits(self, managed_server: ManagedServer, name: str) -> ToolLimits:
+    def get_limits(self, supervisor: ServerSupervisor, name: str) -> ToolLimits:
         """Return the limits of one item: those of the policy and of the settings of its server."""
-        return combine_limits(find_limits(self.policy, managed_server.name, name), managed_server.settings.limits)
+        return combine_limits(find_limits(self.policy, supervisor.name, name), supervisor.settings.limits)
 
     async def check_rate(self, server_name: str, operation: str) -> None:
         """Count a request of a server. Raise PolicyError if there were too many."""
@@ -138,13 +138,9 @@ class RequestAuthorizer:
 
     # Decisions
 
-    def evaluate(self, request: PolicyRequest) -> Decision:
-        """What the policy says."""
-        return self.policy.decide(request)
-
     def check(self, request: PolicyRequest) -> Decision:
         """What the policy says; PolicyError if that is no."""
-        return self._check_decision(request, self.evaluate(request))
+        return self._check_decision(request, self.policy.decide(request))
 
     async def authorize_call(
         self,
@@ -159,7 +155,9 @@ class RequestAuthorizer:
         request = record.request.with_arguments(arguments)
         if caller:
             request = replace(request, caller=caller)
-        decision = self._decide(request, self.policy.decide(request), ask)
+        decision = self.policy.decide(request)
+        if decision.action == "ask":
+            decision = self._decide(request, decision, ask)
         is_pinned = self._is_pinned(request, record.fingerprint)
         if is_pinned and decision.action == "allow":
             if self._events.has_listeners("decision"):
@@ -194,7 +192,7 @@ class RequestAuthorizer:
         """
         if request.kind in _KINDS_WITH_ARGUMENTS and request.arguments is None:
             request = replace(request, arguments={})  # what is to happen has arguments, if only none
-        decision = self._decide(request, decision or self.evaluate(request), ask)
+        decision = self._decide(request, decision or self.policy.decide(request), ask)
         current_fingerprint = "" if definition is None else fingerprint(definition)
         authorization = await self._authorize_definition(
             request, decision, definition, current_fingerprint, details, definition is None, wait, ask

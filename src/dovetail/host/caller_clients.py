@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dovetail.error_context import add_context
 from dovetail.errors import PolicyError
-from dovetail.host.managed_server import ManagedServer
+from dovetail.host.supervisor import ServerSupervisor
 from dovetail.protocol.principal import Principal
 from dovetail.wire.base import replace
 
@@ -23,19 +23,19 @@ class CallerClients:
     """The members of one server, by caller."""
 
     def __init__(
-        self, shared_server: ManagedServer, create_client: Callable[..., Any], credentials: CredentialsProvider
+        self, shared_server: ServerSupervisor, create_client: Callable[..., Any], credentials: CredentialsProvider
     ) -> None:
         self._shared_server = shared_server
         self._create_client = create_client
         self._credentials = credentials
-        self._servers_by_caller: dict[str, ManagedServer] = {}
+        self._servers_by_caller: dict[str, ServerSupervisor] = {}
 
     @property
-    def servers(self) -> tuple[ManagedServer, ...]:
+    def servers(self) -> tuple[ServerSupervisor, ...]:
         """All of them."""
         return tuple(self._servers_by_caller.values())
 
-    def get_server(self, principal: Any) -> ManagedServer:
+    def get_server(self, principal: Any) -> ServerSupervisor:
         """The member of one caller; PolicyError for one nobody knows."""
         if principal is None:
             raise add_context(
@@ -46,7 +46,7 @@ class CallerClients:
         self._servers_by_caller[str(principal)] = server  # the last used stands last
         return server
 
-    def _create_server(self, principal: Any) -> ManagedServer:
+    def _create_server(self, principal: Any) -> ServerSupervisor:
         client_options = self._credentials(principal)
         if client_options is None:
             raise add_context(

@@ -11,9 +11,9 @@ from typing import Any
 from dovetail.error_context import clip
 from dovetail.host.catalog_item import CatalogEntry, Definition, Manifest, estimate_tokens, get_item_name
 from dovetail.host.config.server_entry import ConfigProblem
-from dovetail.host.managed_server import ManagedServer
 from dovetail.host.qualified_names import make_full_name, make_model_name
 from dovetail.host.search_index import SearchIndex
+from dovetail.host.supervisor import ServerSupervisor
 from dovetail.host.tool_formats import (
     lint_tools,
     parse_anthropic_call,
@@ -188,7 +188,7 @@ def _create_entry(server: str, name: str, definition: Definition) -> CatalogEntr
     )
 
 
-def explain_unknown_server(name: str, servers: Iterable[ManagedServer], problems: Sequence[ConfigProblem]) -> str:
+def explain_unknown_server(name: str, servers: Iterable[ServerSupervisor], problems: Sequence[ConfigProblem]) -> str:
     """Why there is no server of a name."""
     message = f"there is no server {clip(name)}"
     for problem in problems:
@@ -199,7 +199,7 @@ def explain_unknown_server(name: str, servers: Iterable[ManagedServer], problems
 
 
 def explain_unknown_tool(
-    name: str, catalog: Catalog, servers: Sequence[ManagedServer], problems: Sequence[ConfigProblem]
+    name: str, catalog: Catalog, servers: Sequence[ServerSupervisor], problems: Sequence[ConfigProblem]
 ) -> str:
     """Why a name means no tool of any server."""
     server, dot, _ = name.partition(".")
@@ -215,17 +215,12 @@ def explain_unknown_tool(
             f"{message}; did you mean {' or '.join(tool.full_name for tool in catalog.tools if tool.name in matches)}?"
         )
     failed_servers = [
-        managed_server
-        for managed_server in servers
-        if managed_server.last_error is not None and "tool" not in managed_server.known
+        supervisor for supervisor in servers if supervisor.last_error is not None and "tool" not in supervisor.known
     ]
     return "; ".join(
         [
             message,
-            *(
-                f"{managed_server.name} could not be asked: {_format_reason(managed_server)}"
-                for managed_server in failed_servers
-            ),
+            *(f"{supervisor.name} could not be asked: {_format_reason(supervisor)}" for supervisor in failed_servers),
         ]
     )
 
@@ -236,11 +231,7 @@ def suggest_name(name: str, candidates: Iterable[str]) -> str:
     return f"; did you mean {matches[0]}?" if matches else ""
 
 
-def _format_reason(managed_server: ManagedServer) -> str:
+def _format_reason(supervisor: ServerSupervisor) -> str:
     return clip(
-        str(
-            managed_server.last_error.args[0]
-            if managed_server.last_error and managed_server.last_error.args
-            else managed_server.state
-        )
+        str(supervisor.last_error.args[0] if supervisor.last_error and supervisor.last_error.args else supervisor.state)
     )

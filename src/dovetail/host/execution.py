@@ -13,8 +13,8 @@ from dovetail.errors import PolicyError
 from dovetail.host.audit_log import report_call
 from dovetail.host.authorization import AskUser, Authorization, RequestAuthorizer
 from dovetail.host.events import EventEmitter
-from dovetail.host.managed_server import ManagedServer
 from dovetail.host.policy.quotas import truncate_result
+from dovetail.host.supervisor import ServerSupervisor
 from dovetail.wire.base import replace
 from dovetail.wire.codec import convert, to_plain
 from dovetail.wire.raw_message import decode_body
@@ -34,15 +34,16 @@ class CallExecutor:
         self._authorizer = authorizer
         self._events = events
 
-    async def run(self, managed_server: ManagedServer, authorization: Authorization, operation: ClientOperation) -> Any:
+    async def run(self, supervisor: ServerSupervisor, authorization: Authorization, operation: ClientOperation) -> Any:
         """Perform an operation at a server, within the limits of its authorization, and report it."""
         request, limits = authorization.request, authorization.limits
         is_limited = limits.rate is not None or limits.max_concurrency is not None
         is_reported = self._events.has_listeners("tool.call") or self._events.has_listeners("tool.result")
-        meter = self._authorizer.meter
         async with (
-            meter.limit_call(request.server, request.tool, limits, request.kind) if is_limited else _NO_LIMIT,
-            managed_server.using() as client,
+            self._authorizer.meter.limit_call(request.server, request.tool, limits, request.kind)
+            if is_limited
+            else _NO_LIMIT,
+            supervisor.using() as client,
         ):
             with report_call(request, self._events.emit) if is_reported else _NO_REPORT as set_result:
                 result = await operation(client, limits.timeout)
@@ -59,7 +60,7 @@ class CallExecutor:
         request, max_bytes = authorization.record.result_request, authorization.limits.max_result_bytes
         if authorization.request.caller:
             request = replace(request, caller=authorization.request.caller)
-        decision = self._authorizer.evaluate(request)
+        decision = self._authorizer.policy.decide(request)
         if isinstance(result, bytes):
             if decision.action == "allow" and (max_bytes is None or len(result) <= max_bytes):
                 return result
@@ -67,7 +68,8 @@ class CallExecutor:
         if max_bytes is not None:
             result = truncate_result(result, max_bytes)
         if decision.action == "allow":
-            self._authorizer.allow(request, decision)
+            if self._events.has_listeners("decision"):
+                self._authorizer.allow(request, decision)
             return result
         details = {"result": to_plain(result.content)}
         edited = (await self._authorizer.authorize(request, None, details, decision=decision, ask=ask)).edited_value
@@ -78,16 +80,16 @@ class CallExecutor:
 
 
 def find_denial(
-    authorizer: RequestAuthorizer, managed_server: ManagedServer, kind: str, name: str
+    authorizer: RequestAuthorizer, supervisor: ServerSupervisor, kind: str, name: str
 ) -> PolicyError | None:
     """Return why nothing at all may be done with an item, whatever the arguments, or None if something may."""
-    request = authorizer.create_request(managed_server, kind, name, None)
-    decision = authorizer.evaluate(request)
+    request = authorizer.create_request(supervisor, kind, name, None)
+    decision = authorizer.policy.decide(request)
     rule = decision.rule
     depends_on_call = rule is not None and bool(
         rule.when or rule.unless or rule.annotations
     )  # on what is not known here
     if decision.action in ("hide", "deny") and not depends_on_call:
         error = PolicyError(f"{request.full_name}: {decision.reason}", action=decision.action, rule=decision.rule)
-        return add_context(error, server=managed_server.name)
+        return add_context(error, server=supervisor.name)
     return None

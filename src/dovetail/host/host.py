@@ -40,7 +40,7 @@ from dovetail.host.execution import CallExecutor, find_denial
 from dovetail.host.gateway.gateway import Gateway, GatewayMode
 from dovetail.host.host_catalog import HostCatalog
 from dovetail.host.input_handlers import add_handler_hints
-from dovetail.host.managed_server import ManagedServer, ServerSettings, identify_server
+from dovetail.host.managed_server import ManagedServer
 from dovetail.host.parts import HostParts
 from dovetail.host.policy.policy import Policy, as_policy
 from dovetail.host.search_tools import (
@@ -50,7 +50,9 @@ from dovetail.host.search_tools import (
     parse_inner_call,
     run_search_tool,
 )
+from dovetail.host.server_settings import ServerSettings, identify_server
 from dovetail.host.servers import ManagedServers
+from dovetail.host.supervisor import ServerSupervisor
 from dovetail.protocol.language_model import Model
 from dovetail.protocol.stats import HostStats
 from dovetail.server.server import Server
@@ -230,9 +232,7 @@ class Host:
     def stats(self) -> HostStats:
         """Return what is open or running now. All counts are 0 when nothing is left."""
         servers = [
-            server
-            for managed_server in self._servers.list()
-            for server in self._servers.list_for_callers(managed_server)
+            server for supervisor in self._servers.list() for server in self._servers.list_for_callers(supervisor)
         ]
         return HostStats(
             connected_servers=sum(server.client is not None for server in servers),
@@ -308,7 +308,7 @@ class Host:
     @property
     def servers(self) -> tuple[ManagedServer, ...]:
         """All servers, sorted by name, with their states."""
-        return self._servers.list()
+        return self._servers.list_views()
 
     @asynccontextmanager
     async def client(self, name: str) -> AsyncGenerator[Client]:
@@ -373,16 +373,16 @@ class Host:
             return run_search_tool(await self._catalog.fetch("tool"), SEARCH_TOOL_BY_NAME[name], arguments)
         if name in SEARCH_TOOL_BY_NAME:
             name, arguments = parse_inner_call(arguments)
-        server, tool = await self._catalog.find_tool(name)
-        record = await self._catalog.get_record(server, tool)
+        supervisor, tool = await self._catalog.find_tool(name)
+        record = await self._catalog.get_record(supervisor, tool)
         plain_arguments: dict[str, Any] = to_plain(arguments)
         try:
             authorization = await self._authorizer.authorize_call(record, plain_arguments, wait=wait)
         except ConsentDeferred as deferred:
             return await self._pending_calls.defer_call(deferred.ticket, record, plain_arguments)
-        await self._catalog.check_unchanged(server, record)
+        await self._catalog.check_unchanged(supervisor, record)
         return await self._perform(
-            server,
+            supervisor,
             authorization,
             wait=wait,
             timeout=timeout,
@@ -393,7 +393,7 @@ class Host:
 
     async def _perform(
         self,
-        server: ManagedServer,
+        supervisor: ServerSupervisor,
         authorization: Authorization,
         *,
         wait: bool = True,
@@ -418,52 +418,52 @@ class Host:
             )
 
         try:
-            result = await self._executor.run(server, authorization, send_request)
+            result = await self._executor.run(supervisor, authorization, send_request)
         except MCPError as exc:
             add_handler_hints(exc)
             raise
         if isinstance(result, PendingRequest):
-            return await self._pending_calls.handle_input_requests(server, authorization, result)
+            return await self._pending_calls.handle_input_requests(supervisor, authorization, result)
         return await self._executor.review(authorization, result)
 
     async def read_resource(self, server: str, uri: str) -> ReadResourceResult:
         """Read a resource of a server."""
-        managed_server = self._servers.get(server)
-        authorization = await self._authorize(managed_server, "resource.read", uri)
+        supervisor = self._servers.get(server)
+        authorization = await self._authorize(supervisor, "resource.read", uri)
         return await self._executor.run(
-            managed_server,
+            supervisor,
             authorization,
             lambda client, max_seconds: client.read_resource(uri, timeout=max_seconds),
         )
 
     async def get_prompt(self, server: str, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:
         """Return a prompt of a server, filled in."""
-        managed_server = self._servers.get(server)
-        authorization = await self._authorize(managed_server, "prompt.get", name, dict(arguments or {}))
+        supervisor = self._servers.get(server)
+        authorization = await self._authorize(supervisor, "prompt.get", name, dict(arguments or {}))
         judged_arguments: Mapping[str, Any] = authorization.request.arguments or {}
         return await self._executor.run(
-            managed_server,
+            supervisor,
             authorization,
             lambda client, max_seconds: client.get_prompt(name, judged_arguments, timeout=max_seconds),
         )
 
     async def complete(self, server: str, argument: str, value: str, **reference: Any) -> Completion:
         """Return suggestions of a server, as `Client.complete` does."""
-        managed_server = self._servers.get(server)
+        supervisor = self._servers.get(server)
         item_name = reference.get("prompt") or reference.get("template") or ""
         kind = "prompt.get" if "prompt" in reference else "resource.read"
-        if (denial := find_denial(self._authorizer, managed_server, kind, item_name)) is not None:
+        if (denial := find_denial(self._authorizer, supervisor, kind, item_name)) is not None:
             raise denial
-        authorization = await self._authorize(managed_server, "completion", item_name)
+        authorization = await self._authorize(supervisor, "completion", item_name)
         return await self._executor.run(
-            managed_server, authorization, lambda client, _: client.complete(argument, value, **reference)
+            supervisor, authorization, lambda client, _: client.complete(argument, value, **reference)
         )
 
     async def _authorize(
-        self, server: ManagedServer, kind: str, name: str, arguments: Mapping[str, Any] | None = None
+        self, supervisor: ServerSupervisor, kind: str, name: str, arguments: Mapping[str, Any] | None = None
     ) -> Authorization:
-        request = self._authorizer.create_request(server, kind, name, arguments)
-        return await self._authorizer.authorize(request, limits=self._authorizer.get_limits(server, name))
+        request = self._authorizer.create_request(supervisor, kind, name, arguments)
+        return await self._authorizer.authorize(request, limits=self._authorizer.get_limits(supervisor, name))
 
     # Questions that wait
 

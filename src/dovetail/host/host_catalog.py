@@ -15,9 +15,10 @@ from dovetail.errors import InvalidParams, MCPError, NotFound, PolicyError
 from dovetail.host.authorization import RequestAuthorizer, ToolRecord
 from dovetail.host.catalog import Catalog, explain_unknown_tool, suggest_name
 from dovetail.host.catalog_item import Manifest
-from dovetail.host.managed_server import ManagedServer, ServerSettings
 from dovetail.host.policy.policy import Policy
+from dovetail.host.server_settings import ServerSettings
 from dovetail.host.servers import ManagedServers
+from dovetail.host.supervisor import ServerSupervisor
 from dovetail.protocol.mountable import ITEM_KINDS, ItemKind
 
 _NO_ITEMS: Final[dict[str, Any]] = {}
@@ -49,15 +50,15 @@ class HostCatalog:
         self._servers = servers
         self._authorizer = authorizer
         self._snapshots: dict[tuple[ItemKind, ...], tuple[list[Any], Catalog]] = {}
-        self._tool_records: WeakKeyDictionary[ManagedServer, ToolRecords] = WeakKeyDictionary()
+        self._tool_records: WeakKeyDictionary[ServerSupervisor, ToolRecords] = WeakKeyDictionary()
 
     # Lists
 
     async def fetch(self, *kinds: ItemKind) -> Catalog:
         """Ask all servers for these lists and return the catalog. A slow server is in the next one."""
         tasks = [
-            asyncio.get_running_loop().create_task(self._fetch_lists(managed_server, kinds))
-            for managed_server in self._list_enabled_servers()
+            asyncio.get_running_loop().create_task(self._fetch_lists(supervisor, kinds))
+            for supervisor in self._list_enabled_servers()
         ]
         if tasks:
             try:
@@ -67,52 +68,50 @@ class HostCatalog:
                     task.cancel()  # the server still completes its list
         return self.get_cached(*kinds)
 
-    async def _fetch_lists(self, managed_server: ManagedServer, kinds: Sequence[ItemKind]) -> None:
+    async def _fetch_lists(self, supervisor: ServerSupervisor, kinds: Sequence[ItemKind]) -> None:
         for kind in kinds:
             with contextlib.suppress(MCPError):
-                await managed_server.listed(kind)
+                await supervisor.listed(kind)
 
     def get_cached(self, *kinds: ItemKind) -> Catalog:
         """Return the catalog of the lists that are known now, without asking any server."""
         requested_kinds: Sequence[ItemKind] = kinds or ITEM_KINDS
-        snapshot: list[tuple[ManagedServer, ItemKind, dict[str, Any]]] = [
-            (managed_server, kind, managed_server.known.get(kind, _NO_ITEMS))
-            for managed_server in self._list_enabled_servers()
+        snapshot: list[tuple[ServerSupervisor, ItemKind, dict[str, Any]]] = [
+            (supervisor, kind, supervisor.known.get(kind, _NO_ITEMS))
+            for supervisor in self._list_enabled_servers()
             for kind in requested_kinds
         ]
         cached = self._snapshots.get(kinds)
         if cached is not None and len(cached[0]) == len(snapshot) and all(map(_is_same_snapshot, cached[0], snapshot)):
             return cached[1]
         manifests: dict[str, dict[str, Any]] = {}
-        for managed_server, kind, items in snapshot:
+        for supervisor, kind, items in snapshot:
             visible = [
-                definition
-                for name, definition in items.items()
-                if self.is_visible(managed_server, kind, name, definition)
+                definition for name, definition in items.items() if self.is_visible(supervisor, kind, name, definition)
             ]
-            manifests.setdefault(managed_server.name, {})[_MANIFEST_FIELDS[kind]] = visible
+            manifests.setdefault(supervisor.name, {})[_MANIFEST_FIELDS[kind]] = visible
         catalog = Catalog.from_manifests({name: Manifest(**fields) for name, fields in manifests.items()})
         self._snapshots[kinds] = snapshot, catalog
         return catalog
 
-    def _list_enabled_servers(self) -> list[ManagedServer]:
-        return [managed_server for managed_server in self._servers.list() if managed_server.state != "disabled"]
+    def _list_enabled_servers(self) -> list[ServerSupervisor]:
+        return [supervisor for supervisor in self._servers.list() if supervisor.state != "disabled"]
 
-    def is_visible(self, managed_server: ManagedServer, kind: ItemKind, name: str, definition: Any) -> bool:
+    def is_visible(self, supervisor: ServerSupervisor, kind: ItemKind, name: str, definition: Any) -> bool:
         """Return whether the settings of the server and the policy show an item at all."""
-        if kind == "tool" and not _is_included(name, managed_server.settings):
+        if kind == "tool" and not _is_included(name, supervisor.settings):
             return False
         request_kind = _REQUEST_KINDS.get(kind, "resource.read")
-        request = self._authorizer.create_request(managed_server, request_kind, name, None, definition)
-        return self._authorizer.evaluate(request).action != "hide"
+        request = self._authorizer.create_request(supervisor, request_kind, name, None, definition)
+        return self._authorizer.policy.decide(request).action != "hide"
 
     # One tool
 
-    async def find_tool(self, name: str) -> tuple[ManagedServer, str]:
+    async def find_tool(self, name: str) -> tuple[ServerSupervisor, str]:
         """Return the server and the tool that a name means. Raise NotFound if it means none."""
         server_name, dot, tool = name.partition(".")
-        if dot and (managed_server := self._servers.find(server_name)) is not None:
-            return managed_server, tool
+        if dot and (supervisor := self._servers.find(server_name)) is not None:
+            return supervisor, tool
         entry = self.get_cached("tool").find(name) or (await self.fetch("tool")).find(name)
         if entry is None:
             text = explain_unknown_tool(
@@ -121,37 +120,37 @@ class HostCatalog:
             raise NotFound(InvalidParams.code, text)
         return self._servers.get(entry.server), entry.name
 
-    async def get_record(self, managed_server: ManagedServer, tool: str) -> ToolRecord:
+    async def get_record(self, supervisor: ServerSupervisor, tool: str) -> ToolRecord:
         """Return the record of a tool's current definition. Raise NotFound if there is none, or if it is hidden."""
-        tools = managed_server.get_fresh("tool")
+        tools = supervisor.get_fresh("tool")
         if tools is None:
-            tools = await managed_server.current("tool")
+            tools = await supervisor.current("tool")
         policy = self._authorizer.policy
-        records = self._tool_records.get(managed_server)
+        records = self._tool_records.get(supervisor)
         if records is None or records.tools is not tools or records.policy is not policy:
-            records = self._tool_records[managed_server] = ToolRecords(tools, policy)
+            records = self._tool_records[supervisor] = ToolRecords(tools, policy)
         record = records.by_name.get(tool)
         if record is not None:
             return record
         definition = tools.get(tool)
-        if definition is None or not self.is_visible(managed_server, "tool", tool, definition):
+        if definition is None or not self.is_visible(supervisor, "tool", tool, definition):
             visible_names = [
-                name for name, candidate in tools.items() if self.is_visible(managed_server, "tool", name, candidate)
+                name for name, candidate in tools.items() if self.is_visible(supervisor, "tool", name, candidate)
             ]
             raise add_context(
                 NotFound(InvalidParams.code, f"unknown tool {clip(tool)!r}{suggest_name(tool, visible_names)}"),
-                server=managed_server.name,
+                server=supervisor.name,
             )
-        record = records.by_name[tool] = self._authorizer.create_record(managed_server, definition)
+        record = records.by_name[tool] = self._authorizer.create_record(supervisor, definition)
         return record
 
-    async def check_unchanged(self, managed_server: ManagedServer, record: ToolRecord) -> None:
+    async def check_unchanged(self, supervisor: ServerSupervisor, record: ToolRecord) -> None:
         """Raise PolicyError if a tool is no longer the one that was agreed to: an answer may have taken a while."""
-        current_record = await self.get_record(managed_server, record.definition.name)
+        current_record = await self.get_record(supervisor, record.definition.name)
         if current_record is not record and current_record.fingerprint != record.fingerprint:
-            name = f"{managed_server.name}.{record.definition.name}"
+            name = f"{supervisor.name}.{record.definition.name}"
             text = f"{name}: its definition changed while it was asked about; call it again"
-            raise add_context(PolicyError(text), server=managed_server.name)
+            raise add_context(PolicyError(text), server=supervisor.name)
 
 
 def _is_same_snapshot(left: tuple[Any, ...], right: tuple[Any, ...]) -> bool:

@@ -90,7 +90,7 @@ class HostInputHandlers:
         Whether it is answered is then for that user to say.
         """
         kind = "elicitation.url" if params.get("mode") == "url" else _KIND_BY_METHOD.get(method, method)
-        decision = self._authorizer.evaluate(self._policy_request(kind))
+        decision = self._authorizer.policy.decide(self._policy_request(kind))
         if decision.action not in ("deny", "hide"):
             return None
         self._authorizer.emit_answer(self._policy_request(kind), Deny(decision.reason), decision.reason)
@@ -116,7 +116,7 @@ class HostInputHandlers:
 
     async def _ask_user(self, kind: str, details: dict[str, Any]) -> Any:
         """A server's question is always for a person: a policy can only keep it from them."""
-        decision = self._authorizer.evaluate(self._policy_request(kind))
+        decision = self._authorizer.policy.decide(self._policy_request(kind))
         if decision.action in ("deny", "hide"):
             return ElicitResult(action="decline")
         async with self._user_lock:

@@ -39,26 +39,22 @@ class ListCache:
 
     def __init__(self, server_name: str, emit: Callable[[HostEvent], None]) -> None:
         self.items_by_kind: dict[ItemKind, dict[str, Any]] = {}
+        self.fetched_at: dict[ItemKind, float] = {}  # when each list was asked for that is still current
         self.change_callbacks: list[ChangeCallback] = []
         self._server_name = server_name
         self._emit = emit
-        self._fetched_at: dict[ItemKind, float] = {}
         self._change_counts: Counter[ItemKind] = Counter()  # notices of changes
         self._seen_change_counts: dict[ItemKind, int] = {}  # how many there were when the list was asked for
         self._awaited_kinds: set[ItemKind] = set()
 
-    def get_fetch_time(self, kind: ItemKind) -> float | None:
-        """When a list was asked for that still holds, as far as the server told."""
-        return self._fetched_at.get(kind)
-
     def invalidate(self) -> None:
         """Nothing is sure any more."""
-        self._fetched_at.clear()
+        self.fetched_at.clear()
 
     def handle_change(self, list_name: str, uri: str | None = None, details: Any = None) -> None:
         """The server told of a change, or it was noticed."""
         for kind in _KINDS_BY_LIST.get(list_name, ()):
-            self._fetched_at.pop(kind, None)
+            self.fetched_at.pop(kind, None)
             self._change_counts[kind] += 1
         self._notify(list_name, uri, details)
 
@@ -74,7 +70,7 @@ class ListCache:
         """Take a list that was asked for at a time, when so many changes had been told of."""
         previous, self.items_by_kind[kind] = self.items_by_kind.get(kind), items
         if change_count == self._change_counts[kind]:  # else it changed while it was told
-            self._fetched_at[kind] = fetched_at
+            self.fetched_at[kind] = fetched_at
         is_unannounced = previous is not None and self._seen_change_counts.get(kind) == change_count
         self._seen_change_counts[kind] = change_count
         if kind in self._awaited_kinds or is_unannounced:

@@ -16,10 +16,12 @@ from dovetail.host.config.secret_lookup import SecretResolver, get_secret_lookup
 from dovetail.host.config.server_entry import ConfigProblem
 from dovetail.host.events import EventEmitter, HostEvent
 from dovetail.host.input_handlers import HostInputHandlers
-from dovetail.host.managed_server import ManagedServer, ServerSettings
+from dovetail.host.managed_server import ManagedServer
 from dovetail.host.policy.policy import PolicyRequest
 from dovetail.host.qualified_names import check_server_name
 from dovetail.host.search_tools import HOST_SERVER_NAME
+from dovetail.host.server_settings import ServerSettings
+from dovetail.host.supervisor import ServerSupervisor
 from dovetail.protocol.client_transport import InProcessServer
 from dovetail.protocol.language_model import Model
 from dovetail.wire.codec import encode
@@ -46,7 +48,8 @@ class ManagedServers:
         self._secrets = secrets
         self._model = model
         self._roots = roots
-        self._servers_by_name: dict[str, ManagedServer] = {}
+        self._servers_by_name: dict[str, ServerSupervisor] = {}
+        self._views_by_name: dict[str, ManagedServer] = {}
         self._caller_clients: dict[str, CallerClients] = {}
 
     def add(
@@ -119,9 +122,9 @@ class ManagedServers:
         def find_start_obstacle() -> str:
             if not self.is_open:
                 return "the host is not open: use it within `async with`"
-            return "" if self._servers_by_name.get(name) is managed_server else "it was removed"
+            return "" if self._servers_by_name.get(name) is supervisor else "it was removed"
 
-        managed_server = ManagedServer(
+        supervisor = ServerSupervisor(
             name,
             create_client,
             settings,
@@ -135,12 +138,13 @@ class ManagedServers:
             input_filter=input_handlers.filter_request,
         )
         if credentials is not None:
-            self._caller_clients[name] = CallerClients(managed_server, create_client, credentials)
-        self._servers_by_name[name] = managed_server
+            self._caller_clients[name] = CallerClients(supervisor, create_client, credentials)
+        self._servers_by_name[name] = supervisor
+        view = self._views_by_name[name] = ManagedServer(supervisor)
         self._events.emit(HostEvent(kind="server.added", server=name))
         if self.is_open and settings.start == "eager":
-            self.start_in_background(managed_server)
-        return managed_server
+            self.start_in_background(supervisor)
+        return view
 
     def _register_secrets(self, settings: Any) -> None:
         for key in ("env", "headers"):
@@ -150,9 +154,9 @@ class ManagedServers:
 
     async def remove(self, name: str) -> None:
         """Stop a server and forget it."""
-        managed_server = self.get(name)
-        servers = self.list_for_callers(managed_server)
-        del self._servers_by_name[name]
+        supervisor = self.get(name)
+        servers = self.list_for_callers(supervisor)
+        del self._servers_by_name[name], self._views_by_name[name]
         self._caller_clients.pop(name, None)
         self._events.emit(HostEvent(kind="server.removed", server=name))
         await asyncio.gather(*(server.stop() for server in servers))
@@ -160,41 +164,45 @@ class ManagedServers:
     async def stop_all(self) -> None:
         """Stop all servers at once, in bounded time."""
         await asyncio.gather(
-            *(server.stop() for managed_server in self.list() for server in self.list_for_callers(managed_server))
+            *(server.stop() for supervisor in self.list() for server in self.list_for_callers(supervisor))
         )
 
-    def start_in_background(self, managed_server: ManagedServer) -> None:
+    def start_in_background(self, supervisor: ServerSupervisor) -> None:
         """Start a server without waiting for it."""
 
         async def start() -> None:
             with contextlib.suppress(MCPError):  # its state says why
-                await managed_server.ready()
+                await supervisor.ready()
 
-        managed_server.spawn(start())
+        supervisor.spawn(start())
 
     # Finding
 
-    def find(self, name: str) -> ManagedServer | None:
+    def find(self, name: str) -> ServerSupervisor | None:
         """Return a server by its name, or None."""
         return self._servers_by_name.get(name)
 
-    def get(self, name: str) -> ManagedServer:
+    def get(self, name: str) -> ServerSupervisor:
         """Return a server by its name. Raise NotFound if there is none."""
-        managed_server = self._servers_by_name.get(name)
-        if managed_server is None:
+        supervisor = self._servers_by_name.get(name)
+        if supervisor is None:
             raise NotFound(InvalidParams.code, explain_unknown_server(name, self.list(), self.config_problems))
-        return managed_server
+        return supervisor
 
-    def list(self) -> tuple[ManagedServer, ...]:
+    def list(self) -> tuple[ServerSupervisor, ...]:
         """Return all servers, sorted by name."""
         return tuple(self._servers_by_name[name] for name in sorted(self._servers_by_name))
 
-    def get_for_caller(self, managed_server: ManagedServer, principal: Any) -> ManagedServer:
-        """Return a server as one caller of a gateway uses it. Raise PolicyError if the caller may not use it."""
-        caller_clients = self._caller_clients.get(managed_server.name)
-        return managed_server if caller_clients is None else caller_clients.get_server(principal)
+    def list_views(self) -> tuple[ManagedServer, ...]:
+        """Return all servers as the user of the host sees them, sorted by name."""
+        return tuple(self._views_by_name[name] for name in sorted(self._views_by_name))
 
-    def list_for_callers(self, managed_server: ManagedServer) -> tuple[ManagedServer, ...]:
+    def get_for_caller(self, supervisor: ServerSupervisor, principal: Any) -> ServerSupervisor:
+        """Return a server as one caller of a gateway uses it. Raise PolicyError if the caller may not use it."""
+        caller_clients = self._caller_clients.get(supervisor.name)
+        return supervisor if caller_clients is None else caller_clients.get_server(principal)
+
+    def list_for_callers(self, supervisor: ServerSupervisor) -> tuple[ServerSupervisor, ...]:
         """Return a server, and the same server as single callers of a gateway use it."""
-        caller_clients = self._caller_clients.get(managed_server.name)
-        return (managed_server,) if caller_clients is None else (managed_server, *caller_clients.servers)
+        caller_clients = self._caller_clients.get(supervisor.name)
+        return (supervisor,) if caller_clients is None else (supervisor, *caller_clients.servers)

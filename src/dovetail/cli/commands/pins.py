@@ -11,7 +11,8 @@ from dovetail.cli.command_runner import LogPrinter, run_to_exit_code
 from dovetail.cli.host_setup import create_consent, create_host, host_options, print_start_hint
 from dovetail.host.consent.pins import PinComparison, PinStore
 from dovetail.host.host import Host, get_parts
-from dovetail.host.managed_server import ManagedServer, ServerSettings
+from dovetail.host.server_settings import ServerSettings
+from dovetail.host.supervisor import ServerSupervisor
 from dovetail.schemas.definition_changes import format_changes
 from dovetail.storage import get_data_dir
 from dovetail.terminal import output
@@ -58,11 +59,11 @@ def check_pins(files: tuple[str, ...], policy: str | None, audit_log: str | None
     dovetail pins check mcp.json
     """
 
-    def report_changes(host: Host, checked_servers: dict[str, ManagedServer], as_json: bool) -> int:
+    def report_changes(host: Host, checked_servers: dict[str, ServerSupervisor], as_json: bool) -> int:
         pins = get_parts(host).authorizer.pins
         comparisons = {
-            name: pins.compare(managed_server.identity, managed_server.known["tool"].values())
-            for name, managed_server in checked_servers.items()
+            name: pins.compare(supervisor.identity, supervisor.known["tool"].values())
+            for name, supervisor in checked_servers.items()
         }
         summaries = {name: _summarize_comparison(comparison) for name, comparison in comparisons.items()}
         click.echo(
@@ -90,10 +91,10 @@ def accept_definitions(files: tuple[str, ...], policy: str | None, audit_log: st
     dovetail pins accept mcp.json --server github
     """
 
-    def accept(host: Host, checked_servers: dict[str, ManagedServer], as_json: bool) -> int:
-        for name, managed_server in checked_servers.items():
-            get_parts(host).authorizer.pins.accept(name, managed_server.identity, managed_server.known["tool"].values())
-        counts = {name: len(managed_server.known["tool"]) for name, managed_server in checked_servers.items()}
+    def accept(host: Host, checked_servers: dict[str, ServerSupervisor], as_json: bool) -> int:
+        for name, supervisor in checked_servers.items():
+            get_parts(host).authorizer.pins.accept(name, supervisor.identity, supervisor.known["tool"].values())
+        counts = {name: len(supervisor.known["tool"]) for name, supervisor in checked_servers.items()}
         rows = [f"{name}: {_format_count(count)} pinned" for name, count in counts.items()]
         click.echo(output.format_json(counts) if as_json else "\n".join(rows) or _NO_SERVER_MESSAGE)
         return error_report.EXIT_OK
@@ -115,7 +116,7 @@ def _run_with_servers(
     files: tuple[str, ...],
     policy: str | None,
     audit_log: str | None,
-    action: Callable[[Host, dict[str, ManagedServer], bool], int],
+    action: Callable[[Host, dict[str, ServerSupervisor], bool], int],
     *,
     servers: tuple[str, ...],
     timeout: float,
@@ -134,21 +135,17 @@ def _run_with_servers(
         with keyboard:
             async with host:
                 await host.list_tools()
-                managed_servers = [
-                    managed_server for managed_server in host.servers if managed_server.state != "disabled"
+                supervisors = [
+                    supervisor for supervisor in get_parts(host).servers.list() if supervisor.state != "disabled"
                 ]
                 checked_servers = {
-                    managed_server.name: managed_server
-                    for managed_server in managed_servers
-                    if "tool" in managed_server.known
+                    supervisor.name: supervisor for supervisor in supervisors if "tool" in supervisor.known
                 }
-                unavailable = [
-                    managed_server for managed_server in managed_servers if managed_server.name not in checked_servers
-                ]
-                for managed_server in unavailable:
-                    reason = managed_server.last_error or managed_server.state
-                    output.print_note(f"{managed_server.name} could not be checked: {reason}")
-                    print_start_hint(managed_server.last_error)
+                unavailable = [supervisor for supervisor in supervisors if supervisor.name not in checked_servers]
+                for supervisor in unavailable:
+                    reason = supervisor.last_error or supervisor.state
+                    output.print_note(f"{supervisor.name} could not be checked: {reason}")
+                    print_start_hint(supervisor.last_error)
                 return action(host, checked_servers, as_json) or (
                     error_report.EXIT_CONNECT if unavailable else error_report.EXIT_OK
                 )

@@ -11,7 +11,7 @@ from dovetail.cli.command_runner import LogPrinter, run_to_exit_code
 from dovetail.cli.host_setup import create_consent, create_host, host_options, print_start_hint
 from dovetail.errors import PolicyError
 from dovetail.host.host import Host, get_parts
-from dovetail.host.managed_server import ServerSettings
+from dovetail.host.server_settings import ServerSettings
 from dovetail.terminal import output
 from dovetail.terminal.line_reader import LineReader
 

@@ -20,9 +20,9 @@ from dovetail.host.config.secret_lookup import (
     get_secret_lookup,
     split_references,
 )
-from dovetail.host.managed_server import ServerSettings, identify_project_server, identify_server
 from dovetail.host.policy.quotas import parse_limits
 from dovetail.host.qualified_names import make_server_name
+from dovetail.host.server_settings import ServerSettings, identify_project_server, identify_server
 from dovetail.protocol.limits import Timeouts
 from dovetail.wire.base import Struct, field, replace
 from dovetail.wire.codec import convert

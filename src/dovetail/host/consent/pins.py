@@ -69,8 +69,11 @@ class PinStore:
                 records,
                 {(str(record.get("identity")), str(record.get("name"))): record for record in valid_records},
             )
-        record = self._index[1].get((identity, name))
-        return None if record is None else next(iter(_parse_pins([record])), None)
+        pins = self._index[1]
+        record = pins.get((identity, name))
+        if isinstance(record, dict):
+            record = pins[identity, name] = next(iter(_parse_pins([record])), None)
+        return record
 
     def compare(self, identity: str, definitions: Iterable[Any]) -> PinComparison:
         """A server's definitions, held against what was agreed to."""

@@ -15,8 +15,8 @@ from dovetail.host.authorization import Authorization, RequestAuthorizer, ToolRe
 from dovetail.host.consent.consent import Allow, ConsentAnswer, ConsentRequest, Deny, Edit
 from dovetail.host.consent.inbox import DeferredCall, Inbox, PendingCall, PendingConsent, build_responses, get_inbox
 from dovetail.host.host_catalog import HostCatalog
-from dovetail.host.managed_server import ManagedServer
 from dovetail.host.policy.policy import PolicyRequest
+from dovetail.host.supervisor import ServerSupervisor
 from dovetail.wire.base import replace
 from dovetail.wire.codec import to_plain
 
@@ -61,7 +61,7 @@ class PendingCalls:
         return PendingCall(ticket=ticket)
 
     async def handle_input_requests(
-        self, managed_server: ManagedServer, authorization: Authorization, pending: PendingRequest
+        self, supervisor: ServerSupervisor, authorization: Authorization, pending: PendingRequest
     ) -> Any:
         """A call whose server asks: what only a person can answer is written down, the rest is answered now."""
         elicitations = {
@@ -69,12 +69,12 @@ class PendingCalls:
             for key, input_request in pending.input_requests.items()
             if input_request.method in _FORM_METHODS
         }
-        allowed_forms = {key: form for key, form in elicitations.items() if self._can_ask(managed_server, form)}
+        allowed_forms = {key: form for key, form in elicitations.items() if self._can_ask(supervisor, form)}
         other_requests = {
             key: input_request for key, input_request in pending.input_requests.items() if key not in elicitations
         }
         answers: dict[str, Any] = {key: {"action": "decline"} for key in elicitations if key not in allowed_forms}
-        answers |= await managed_server.answer(other_requests) if other_requests else {}
+        answers |= await supervisor.answer(other_requests) if other_requests else {}
         assert authorization.record is not None
         deferred_call = _create_deferred_call(
             authorization.request,
@@ -84,21 +84,17 @@ class PendingCalls:
             answers=answers,
         )
         if not allowed_forms:
-            return await self._resume_call(managed_server, authorization, deferred_call, Deny())
-        ticket = await self._inbox.put(_combine_requests(managed_server, allowed_forms), deferred_call)
+            return await self._resume_call(supervisor, authorization, deferred_call, Deny())
+        ticket = await self._inbox.put(_combine_requests(supervisor, allowed_forms), deferred_call)
         return PendingCall(
             ticket=ticket,
-            requests=tuple(_build_consent_request(managed_server, form) for form in allowed_forms.values()),
+            requests=tuple(_build_consent_request(supervisor, form) for form in allowed_forms.values()),
         )
 
-    def _can_ask(self, managed_server: ManagedServer, form: dict[str, Any]) -> bool:
-        kind = _build_consent_request(managed_server, form).kind
-        return self._authorizer.evaluate(
-            self._authorizer.create_request(managed_server, kind, "", None)
-        ).action not in (
-            "deny",
-            "hide",
-        )
+    def _can_ask(self, supervisor: ServerSupervisor, form: dict[str, Any]) -> bool:
+        kind = _build_consent_request(supervisor, form).kind
+        request = self._authorizer.create_request(supervisor, kind, "", None)
+        return self._authorizer.policy.decide(request).action not in ("deny", "hide")
 
     async def answer(self, ticket: str, answer: ConsentAnswer) -> Any:
         """Go on with what waited. Until it is certain that it can go on, the question stays where it is."""
@@ -118,10 +114,10 @@ class PendingCalls:
             )
             self._authorizer.emit_answer(policy_request, answer, request.reason)
             raise PolicyError(f"{policy_request.full_name}: {answer.reason or 'the user said no'}")
-        managed_server, tool = await self._catalog.find_tool(f"{deferred_call.server}.{deferred_call.tool}")
-        async with managed_server.using():  # before it is taken: a server that is down costs nobody their answer
-            record = await self._catalog.get_record(managed_server, tool)
-            return await self._continue_call(ticket, request, deferred_call, answer, managed_server, record)
+        supervisor, tool = await self._catalog.find_tool(f"{deferred_call.server}.{deferred_call.tool}")
+        async with supervisor.using():  # before it is taken: a server that is down costs nobody their answer
+            record = await self._catalog.get_record(supervisor, tool)
+            return await self._continue_call(ticket, request, deferred_call, answer, supervisor, record)
 
     async def _continue_call(
         self,
@@ -129,7 +125,7 @@ class PendingCalls:
         request: ConsentRequest,
         deferred_call: DeferredCall,
         answer: ConsentAnswer,
-        managed_server: ManagedServer,
+        supervisor: ServerSupervisor,
         record: ToolRecord,
     ) -> Any:
         authorizer = self._authorizer
@@ -139,7 +135,7 @@ class PendingCalls:
         elif isinstance(answer, Edit):
             authorizer.check_edited_arguments(policy_request, answer.value)
         await self._take(ticket)
-        if managed_server.identity != deferred_call.identity or record.fingerprint != deferred_call.fingerprint:
+        if supervisor.identity != deferred_call.identity or record.fingerprint != deferred_call.fingerprint:
             raise PolicyError(f"{policy_request.full_name} is not what it was when it was asked for")
         decision = authorizer.check(policy_request)
         authorizer.emit_answer(replace(policy_request, kind=request.kind), answer, decision.reason)
@@ -147,13 +143,13 @@ class PendingCalls:
             authorization = Authorization(
                 reason=decision.reason, request=policy_request, limits=record.limits, record=record
             )
-            return await self._resume_call(managed_server, authorization, deferred_call, answer)
+            return await self._resume_call(supervisor, authorization, deferred_call, answer)
         if request.kind == "definition.changed":
             return await self._accept_definition(policy_request, record, answer)
         authorization = await authorizer.apply_answer(policy_request, deferred_call.fingerprint, answer, decision)
         await authorizer.pin_definition(policy_request, record.definition, record.fingerprint)
         authorization = replace(authorization, limits=record.limits, record=record)
-        return await self._perform(managed_server, authorization, wait=request.wait)
+        return await self._perform(supervisor, authorization, wait=request.wait)
 
     async def _accept_definition(self, request: PolicyRequest, record: ToolRecord, answer: ConsentAnswer) -> Any:
         """The new definition may be used, which says nothing of the call that met it."""
@@ -168,7 +164,7 @@ class PendingCalls:
 
     async def _resume_call(
         self,
-        managed_server: ManagedServer,
+        supervisor: ServerSupervisor,
         authorization: Authorization,
         deferred_call: DeferredCall,
         answer: ConsentAnswer,
@@ -182,7 +178,7 @@ class PendingCalls:
                 raise InputRequestError(f"it asked in more than {get_session(client).limits.max_input_rounds} rounds")
             return await client.resume(pending, build_responses(deferred_call, answer))
 
-        return await self._perform(managed_server, authorization, wait=False, resume=resume)
+        return await self._perform(supervisor, authorization, wait=False, resume=resume)
 
 
 def _create_deferred_call(request: PolicyRequest, fingerprint: str, **extra_fields: Any) -> DeferredCall:
@@ -196,7 +192,7 @@ def _create_deferred_call(request: PolicyRequest, fingerprint: str, **extra_fiel
     )
 
 
-def _build_consent_request(managed_server: ManagedServer, input_request: Mapping[str, Any]) -> ConsentRequest:
+def _build_consent_request(supervisor: ServerSupervisor, input_request: Mapping[str, Any]) -> ConsentRequest:
     params: Mapping[str, Any] = input_request.get("params") or {}
     details: dict[str, Any] = {"message": params.get("message", ""), "schema": params.get("requestedSchema") or {}}
     if params.get("mode") == "url":
@@ -204,13 +200,13 @@ def _build_consent_request(managed_server: ManagedServer, input_request: Mapping
         details = {"message": params.get("message", ""), "url": url, "host": urlsplit(url).hostname or ""}
     kind = "elicitation.url" if "url" in details else "elicitation.form"
     return ConsentRequest(
-        kind=kind, server=managed_server.name, details=details, wait=False, trusted=managed_server.settings.trusted
+        kind=kind, server=supervisor.name, details=details, wait=False, trusted=supervisor.settings.trusted
     )
 
 
-def _combine_requests(managed_server: ManagedServer, forms: Mapping[str, Mapping[str, Any]]) -> ConsentRequest:
+def _combine_requests(supervisor: ServerSupervisor, forms: Mapping[str, Mapping[str, Any]]) -> ConsentRequest:
     """All that is open as one question; several stand in it by their keys."""
-    requests = {key: _build_consent_request(managed_server, form) for key, form in forms.items()}
+    requests = {key: _build_consent_request(supervisor, form) for key, form in forms.items()}
     first = next(iter(requests.values()))
     if len(requests) == 1:
         return first

@@ -199,7 +199,7 @@ class Gateway:
             server.name: server for server in self._parts.servers.list() if self._only_server in (None, server.name)
         }
         for name, (upstream, unmount) in tuple(self._mounted.items()):
-            if servers.get(name) is not upstream.managed_server:
+            if servers.get(name) is not upstream.supervisor:
                 unmount()
                 del self._mounted[name]
         for name, server in servers.items():

@@ -28,9 +28,9 @@ from dovetail.host.consent.consent import ConsentAnswer, ConsentRequest, Deny, i
 from dovetail.host.execution import find_denial
 from dovetail.host.gateway.caller_consent import ConsentRequired, ConsentRound, SingleUseStates, find_input_required
 from dovetail.host.gateway.caller_pins import ANONYMOUS
-from dovetail.host.managed_server import ManagedServer
 from dovetail.host.parts import HostParts
 from dovetail.host.policy.policy import PolicyRequest
+from dovetail.host.supervisor import ServerSupervisor
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.mountable import ChangeCallback, ItemKind
 from dovetail.protocol.principal import Principal
@@ -63,9 +63,9 @@ class Upstream:
 
     is_remote = True
 
-    def __init__(self, parts: HostParts, managed_server: ManagedServer, states: SingleUseStates) -> None:
-        self.name = managed_server.name
-        self.managed_server = managed_server
+    def __init__(self, parts: HostParts, supervisor: ServerSupervisor, states: SingleUseStates) -> None:
+        self.name = supervisor.name
+        self.supervisor = supervisor
         self._servers = parts.servers
         self._catalog = parts.catalog
         self._authorizer = parts.authorizer
@@ -89,18 +89,16 @@ class Upstream:
 
     async def list_items(self, kind: ItemKind, exchange: Exchange) -> Mapping[str, Any]:
         """What it offers this caller; of one that is slow or gone, what it offered last."""
-        managed_server = self.managed_server
+        supervisor = self.supervisor
         try:
-            managed_server = self._server_for(exchange.caller.principal)
+            supervisor = self._server_for(exchange.caller.principal)
             async with asyncio.timeout(self._catalog.ready_timeout):
-                items = await managed_server.listed(kind)
+                items = await supervisor.listed(kind)
         except PolicyError:
             return {}
         except (MCPError, TimeoutError):
-            items = managed_server.known.get(kind, {})
-        return {
-            name: item for name, item in items.items() if self._catalog.is_visible(managed_server, kind, name, item)
-        }
+            items = supervisor.known.get(kind, {})
+        return {name: item for name, item in items.items() if self._catalog.is_visible(supervisor, kind, name, item)}
 
     async def has_item(self, kind: ItemKind, name: str, exchange: Exchange) -> bool:
         """Whether it offers something of this name, or may."""
@@ -109,26 +107,26 @@ class Upstream:
     def get_known_items(self, kind: ItemKind) -> Mapping[str, Any]:
         """What it offered last, to whomever."""
         items: dict[str, Any] = {}
-        for managed_server in self._servers.list_for_callers(self.managed_server):
-            items |= managed_server.known.get(kind, {})
+        for supervisor in self._servers.list_for_callers(self.supervisor):
+            items |= supervisor.known.get(kind, {})
         return items
 
-    def _server_for(self, principal: Principal | None) -> ManagedServer:
-        return self._servers.get_for_caller(self.managed_server, principal)
+    def _server_for(self, principal: Principal | None) -> ServerSupervisor:
+        return self._servers.get_for_caller(self.supervisor, principal)
 
     # Changes
 
     def watch_changes(self, callback: ChangeCallback) -> Callable[[], None]:
         """Hear of its changes."""
-        return self.managed_server.follow(callback)
+        return self.supervisor.follow(callback)
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
         """Whether a caller may hear of a resource."""
         try:
-            managed_server = self._server_for(principal)
+            supervisor = self._server_for(principal)
         except PolicyError:
             return False
-        return find_denial(self._authorizer, managed_server, "resource.read", uri) is None
+        return find_denial(self._authorizer, supervisor, "resource.read", uri) is None
 
     async def watch_resources(self, uris: list[str], principal: Principal | None) -> Callable[[], None]:
         """Hear of these resources; a server that cannot tell of them keeps nobody from hearing of others."""
@@ -145,10 +143,12 @@ class Upstream:
 
     async def handle(self, exchange: Exchange) -> Result | bytes:
         """Have it done, if it may be."""
-        managed_server = self.managed_server
+        supervisor = self.supervisor
         try:
-            managed_server = self._server_for(exchange.caller.principal)
-            return await self._authorize_and_forward(exchange, managed_server)
+            supervisor = self._server_for(exchange.caller.principal)
+            if exchange.method == "tools/call":
+                return await self._call_tool(exchange, supervisor)
+            return await self._handle_other(exchange, supervisor)
         except ConsentRequired as needed:
             return needed.result
         except PolicyError as exc:
@@ -159,40 +159,36 @@ class Upstream:
             raise _not_found(exchange) from None
         except MCPError as exc:
             log.warning("a request for %s failed: %s", self.name, exc)
-            raise InternalError(f"{self.name} cannot be used now: {self._describe_state(managed_server)}") from None
+            raise InternalError(f"{self.name} cannot be used now: {self._describe_state(supervisor)}") from None
 
-    def _describe_state(self, managed_server: ManagedServer) -> str:
+    def _describe_state(self, supervisor: ServerSupervisor) -> str:
         """Its state, and the reason for it on one line, without what is secret or only for this machine's user."""
         error_text = (
-            str(managed_server.last_error.args[0]).partition("\n")[0]
-            if managed_server.last_error is not None and managed_server.last_error.args
+            str(supervisor.last_error.args[0]).partition("\n")[0]
+            if supervisor.last_error is not None and supervisor.last_error.args
             else ""
         )
-        state = managed_server.state.replace("_", " ")
+        state = supervisor.state.replace("_", " ")
         return f"{state}: {clip(self._secrets.mask(error_text))}" if error_text else state
 
-    async def _authorize_and_forward(self, exchange: Exchange, managed_server: ManagedServer) -> Result | bytes:
-        if exchange.method == "tools/call":
-            return await self._call_tool(exchange, managed_server)
+    async def _handle_other(self, exchange: Exchange, supervisor: ServerSupervisor) -> Result | bytes:
         subject = _find_subject(exchange)
-        self._check_visible(
-            managed_server, subject.parent_kind or subject.kind, subject.name, bool(subject.parent_kind)
-        )
+        self._check_visible(supervisor, subject.parent_kind or subject.kind, subject.name, bool(subject.parent_kind))
         consent_round = ConsentRound(exchange, self._states, self.name)
-        request = self._authorizer.create_request(managed_server, subject.kind, subject.name, subject.arguments)
+        request = self._authorizer.create_request(supervisor, subject.kind, subject.name, subject.arguments)
         authorization = await self._authorizer.authorize(
             replace(request, caller=consent_round.caller_id or ANONYMOUS),
-            limits=self._authorizer.get_limits(managed_server, subject.name),
+            limits=self._authorizer.get_limits(supervisor, subject.name),
             ask=partial(self._ask, consent_round=consent_round),
         )
-        return consent_round.wrap_result(await self._forward(exchange, managed_server, authorization, consent_round))
+        return consent_round.wrap_result(await self._forward(exchange, supervisor, authorization, consent_round))
 
-    async def _call_tool(self, exchange: Exchange, managed_server: ManagedServer) -> Result | bytes:
+    async def _call_tool(self, exchange: Exchange, supervisor: ServerSupervisor) -> Result | bytes:
         params = exchange.params
         name, arguments = str(params.get("name")), params.get("arguments")
-        if managed_server.get_fresh("tool") is None:
-            self._check_visible(managed_server, "tool.call", name)
-        record = await self._catalog.get_record(managed_server, name)
+        if supervisor.get_fresh("tool") is None:
+            self._check_visible(supervisor, "tool.call", name)
+        record = await self._catalog.get_record(supervisor, name)
         consent_round = ConsentRound(exchange, self._states, self.name, record.fingerprint)
         authorization = await self._authorizer.authorize_call(
             record,
@@ -200,8 +196,8 @@ class Upstream:
             caller=consent_round.caller_id or ANONYMOUS,
             ask=partial(self._ask, consent_round=consent_round),
         )
-        await self._catalog.check_unchanged(managed_server, record)
-        result = await self._forward(exchange, managed_server, authorization, consent_round)
+        await self._catalog.check_unchanged(supervisor, record)
+        result = await self._forward(exchange, supervisor, authorization, consent_round)
         if find_input_required(result, exchange.method) is not None:
             return consent_round.wrap_result(result)
         return await self._executor.review(authorization, result, partial(self._ask_later, consent_round=consent_round))
@@ -209,19 +205,19 @@ class Upstream:
     async def _forward(
         self,
         exchange: Exchange,
-        managed_server: ManagedServer,
+        supervisor: ServerSupervisor,
         authorization: Authorization,
         consent_round: ConsentRound,
     ) -> Result | bytes:
         async def forward_request(_: Any, max_seconds: float | None) -> Result | bytes:
-            return await (await managed_server.forwarding()).handle(exchange, max_seconds)
+            return await (await supervisor.forwarding()).handle(exchange, max_seconds)
 
         with consent_round.forward_params(**_changed_arguments(authorization.request, exchange.params)):
-            return await self._executor.run(managed_server, authorization, forward_request)
+            return await self._executor.run(supervisor, authorization, forward_request)
 
-    def _check_visible(self, managed_server: ManagedServer, kind: str, name: str, is_part: bool = False) -> None:
+    def _check_visible(self, supervisor: ServerSupervisor, kind: str, name: str, is_part: bool = False) -> None:
         """Raise PolicyError for a hidden item, or for a part of one that is denied, before any server is started."""
-        denial = find_denial(self._authorizer, managed_server, kind, name)
+        denial = find_denial(self._authorizer, supervisor, kind, name)
         if denial is not None and (is_part or denial.action == "hide"):
             raise denial
 

@@ -52,6 +52,8 @@ class _LevelRules(Struct, frozen=True, kw_only=True):
     non_interactive: Literal["allow", "deny"] | None
 
     def find_strictest_rule(self, request: PolicyRequest) -> Rule | None:
+        if not self.rules:
+            return None
         matching_rules = [candidate for candidate in self.rules if candidate.matches(request)]
         return max(matching_rules, key=lambda candidate: STRICTNESS[candidate.action], default=None)
 

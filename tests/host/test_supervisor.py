@@ -11,7 +11,8 @@ import pytest
 from dovetail import Client, MCPError, Server, Timeouts
 from dovetail.errors import ProcessStartError, RequestTimeout, Unauthorized
 from dovetail.host.events import HostEvent
-from dovetail.host.managed_server import ManagedServer, ServerSettings
+from dovetail.host.server_settings import ServerSettings
+from dovetail.host.supervisor import ServerSupervisor
 from host.polling import TIMEOUT_S, wait_until
 
 PROGRAM = """
@@ -53,7 +54,7 @@ class Scene:
             self.made += 1
             return make()
 
-        self.member = ManagedServer(
+        self.member = ServerSupervisor(
             "m", counted, ServerSettings(**settings), self.events.append, authorize_start=permit
         )
 
