@@ -190,9 +190,9 @@ class ServerSupervisor:
             async with asyncio.timeout(self.settings.start_timeout):
                 created = self._create_client()
                 client = await created if isinstance(created, Awaitable) else created
-                client.on_connection = self._on_connection_change
+                get_session(client).on_connection = self._on_connection_change
                 is_announced = self.shared
-                mounted_client = client.mountable(is_shared=True, declare_all=is_announced, input_filter=self.screen)
+                mounted_client = mount_client(client, is_shared=True, declare_all=is_announced, input_filter=self.screen)
                 await client.connect()
         except asyncio.CancelledError:
             await self._close_shielded(client, mounted_client)
@@ -483,19 +483,19 @@ class ServerSupervisor:
         client, self._client = self._client, None
         mounted_client, self._mounted_client = self._mounted_client, None
         if client is not None:
-            client.on_connection = None
+            get_session(client).on_connection = None
             task = asyncio.get_running_loop().create_task(self._close_client(client, mounted_client))
             self._close_tasks.add(task)
             task.add_done_callback(self._close_tasks.discard)
 
     async def _close_shielded(self, client: Client | None, mounted_client: MountedClient | None) -> None:
         if client is not None:
-            client.on_connection = None
+            get_session(client).on_connection = None
             await asyncio.shield(self._close_client(client, mounted_client))
 
     async def _close_client(self, client: Client, mounted_client: MountedClient | None) -> None:
         try:
-            async with asyncio.timeout(client.timeouts.close + _STOP_TIMEOUT_S):
+            async with asyncio.timeout(get_session(client).timeouts.close + _STOP_TIMEOUT_S):
                 await (client.close() if mounted_client is None else mounted_client.stop())
         except (MCPError, TimeoutError) as exc:
             log.warning("%s did not leave in an orderly way: %s", self.name, exc)
