@@ -1,6 +1,6 @@
 """One server of a host, as the user of the host sees it."""
 
-from dovetail.client.targets import Client
+from dovetail.client.client import Client
 from dovetail.error_context import clip
 from dovetail.errors import MCPError
 from dovetail.host.server_settings import ServerSettings, ServerState

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from dovetail.client.mounted_client import InputFilter, MountedClient
 from dovetail.client.subscription import ChangeEvent
-from dovetail.client.targets import Client
+from dovetail.client.client import Client, get_session, mount_client
 from dovetail.error_context import add_context, clip
 from dovetail.errors import AuthError, MCPError, ProcessStartError, RequestTimeout, TransportError
 from dovetail.host.config.secret_lookup import SecretNotFound, mask_error
