@@ -1,7 +1,7 @@
-"""Deciding: what the policy, the grants given before and the person in charge make of a question, in that order.
+"""Authorization: what the policy, the pins, the grants and the user make of a request, computed once for each.
 
-Every decision is told with its reason. A definition that is no longer the one first seen is shown before it is used,
-whatever a rule or a grant says; and what a person changes is looked at again.
+Every decision is reported with its reason. A changed definition is shown to the user before it is used, whatever a
+rule or a grant says. Arguments that the user edits are checked again.
 """
 
 import asyncio

@@ -482,9 +482,10 @@ class Host:
     # As a server itself
 
     def as_server(self, mode: GatewayMode = "merged", *, server: str | None = None, **options: Any) -> Server:
-        """All servers as one: `mode` "merged", or "search" for three tools that find the others; or `only` one of them.
+        """Return all servers as one server, the gateway.
 
-        Options are those of `Server`.
+        mode: "merged" for all tools, or "search" for three tools that find the others. server: the name of the only
+        server to offer. The other options are those of `Server`.
         """
         return Gateway(
             self._parts, lambda: nullcontext() if self.is_open else self, mode=mode, only_server=server, **options

@@ -1,6 +1,6 @@
-"""Gateway: what all servers of a host offer, as one server of its own, for callers of any era.
+"""Gateway: all servers of a host as one server, for callers of any era.
 
-Each server stands behind a seat, under names that cannot clash; over HTTP there is a path for each form of the whole.
+Each server is mounted as an `Upstream`, under unambiguous names. Over HTTP there is a path for each mode and server.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""Seat: one server of a host, as a gateway mounts it.
+"""One server of a host, as a gateway mounts it.
 
-Policy and consent come first, asked of the caller's own user; then the request is forwarded as it came, by the road of
-the host's own requests. A caller's credentials are never handed on.
+A request is authorized first, with the consent of the caller's own user. Then the executor of the host forwards it as
+it came. A caller's credentials are never forwarded.
 """
 
 import asyncio
