@@ -11,9 +11,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
+from dovetail.client.client import Client, get_session, mount_client
 from dovetail.client.mounted_client import InputFilter, MountedClient
 from dovetail.client.subscription import ChangeEvent
-from dovetail.client.client import Client, get_session, mount_client
 from dovetail.error_context import add_context, clip
 from dovetail.errors import AuthError, MCPError, ProcessStartError, RequestTimeout, TransportError
 from dovetail.host.config.secret_lookup import SecretNotFound, mask_error
@@ -192,7 +192,9 @@ class ServerSupervisor:
                 client = await created if isinstance(created, Awaitable) else created
                 get_session(client).on_connection = self._on_connection_change
                 is_announced = self.shared
-                mounted_client = mount_client(client, is_shared=True, declare_all=is_announced, input_filter=self.screen)
+                mounted_client = mount_client(
+                    client, is_shared=True, declare_all=is_announced, input_filter=self.screen
+                )
                 await client.connect()
         except asyncio.CancelledError:
             await self._close_shielded(client, mounted_client)
