@@ -9,7 +9,7 @@ import pytest
 
 from dovetail import Client, ClientLimits, Context, RemoteError, ResourceLink, Server, ToolError, testing
 from dovetail.client.client import mount_client
-from dovetail.errors import NotFound
+from dovetail.errors import NotFound, Unauthorized
 from dovetail.server.server import get_dispatcher
 from scripted_server import SUBSCRIPTION, ErrorReply, Messages, ScriptedServer, create_notification, serve_on_socket
 from transports.fake_service import run_pending_callbacks, wait_until
@@ -128,6 +128,18 @@ async def test_refusals_are_passed_on(eras: tuple[str, str]) -> None:
             await client.call("nothing")
         with pytest.raises(NotFound if eras[0] == OLD else RemoteError, match=r"far\+note:x"):
             await client.read("far+note:x")
+
+
+async def test_missing_credentials_of_a_mounted_server_keep_their_code() -> None:
+    play = ScriptedServer("handshake", {"tools/call": ErrorReply(-32003, "log in first")})
+    app = Server("near")
+    async with serve_on_socket(play) as at, asyncio.timeout(PATIENCE):
+        app.mount(Client(at), "far")
+        async with Client(app, protocol_version="handshake") as client:
+            with pytest.raises(Unauthorized) as refused:
+                await client.call_tool("far_x")
+    assert isinstance(refused.value, RemoteError)
+    assert (refused.value.code, refused.value.message) == (-32003, "log in first")
 
 
 async def test_progress_logs_and_meta(eras: tuple[str, str]) -> None:

@@ -198,6 +198,17 @@ _UNSUPPORTED_HINTS: Final = {
 }
 
 
+class RemoteUnauthorized(Unauthorized, RemoteError):
+    """The server's own error for missing credentials. It keeps the code, so a mount can pass it on."""
+
+    status_code: int | None = None
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        RemoteError.__init__(self, code, message, data)
+        self.challenge = ""
+        self.dpop_nonce = None
+
+
 def create_error(revision: str | None, method: str, error_object: ErrorObject) -> MCPError:
     """The exception an error response stands for."""
     error: MCPError = _choose_error_type(revision, method, error_object)(
@@ -238,16 +249,10 @@ def _choose_error_type(revision: str | None, method: str, error_object: ErrorObj
     if code in _RATE_LIMITED_CODES:
         return RateLimited
     if code == _UNAUTHORIZED_CODE:
-        return _create_unauthorized
+        return RemoteUnauthorized
     if code == _TOOL_FAILED_CODE and method == "tools/call":
         return _create_tool_error
     return RemoteError
-
-
-def _create_unauthorized(code: int, message: str, data: Any) -> Unauthorized:
-    error = Unauthorized(f"{message} ({code})", challenge="")
-    error.status_code = None  # an HTTP status of its own says something else
-    return error
 
 
 def _create_tool_error(code: int, message: str, data: Any) -> ToolError:
